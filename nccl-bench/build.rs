@@ -1,15 +1,15 @@
-//! Stamps the git revision, which every result carries, and exports the symbols that NCCL looks for. A package or a vendored
-//! copy has no revision.
+//! Sets the git revision that every result contains, and exports the symbols that NCCL looks for. A package or a vendored copy
+//! has no revision.
 //!
-//! Cargo compiles this crate again whenever this program runs again, whatever it prints. So it asks for that only when
-//! the answer may be another: HEAD moved, or a source changed that is compiled into this crate anyway. The index and
-//! files beside the sources do not matter, nor do they affect `-dirty`.
+//! Cargo recompiles this crate whenever this program runs. So it runs only when the revision may have changed: HEAD
+//! moved, or a source that is compiled into this crate changed. The index and other files affect neither this nor
+//! `-dirty`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All that `nccl-bench` is compiled from.
+/// The sources of `nccl-bench`.
 const SOURCES: [&str; 16] = [
     "Cargo.lock",
     "Cargo.toml",
@@ -55,12 +55,12 @@ fn repository() -> Option<PathBuf> {
     if top != root {
         return None;
     }
-    // A repository of others, with this package at the same place, has no developer commands of this project.
+    // Another repository with this package at the same path has no xtask.
     git(root, &["ls-files", "--error-unmatch", "nccl-bench/build.rs", "xtask/Cargo.toml"])?;
     Some(top)
 }
 
-/// `1a2b3c4d5e6f`, with `-dirty` when a source is not what that revision has.
+/// The revision: `1a2b3c4d5e6f`, with `-dirty` when a source differs from it.
 fn revision(root: &Path) -> Option<String> {
     let revision = git(root, &["rev-parse", "--short=12", "HEAD"])?;
     let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=all", "--"];
@@ -68,7 +68,7 @@ fn revision(root: &Path) -> Option<String> {
     Some(if git(root, &status)?.is_empty() { revision } else { format!("{revision}-dirty") })
 }
 
-/// Has this program run again when a source changes, and when HEAD moves.
+/// Makes cargo run this program again when a source changes, and when HEAD moves.
 fn watch(root: &Path) {
     let mut watched: Vec<PathBuf> = SOURCES.iter().map(|source| root.join(source)).collect();
     let in_git = |path: &str| git(root, &["rev-parse", "--git-path", path]).map(|path| root.join(path));
@@ -76,12 +76,12 @@ fn watch(root: &Path) {
     if let Some(branch) = git(root, &["symbolic-ref", "--quiet", "HEAD"]) {
         match in_git(&branch) {
             Some(file) if file.exists() => watched.push(file),
-            // Packed: the next commit makes a file of its own.
+            // A packed reference: the next commit creates its file.
             _ => watched.extend(["packed-refs", "refs/heads"].into_iter().filter_map(in_git)),
         }
     }
     watched.extend(in_git("reftable"));
-    // One that does not exist would have this program run every time.
+    // A missing file would make this program run every time.
     for path in watched.iter().filter(|path| path.exists()) {
         println!("cargo::rerun-if-changed={}", path.display());
     }

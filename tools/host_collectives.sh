@@ -1,7 +1,6 @@
 #!/bin/sh
 # Compares host collectives with MPI libraries (benches/host_collectives.rs), over shared memory and TCP, with 2 and 4
-# ranks, and with Gloo (gloo.py, needs PyTorch) over TCP. Writes text tables and JSON files; `cargo xtask host-ratios
-# FOLDER` summarises these, one table for each transport and number of ranks.
+# ranks, and with Gloo (gloo.py, needs PyTorch) over TCP. Writes a text table and a JSON file per case.
 #
 #   tools/host_collectives.sh FOLDER [argument of host_collectives]...
 #

@@ -1,7 +1,7 @@
-//! Joining the world that `nccl-bench` was started into, without a line of MPI in it.
+//! Joins the world of `nccl-bench`, which is not linked to MPI.
 //!
-//! Under an MPI launcher the process becomes `nccl-bench-mpi`, its sibling in the same folder, with the same
-//! arguments and environment: launchers know their processes by number, which `exec` keeps.
+//! Under an MPI launcher the process becomes `nccl-bench-mpi` from the same folder, with the same arguments and
+//! environment. `exec` keeps the process ID, by which launchers know their processes.
 
 use std::env;
 use std::io;
@@ -15,24 +15,24 @@ use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 use engine::request::{BackendChoice, Request, Versus};
 use engine::supervision::Stop;
 
-/// The program that MPI launchers' ranks become.
+/// The program that is linked to MPI.
 const SIBLING: &str = "nccl-bench-mpi";
 
-/// How a command's ranks are to meet.
+/// A command's request to join the world.
 #[derive(Clone, Copy, Debug)]
-pub struct Meeting {
-    /// As `--world` says.
+pub struct JoinRequest {
+    /// The value of `--world`.
     pub world: Kind,
-    /// The flag that has MPI carry the data.
+    /// The flag that makes MPI move the data.
     pub for_mpi: Option<&'static str>,
-    /// What limits the meeting, and starting MPI, if anything does.
+    /// Limit on the rendezvous and on the start of MPI.
     pub timeout: Option<Duration>,
-    /// How to meet without MPI, if that can be.
+    /// Advice for a rendezvous without MPI, where that is possible.
     pub instead: Option<&'static str>,
 }
 
-impl From<&Request> for Meeting {
-    /// What limits each step of the run (`-T`) limits the meeting too: ranks may start at quite different times.
+impl From<&Request> for JoinRequest {
+    /// The limit on each step of the run (`-T`) applies to the rendezvous too.
     fn from(request: &Request) -> Self {
         let for_mpi = match request {
             Request { backend: BackendChoice::Mpi, .. } => Some("--backend mpi"),
@@ -44,24 +44,23 @@ impl From<&Request> for Meeting {
     }
 }
 
-/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work. A limit's own
-/// variable goes before the meeting's.
+/// The world's options in both programs. A rank that fails ends all others, which may wait for a GPU without end. The
+/// variable with the limit takes precedence over the request.
 ///
 /// # Errors
-/// When a variable of the environment is not a number of seconds, or MPI is to carry the data of ranks that are not its
-/// own.
-pub fn options(meeting: &Meeting) -> Result<Options, Stop> {
+/// When a variable is not a number of seconds, or when MPI is to move the data of ranks that it has not started.
+pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
     let mut options = Options::default();
-    options.kind = kind(meeting, &Started::detect())?;
+    options.kind = kind(request, &Started::detect())?;
     options.on_failure = OnFailure::Exit;
-    options.timeout = meeting.timeout.unwrap_or(options.timeout);
+    options.timeout = request.timeout.unwrap_or(options.timeout);
     options.or_environment().map_err(stop)
 }
 
-/// How the ranks meet: as is asked for, but through MPI where MPI carries the data.
-fn kind(meeting: &Meeting, started: &Started) -> Result<Kind, Stop> {
-    let Some(flag) = meeting.for_mpi else { return Ok(meeting.world) };
-    match meeting.world {
+/// The kind of world: as requested, but MPI where MPI moves the data.
+fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
+    let Some(flag) = request.for_mpi else { return Ok(request.world) };
+    match request.world {
         Kind::Mpi => Ok(Kind::Mpi),
         Kind::Auto if started.mpi => Ok(Kind::Mpi),
         Kind::Auto => {
@@ -81,21 +80,21 @@ fn kind(meeting: &Meeting, started: &Started) -> Result<Kind, Stop> {
     }
 }
 
-/// Becomes the sibling under an MPI launcher, and does not return then.
+/// Replaces this process by `nccl-bench-mpi` under an MPI launcher; returns where MPI is not needed.
 ///
 /// # Errors
-/// When the sibling is needed and missing, or MPI is to carry the data of ranks that are not its own.
-pub fn hand_over(meeting: &Meeting) -> Result<(), Stop> {
+/// When `nccl-bench-mpi` is needed and missing, or when MPI is to move the data of ranks that it has not started.
+pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (kind(meeting, &started)?, started.launcher) {
-        (Kind::Mpi, _) => Err(become_sibling(meeting, &started)),
+    match (kind(request, &started)?, started.launcher) {
+        (Kind::Mpi, _) => Err(become_sibling(request, &started)),
         (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => {
-            Err(become_sibling(meeting, &started))
+            Err(become_sibling(request, &started))
         }
-        // Without the sibling Slurm's own variables are enough to meet over TCP.
+        // Without the sibling, Slurm's variables suffice for a rendezvous over TCP.
         (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
-            Err(become_sibling(meeting, &started))
+            Err(become_sibling(request, &started))
         }
         _ => Ok(()),
     }
@@ -105,11 +104,11 @@ pub fn hand_over(meeting: &Meeting) -> Result<(), Stop> {
 ///
 /// # Errors
 /// When the world cannot be joined.
-pub fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
-    world::from_environment(&options(meeting)?).map_err(stop)
+pub fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
+    world::from_environment(&options(request)?).map_err(stop)
 }
 
-/// An error of joining a world as the end of a run, with this program's flags for what the library names of its options.
+/// Converts an error of joining, with this program's flags in place of the library's options.
 #[must_use]
 pub fn stop(error: world::Error) -> Stop {
     match error {
@@ -128,20 +127,20 @@ fn sibling() -> io::Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name(SIBLING))
 }
 
-/// Replaces this process by its sibling; returns only when that is impossible, and says why.
-fn become_sibling(meeting: &Meeting, started: &Started) -> Stop {
+/// Replaces this process by its sibling; returns the reason when that is impossible.
+fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
     let path = match sibling() {
         Ok(path) => path,
-        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, meeting.instead)),
+        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, request.instead)),
     };
     let mut arguments = env::args_os();
     let mut command = Command::new(&path);
-    // The name counts: started by a name of nccl-tests, the defaults are those of nccl-tests.
+    // A name of nccl-tests selects nccl-tests' defaults.
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }
     let error = command.args(arguments).exec();
-    Stop::Refused(refusal(started, &path, &error, meeting.instead))
+    Stop::Refused(refusal(started, &path, &error, request.instead))
 }
 
 /// `instead` says how the ranks can meet without MPI.

@@ -1,4 +1,4 @@
-//! The algorithms of the fabric backend, as users ask for them and see them.
+//! The selection of the fabric backend's algorithms, and their report.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

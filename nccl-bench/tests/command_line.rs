@@ -1,4 +1,4 @@
-//! The program as its users start it, on a machine without a GPU.
+//! The program on a machine without a GPU.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use program::{err, nccl_bench, out, run};
 
-/// The rows' fields.
+/// The fields of the rows.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty())
@@ -133,7 +133,7 @@ fn the_log_goes_to_standard_error_as_far_as_its_variable_says() {
         assert_eq!(output.status.code(), Some(0), "{level}: {}", err(&output));
         assert_eq!(rows(&out(&output)).len(), 1, "{level}: {}", out(&output));
         assert!(!out(&output).contains("DEBUG"), "{}", out(&output));
-        // What each rank begins, by its name.
+        // The starts of each rank, by name.
         for rank in ["rank 0", "rank 1"] {
             let begun = format!("{rank}: the timed operations of allreduce float sum of 8 bytes, in place");
             let line = |line: &str| line.contains(" DEBUG ") && line.contains(&begun);
@@ -163,7 +163,7 @@ fn several_rounds_have_a_median() {
         let rounds = measurement["rounds_us"].as_array().unwrap();
         let mut rounds: Vec<f64> = rounds.iter().map(|round| round.as_f64().unwrap()).collect();
         rounds.sort_by(f64::total_cmp);
-        // Of the first rank alone, which -a 0 asks for, the median of the rounds is the time.
+        // With -a 0 the time is the median of the first rank's rounds.
         let median = (rounds[1] + rounds[2]) / 2.0;
         let time = measurement["time_us"].as_f64().unwrap();
         assert!((time / median - 1.0).abs() < 1e-9, "{measurement}");
@@ -237,7 +237,7 @@ fn what_the_host_cannot_do_is_left_out_of_all() {
     assert!(text.contains("# mulsum is left out"), "{text}");
 }
 
-/// What a row says is wrong out of place and in place. A hypercube's row has no operator.
+/// The wrong elements in a row, out of place and in place. A hypercube's row has no operator.
 fn wrong<'a>(row: &[&'a str]) -> (&'a str, &'a str) {
     (row[row.len() - 5], row[row.len() - 1])
 }
@@ -268,7 +268,7 @@ fn verified(text: &str, sizes: usize, without: &[&str]) {
     for (rows, name) in rows.chunks(sizes).zip(expected) {
         let in_place = if ["alltoall", "alltoallv", "sendrecv"].contains(&name) { "N/A" } else { "0" };
         for row in rows {
-            // Some collectives have no element of so small a size.
+            // Some collectives have no element in this size.
             let expected = if row[0] == "0" { ("N/A", "N/A") } else { ("0", in_place) };
             assert_eq!(wrong(row), expected, "{name}: {row:?}");
         }
@@ -381,7 +381,7 @@ fn a_closed_pipe_ends_the_run_without_a_panic() {
     assert!(!err(&output).contains("panicked"), "{output:?}");
 }
 
-/// What lies in shared memory under names of this program that carry this process's number.
+/// Files in shared memory with this program's name and this process's ID.
 fn left_in_shared_memory(pid: u32) -> Vec<String> {
     std::fs::read_dir("/dev/shm")
         .unwrap()

@@ -1,4 +1,4 @@
-//! `nccl-bench compare` as its users start it: of files that are long, of pipes, and of what has no end.
+//! `nccl-bench compare` on long files, pipes, and endless input.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,12 +11,12 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-/// How much memory, mapped or not, the program may have. It has some 20 MiB before it has read anything.
+/// Limit on the program's address space. It has about 20 MiB before it reads a file.
 const MEMORY: u64 = 64 << 20;
-/// How long files are that must not be in memory: read whole, one of them takes several times its length.
+/// Length of files that do not fit into this memory: a file that is read as a whole takes several times its length.
 const LONG: usize = 12 << 20;
 
-/// Compares with [`MEMORY`] and no more than a minute of the processor.
+/// Compares with [`MEMORY`] and at most a minute of processor time.
 fn compare(files: &[&Path], more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.arg("compare").args(files).args(more);
@@ -57,7 +57,7 @@ fn sample() -> (Value, Value) {
     (run, measurement)
 }
 
-/// How many measurements make a file long.
+/// Number of measurements in a long file.
 fn count(measurement: &Value) -> usize {
     LONG / measurement.to_string().len() + 1
 }
@@ -94,7 +94,7 @@ fn long_json(path: &Path) {
     write!(out, "],{}", &run.to_string()[1..]).unwrap();
 }
 
-/// The rows of a file of nccl-tests again and again, as with `-N`.
+/// A file of nccl-tests with repeated rows, as with `-N`.
 fn long_nccl_tests(path: &Path) {
     let sample = include_str!("../../crates/record/tests/data/all_reduce.json");
     let start = sample.find("\"results\":[").unwrap() + "\"results\":[".len();
@@ -152,7 +152,7 @@ fn what_has_no_end_is_refused_and_a_pipe_is_read() {
             scope.spawn(|| {
                 let mut out = File::options().write(true).open(&pipe).unwrap();
                 if endless {
-                    // Until the reader has gone.
+                    // Until the pipe is closed.
                     while out.write_all(&[0; 4096]).is_ok() {}
                 } else {
                     out.write_all(&fs::read(&whole).unwrap()).unwrap();

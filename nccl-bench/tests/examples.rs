@@ -1,5 +1,5 @@
-//! The command lines that people know: those of nccl-tests' documentation, of guides and runbooks that are about it, and of
-//! our own help. Each is understood, or refused with a reason.
+//! Command lines of nccl-tests' documentation, of guides and runbooks, and of this program's help. Each is accepted, or refused
+//! with a reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ enum Outcome {
     Runs,
     /// The message has these parts.
     Refused(Vec<String>),
-    /// So many processes on a host with so many GPUs.
+    /// Number of processes and GPUs of a host.
     RefusedAtStart(usize, usize, Vec<String>),
 }
 
@@ -76,7 +76,7 @@ fn program(line: &str) -> Option<(String, Vec<String>)> {
     Some((words.next()?, words.collect()))
 }
 
-/// As a shell divides them, as far as quotes go.
+/// Divides a command line into words, with quotes.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
     for letter in line.chars() {
@@ -200,7 +200,7 @@ fn more_gpus_than_a_host_has_are_explained_at_the_start() {
         let Outcome::RefusedAtStart(processes, gpus, words) = outcome else { continue };
         assert_eq!(gpus, 8, "{from}: the driver of this test has 8");
         count += 1;
-        // The program goes by the name under which it is started.
+        // The program's name selects defaults.
         let link = folder.path().join(program.rsplit('/').next().unwrap());
         if !link.exists() {
             std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nccl-bench"), &link).unwrap();

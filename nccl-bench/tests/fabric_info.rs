@@ -1,5 +1,4 @@
-//! `nccl-bench fabric info` as its users start it, on the machine's libfabric and on every one that `cargo xtask wheels
-//! libfabric` has unpacked.
+//! `nccl-bench fabric info` with the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +28,7 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// What is printed, when the program ends with this code.
+/// The output, with the expected exit code.
 fn printed(library: Option<&Path>, arguments: &[&str], code: i32) -> String {
     let output = run(library, arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}{}", out(&output), err(&output));
@@ -67,7 +66,7 @@ fn tcp_and_shm_are_listed_with_what_they_can_do() {
         assert!(tcp[4].contains("127.0.0.1/"), "{text}");
         assert_eq!(row("tcp", "MSG", "lo")[3], "MSG RMA", "{text}");
         assert_eq!(row("shm", "RDM", "shm")[3], "MSG TAGGED RMA ATOMIC", "{text}");
-        // Nothing is there twice.
+        // No duplicates.
         assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len(), "{text}");
     }
 }
@@ -89,7 +88,7 @@ fn what_excluded_tcp_is_named() {
     assert!(text.contains(reason), "{text}");
 }
 
-/// As `fi_info -p` of both libfabrics answers.
+/// The answers of `fi_info -p` of both libfabrics.
 #[test]
 fn a_provider_is_what_libfabric_takes_it_for() {
     for library in wheels::each_libfabric() {

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 
-/// One rank: what it is told on the command line and in its environment.
+/// One rank: its command line and environment.
 type Rank<'a> = (Vec<&'a str>, Vec<(&'a str, String)>);
 
 /// Runs `fabric` once for each rank, at the same time.
@@ -30,7 +30,7 @@ fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// What a pair says that meets by address: of the rank that listens, and of the one that connects.
+/// The output of a pair that meets by address: of the rank that listens, and of the one that connects.
 fn pair(arguments: &str) -> [Output; 2] {
     let address = free_address();
     let [one, other] = ["--listen", "--connect"]
@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The rows of the first rank's table, after making sure that all is well.
+/// The rows of the first rank's table, of ranks that succeed.
 fn rows(arguments: &str) -> Vec<Vec<String>> {
     let [one, other] = pair(arguments);
     assert_eq!(
@@ -97,7 +97,7 @@ fn each_measurement_moves_verified_data() {
     assert_eq!((&row[1][..], &row[6][..]), ("10000", "0"));
 }
 
-/// What is injected waits for later calls with `sockets`, which libfabric 2 no longer has.
+/// Injected messages wait for later calls with `sockets`, which libfabric 2 does not have.
 #[test]
 fn the_last_message_arrives_where_handing_it_over_does_not_send_it() {
     let [one, other] = pair("pingpong -p sockets -b 8 -e 8 -n 1 --rounds 2 -T 10");
@@ -113,7 +113,7 @@ fn the_last_message_arrives_where_handing_it_over_does_not_send_it() {
     assert!(text(&one.stdout).contains("over sockets, injected up to "), "{}", text(&one.stdout));
 }
 
-/// What the first of three ranks says, after making sure that all is well.
+/// The output of the first of three ranks that succeed.
 fn document_of_three(arguments: &str) -> serde_json::Value {
     let address = free_address();
     let rank = |rank: usize| -> Rank<'_> {
@@ -245,7 +245,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     assert!(message.contains("`nowhere` is not an address such as node1:29500"), "{message}");
 }
 
-/// What a pair says whose ranks are told different things.
+/// The output of a pair with different options.
 fn unlike(one: &str, other: &str) -> [Output; 2] {
     let address = free_address();
     let ranks = [(one, "--listen"), (other, "--connect")].map(|(arguments, how)| -> Rank<'_> {
@@ -272,7 +272,7 @@ fn ranks_that_were_not_asked_for_the_same_are_told() {
             assert!(message.contains(told), "{message}");
         }
     }
-    // What each may choose for itself.
+    // Options that may differ.
     let [one, other] = unlike("bw -e 8 -n 2 --completion block", "bw -e 8 -n 2 --pause 0 -T 20");
     let codes = (one.status.code(), other.status.code());
     assert_eq!(codes, (Some(0), Some(0)), "{}{}", text(&one.stderr), text(&other.stderr));
@@ -294,7 +294,7 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
         let address = free_address();
         let start = |how: &str| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
-            // Many sizes, the first of which take a moment each.
+            // Many sizes, of which the first are fast.
             command.args("fabric bw -p tcp -b 8 -e 16M -n 1 --rounds 200 -c 0".split(' '));
             command.args([how, &address]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             // Shells start what runs in the background with SIGINT ignored.
@@ -360,7 +360,7 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
     drop(one.stdout.take());
     let output = one.wait_with_output().unwrap();
     let stderr = text(&output.stderr);
-    // It may have waited for long for the other side.
+    // It may have waited long for the other side.
     let told: Vec<&str> =
         stderr.lines().filter(|line| !line.starts_with("nccl-bench: waiting at ")).collect();
     assert_eq!((output.status.code(), &told[..]), (Some(141), &[][..]));
@@ -369,7 +369,7 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
 
 #[test]
 fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
-    // As Open MPI's mpirun tells one of two ranks on two hosts; the sibling, which would meet through MPI, is not there.
+    // The environment of Open MPI's mpirun for one of two ranks on two hosts, without the sibling, which would join through MPI.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("nccl-bench");
     // Not a copy: a file that was open for writing while another thread forked cannot be executed.

@@ -1,5 +1,5 @@
-//! The program where the system lets its files grow so far and no further: a full disk, as far as a test can have one, and
-//! other files of nccl-tests (`-J`) that cannot be written.
+//! The program with a limit on the length of its files, in place of a full disk, and with other files of nccl-tests (`-J`) that
+//! cannot be written.
 //!
 //! Its one rank is connected by libfabric's `tcp`: `shm` needs long files.
 

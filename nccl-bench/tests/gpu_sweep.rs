@@ -1,5 +1,5 @@
-//! The measurement on GPUs: every collective is right in every way of running it, what is wrong is found, on the rank where
-//! it is, and what cannot be is refused.
+//! Measurements on GPUs: every collective is verified in every mode, wrong data is found on its rank, and impossible requests
+//! are refused.
 //!
 //! The tests start this program again with `GPU_SWEEP_PROGRAM` set: then it is `nccl-bench` in a world of its own.
 
@@ -39,8 +39,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs `nccl-bench` on all GPUs of this machine, which ranks may share: its exit code, and what it wrote to standard output
-/// and error.
+/// Runs `nccl-bench` on all GPUs of this machine, which ranks may share. Returns its exit code, standard output and error.
 fn nccl_bench(arguments: &str, variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let all = if shared() && !arguments.contains(" -g ") { format!("-g {}", ranks()) } else { String::new() };
     let output = Command::new(std::env::current_exe().unwrap())
@@ -62,7 +61,7 @@ fn shared() -> bool {
     ranks() > nccl::device_count().unwrap()
 }
 
-/// The same, with the record of what must be a good run.
+/// The same, with the record of a run that must succeed.
 fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");
@@ -74,7 +73,7 @@ fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
     (run, out)
 }
 
-/// There is nothing to verify of no bytes, and in place where a collective has no such form.
+/// Asserts that all data is verified, except of sizes without bytes, and in place of collectives without that placement.
 fn assert_right(run: &Run) {
     for measurement in &run.measurements {
         let collective: Collective = measurement.collective.parse().unwrap();

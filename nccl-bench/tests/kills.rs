@@ -21,14 +21,14 @@ use record::files;
 use record::{Outcome, Run};
 
 const RANKS: usize = 4;
-/// Sizes of messages with operations per row, so that a row takes a moment.
+/// Message sizes, with numbers of operations for which a row takes a moment.
 const SIZES: [(&str, u32); 3] = [("8", 5000), ("64K", 500), ("16M", 2)];
 /// The first row comes within this time also where many others use the processors.
 const FIRST_ROW: Duration = Duration::from_secs(300);
-/// At most so long after the first row.
+/// Maximum time of the kill after the first row.
 const MOMENTS: Duration = Duration::from_millis(1500);
 
-/// How the ranks are started.
+/// Method of starting the ranks.
 #[derive(Clone, Copy, Debug)]
 enum Start {
     /// By `mpirun`, as so many threads of each process.
@@ -129,7 +129,7 @@ fn processes_of(lines: &Path, job: &mut [Process]) -> Vec<u32> {
     }
 }
 
-/// What each process has said on standard error or output.
+/// The output of each process, standard error or output.
 fn texts(start: Start, ended: &[Ended], stream: &str) -> Vec<String> {
     let said = |ended: &Ended| if stream == "stderr" { ended.stderr.clone() } else { ended.stdout.clone() };
     match start {
@@ -152,7 +152,7 @@ fn number_behind(text: &str, words: &str) -> Option<usize> {
     behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What is wrong with what is said of the death of a rank, which is the first of its process.
+/// Errors in the messages about a dead rank, which is the first of its process.
 fn misnamed(start: Start, ended: &[Ended], victim: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     for (process, text) in texts(start, ended, "stderr").iter().enumerate() {
@@ -186,7 +186,7 @@ fn measurements_of(row: &str) -> usize {
     [5, 9].iter().filter(has_time).count()
 }
 
-/// What is wrong with the files that the run has left.
+/// Errors in the files of the run.
 fn lost(folder: &Path, rank_0: &str, victim: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let complete = rank_0.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -210,7 +210,7 @@ fn lost(folder: &Path, rank_0: &str, victim: usize) -> Vec<String> {
         check("run.jsonl", &failed);
         check("run.json", &failed);
     } else {
-        // Nobody is left to end the files; what is written as it is measured has all rows.
+        // No process is left to complete the files. Those that are written row by row have all rows.
         check("run.jsonl", &|outcome| *outcome == Outcome::Running);
     }
     let compatible = fs::read_to_string(folder.join("tests.json")).unwrap_or_default();
@@ -221,7 +221,7 @@ fn lost(folder: &Path, rank_0: &str, victim: usize) -> Vec<String> {
     wrong
 }
 
-/// One kill; whether the victim was rank 0's process, and what was wrong with names and with files.
+/// One kill. Returns true when the victim was rank 0's process, and the errors in names and files.
 fn kill(start: Start, size: (&str, u32), random: &mut Random) -> (bool, Vec<String>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let mut job = launch(start, size, folder.path());

@@ -1,4 +1,4 @@
-//! The pods of an indexed Job, as processes of this host: what Kubernetes sets, and what the example manifest does.
+//! The pods of an indexed Job as processes of this host, with the variables of Kubernetes and of the example manifest.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -62,7 +62,7 @@ fn processes_have_every_collective_over_host_memory() {
     assert_eq!(out.matches("# Out of bounds values : 0 OK").count(), 11, "{out}");
 }
 
-/// As on several hosts, of which mpirun tells the ranks no address.
+/// The environment of ranks on several hosts, whose address mpirun does not tell.
 #[test]
 fn endpoints_of_several_hosts_meet_through_mpi() {
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
@@ -82,7 +82,7 @@ fn endpoints_of_several_hosts_meet_through_mpi() {
     assert_eq!(found, [8, 16, 32, 64].map(|bytes| (Some(bytes), Some(0))));
 }
 
-/// Where ranks met through MPI, nothing ends the wait of the others by itself.
+/// After a rendezvous through MPI, nothing ends the wait of the other ranks by itself.
 #[test]
 fn a_rank_that_fails_ends_those_that_wait_in_mpi() {
     let session = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn record(ranks: usize, arguments: &str) -> Value {
     run
 }
 
-/// What was measured: the values of these fields, once each.
+/// The values of these fields in the record, each once.
 fn measured(run: &Value, fields: &[&str]) -> BTreeSet<String> {
     let measurements = run["measurements"].as_array().unwrap();
     let text = |measurement: &Value, field: &&str| match &measurement[field] {

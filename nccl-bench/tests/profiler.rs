@@ -1,4 +1,4 @@
-//! Whether NCCL finds its profiler plugin in the programs that were built.
+//! The programs export the profiler plugin that NCCL looks for.
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests, though not marked as such")]
 

@@ -1,4 +1,4 @@
-//! Runs that must not pass: what was asked for cannot be had, is half said, or differs between processes.
+//! Requests that are impossible, incomplete, or differ between processes, and must be refused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ fn who_names_gpus_does_not_get_host_memory() {
         let output = nccl_bench("allreduce -e 1K").env(variable, value).output().unwrap();
         assert_refused(&output, &[&format!("{variable}={value} asks for GPUs")]);
     }
-    // Nobody who chooses no GPU, or libfabric, asks for GPUs.
+    // A choice of no GPU, or of libfabric, is no request for GPUs.
     for value in ["", "-1", "NoDevFiles"] {
         let output = nccl_bench("allreduce -e 8 -n 1").env("CUDA_VISIBLE_DEVICES", value).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{value}: {}", err(&output));
@@ -89,7 +89,7 @@ fn half_a_set_of_rank_variables_is_refused() {
             &[&format!("{name} is {value}, so this process is one of several"), "NCCL_BENCH_ADDR"],
         );
     }
-    // What a login node, a batch script or an image exports says nothing of several ranks.
+    // Variables of a login node, a batch script or an image do not mean that there are several ranks.
     let login = [
         &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "16"), ("SLURM_NNODES", "2"), ("SLURM_PROCID", "0")][..],
         &[("MASTER_ADDR", "node1"), ("MASTER_PORT", "29500")],
@@ -108,7 +108,7 @@ fn by_hand(options: [&str; 2], variables: &[(&str, &str)]) -> [Output; 2] {
     by_hand_with(options, variables, [SHORT; 2])
 }
 
-/// As [`by_hand`], each with a command of its own.
+/// [`by_hand`] with a command for each process.
 fn by_hand_with(options: [&str; 2], variables: &[(&str, &str)], commands: [&str; 2]) -> [Output; 2] {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {

@@ -1,5 +1,5 @@
-//! The git revision that `build.rs` stamps: which one, and what compiles the package again. In a small project at the
-//! places where the repository has its files.
+//! The git revision that `build.rs` sets, and the changes that recompile the package, in a small project with the paths of
+//! this repository.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What the project's program prints, and whether it was compiled for that.
+/// The output of the project's program, and true when it was compiled for it.
 #[derive(Debug, PartialEq)]
 struct Built {
     revision: String,

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let benches = build(&["build", "--package", "collectives", "--bench", "nccl_call"], "bench")?;
     for (programs, part) in [(&tests, "tests"), (&benches, "benches")] {
         for program in programs {
-            // Without cargo's hash behind the name.
+            // The name without cargo's hash.
             let name = file_name(program);
             copy(program, &folder.join(part), name.rsplit_once('-').map(|(name, _)| name))?;
         }

@@ -170,7 +170,7 @@ mod tests {
         assert!(versions > 1);
     }
 
-    /// What `--newest` does when NVIDIA brings out a wheel with one function more, or one less.
+    /// The check of `--newest` finds a function that was added, and one that was removed.
     #[test]
     fn a_newer_header_with_another_function_is_an_error() {
         let newest = wheels::NCCL_OF_BINDINGS;

@@ -1,11 +1,11 @@
-//! Generated text: committed, and made again by CI to compare.
+//! Generated text that is committed, and compared in CI.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Writes the text; with `check` only fails where the committed one differs.
+/// Writes the text; with `check`, fails where the committed text differs.
 pub(crate) fn put(path: &Path, generated: &str, check: bool) -> Result<()> {
     if check { compare(path, generated) } else { write(path, generated) }
 }

@@ -15,7 +15,7 @@ const FOLDER: &str = "crates/engine/src/data";
 const FORMATS: [&str; 9] =
     ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64", "Float8E4M3", "Float8E5M2"];
 
-/// One PTX file to make.
+/// A PTX file to generate.
 struct Kernel {
     /// The file of the source, in [`FOLDER`].
     source: &'static str,
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 /// Compiles the kernels, and writes or compares the PTX files.
 ///
 /// # Errors
-/// If the compiler cannot be had, the source does not compile, or (with `--check`) a file differs.
+/// If the compiler is missing, the source does not compile, or (with `--check`) a file differs.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = cache::repository()?;
     let compiler = Nvrtc::load(&NVRTC.unpacked()?)?;

@@ -5,13 +5,9 @@ mod cache;
 mod dist;
 mod functions;
 mod generated;
-mod host_ratios;
 mod kernels;
-mod ratios;
 mod shape;
 mod wheels;
-
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -37,17 +33,6 @@ enum Command {
     Dist(dist::Arguments),
     /// Print lengths of files and functions, circles among modules, and shares of doc comments as Markdown
     Shape(shape::Arguments),
-    /// Print ratios of times from the tables that the tarball's run-gpu wrote
-    Ratios {
-        /// The folders with the tables, whose rounds are taken together
-        #[arg(required = true)]
-        folders: Vec<PathBuf>,
-    },
-    /// Print best times and ratios from the files that tools/host_collectives.sh wrote
-    HostRatios {
-        /// The folder with the files, or with a folder of them per run
-        folder: PathBuf,
-    },
 }
 
 fn main() -> Result<()> {
@@ -58,13 +43,5 @@ fn main() -> Result<()> {
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist(arguments) => dist::run(&arguments),
         Command::Shape(arguments) => shape::run(&arguments),
-        Command::Ratios { folders } => {
-            print!("{}", ratios::run(&folders)?);
-            Ok(())
-        }
-        Command::HostRatios { folder } => {
-            print!("{}", host_ratios::run(&folder)?);
-            Ok(())
-        }
     }
 }

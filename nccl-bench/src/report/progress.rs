@@ -1,8 +1,7 @@
-//! The progress bar on a terminal: what is being measured, how far the run is, and how long it will still take.
+//! The progress bar on a terminal: the current measurement, the progress of the run, and the time left.
 //!
-//! It is shown on standard error, and only when that is a terminal. It is not shown while standard output is
-//! a pipe: the program that reads the pipe may write rows to the same terminal (`nccl-bench all | tee log`),
-//! and the bar would garble them.
+//! It is shown on standard error if that is a terminal, but not while standard output is a pipe: its reader may write
+//! rows to the same terminal (`nccl-bench all | tee log`), and the bar would garble them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -15,7 +14,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, P
 use engine::backend::GroupPosition;
 use engine::sweep::{self, SweepPlan};
 
-/// What a measurement costs beside its bytes, in bytes: starting, waiting for the other ranks, verifying.
+/// The fixed cost of a measurement, in bytes: start, synchronisation, verification.
 const FIXED_COST: u64 = 16 << 20;
 /// At most 40 columns before the message, which is cut at the width of the terminal, since a longer line
 /// would wrap.
@@ -35,7 +34,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// For all of a plan, over the rank's group.
+    /// The progress of a plan, over the rank's group.
     #[must_use]
     pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
         let target =
@@ -51,12 +50,12 @@ impl Progress {
         Self { bar }
     }
 
-    /// What is being measured.
+    /// Sets the current phase.
     pub fn phase(&self, what: &str) {
         self.bar.set_message(subject_first(what));
     }
 
-    /// A size has been measured in one placement.
+    /// Advances by the measurement of one size and placement.
     pub fn measured(&self, bytes: u64) {
         self.bar.inc(cost(bytes));
     }
@@ -72,14 +71,13 @@ impl Progress {
     }
 }
 
-/// True when the stream is a pipe or a socket, so that another process reads it.
+/// True for a pipe or a socket, which another process reads.
 fn is_pipe(stream: &impl AsFd) -> bool {
     let metadata = stream.as_fd().try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
     metadata.is_ok_and(|found| found.file_type().is_fifo() || found.file_type().is_socket())
 }
 
-/// Writes `12s elapsed, 3m left`. At the start, and in endless cycles, the time left is not known and left
-/// out.
+/// Writes `12s elapsed, 3m left`, without the time left at the start and in endless cycles.
 fn write_times(state: &ProgressState, out: &mut dyn Write) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{:#} elapsed", HumanDuration(state.elapsed()));
@@ -99,12 +97,12 @@ fn subject_first(what: &str) -> String {
     }
 }
 
-/// Time grows with the bytes, from a fixed amount on.
+/// The cost of a measurement: its bytes and a fixed amount.
 fn cost(bytes: u64) -> u64 {
     bytes.saturating_add(FIXED_COST)
 }
 
-/// All of a plan. Endless cycles count as one: nobody knows how many there will be.
+/// The cost of a plan. Endless cycles count as one.
 fn total(plan: &SweepPlan, position: GroupPosition) -> u64 {
     let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
     let rows: usize = plan
@@ -177,7 +175,7 @@ mod tests {
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let progress = Progress::on(target, 4 * (FIXED_COST + 1));
             progress
-                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
+                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of position");
             progress.bar.force_draw();
             progress.measured(1);
             progress.bar.force_draw();
@@ -191,7 +189,7 @@ mod tests {
                 "{last}"
             );
             assert_eq!(last.contains("allreduce bfloat16 sum of 1073741824"), columns >= 80, "{last}");
-            assert_eq!(last.contains("out of place: timed operations"), columns >= 120, "{last}");
+            assert_eq!(last.contains("out of position: timed operations"), columns >= 120, "{last}");
             progress.end();
             let written = screen.written.lock().unwrap().clone();
             assert!(
@@ -214,8 +212,8 @@ mod tests {
     fn a_narrow_terminal_shows_what_is_measured_first() {
         assert_eq!(subject_first("the warm-up of allreduce"), "allreduce: warm-up");
         assert_eq!(
-            subject_first("one more untimed iteration of gather half of 8 bytes, in place"),
-            "gather half of 8 bytes, in place: one more untimed iteration"
+            subject_first("one more untimed iteration of gather half of 8 bytes, in position"),
+            "gather half of 8 bytes, in position: one more untimed iteration"
         );
         assert_eq!(subject_first("writing the report"), "writing the report");
     }

@@ -8,14 +8,14 @@ use super::table::{self, Columns, Foot, MemoryUsage};
 use record::ratios::Ratios;
 use record::{Measurement, Mismatch, Placement, Run, Settings};
 
-/// How many ranks with wrong data a row names.
+/// Maximum number of ranks with wrong data that a row names.
 const NAMED_RANKS: usize = 8;
 
-/// Says what the columns of `--stats` are, so that one that is above or below `time` contradicts nothing.
+/// Explains the columns of `--stats`, whose values may all be above or below `time`.
 const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
                           mean of the first pass";
 
-/// What the report has that nccl-tests' has not. Nothing, unless it is asked for.
+/// Optional parts of the report that nccl-tests does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Lines below the first: backend, world, system, transport.
@@ -33,24 +33,24 @@ pub struct Extras {
 pub struct TextReport<W> {
     out: W,
     settings: Settings,
-    /// The other side's backend (`--vs`).
+    /// The baseline's backend (`--vs`).
     versus: Option<String>,
     on_gpus: bool,
     columns: Columns,
     minimum_busbw: Option<f64>,
     zone: TimeZone,
-    /// The collective whose section it is, while its lines are above the list of devices.
+    /// The collective whose first lines are already printed, above the list of devices.
     announced: Option<String>,
-    section: Section,
-    /// The first half of the row that is being measured.
+    section: SectionTotals,
+    /// The first placement of the current row.
     half: Option<Measurement>,
-    /// What goes below that row.
+    /// Comments below the current row.
     notes: Vec<String>,
 }
 
-/// What a section's foot says.
+/// The content of a section's foot.
 #[derive(Debug, Default)]
-struct Section {
+struct SectionTotals {
     collective: String,
     measurements: usize,
     /// `None` until something has been verified.
@@ -60,8 +60,8 @@ struct Section {
 }
 
 impl<W: Write> TextReport<W> {
-    /// Writes to `out`, at once all that is known before communicators exist: versions, the run's notes, the settings
-    /// with `collective`, the first one, and the devices.
+    /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the first
+    /// `collective`, and the devices.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -69,7 +69,7 @@ impl<W: Write> TextReport<W> {
         Self::start_in_zone(out, run, collective, extras, TimeZone::system())
     }
 
-    /// The same with time stamps of another zone than this machine's.
+    /// The same with time stamps in `zone`.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -105,15 +105,14 @@ impl<W: Write> TextReport<W> {
             minimum_busbw: record::nccl_tests::minimum_busbw(&run.provenance),
             zone,
             announced: Some(collective.to_owned()),
-            section: Section::default(),
+            section: SectionTotals::default(),
             half: None,
             notes: Vec::new(),
         })
     }
 
-    /// Begins a collective's section: the columns' names, below the settings once more unless [`TextReport::start`] has
-    /// just shown them. `reduced_to` is the largest size in bytes where memory did not allow the one that was asked
-    /// for.
+    /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them, and the columns'
+    /// names. `reduced_to` is the largest size in bytes where memory did not allow the requested one.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -127,12 +126,12 @@ impl<W: Write> TextReport<W> {
             text.push_str(&comment(STATISTICS));
         }
         text.push_str(&self.columns.head());
-        self.section = Section { collective: collective.to_owned(), ..Section::default() };
+        self.section = SectionTotals { collective: collective.to_owned(), ..SectionTotals::default() };
         self.write(&text)
     }
 
-    /// Takes one placement's measurement. The row is written when both are there, or the next one begins, with what was
-    /// wrong in it below.
+    /// Takes one placement's measurement. The row is written when both are there, or when the next row begins, with the
+    /// wrong elements below.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -168,7 +167,7 @@ impl<W: Write> TextReport<W> {
         }
     }
 
-    /// Writes lines as comments; below the row, when half of one is measured.
+    /// Writes lines as comments, below the current row.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -177,7 +176,7 @@ impl<W: Write> TextReport<W> {
         if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
     }
 
-    /// Ends the section. `memory` is shown with `-M`; `error` is what the library said last.
+    /// Ends the section. `memory` is the memory use (`-M`), `error` the library's last error.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -197,8 +196,8 @@ impl<W: Write> TextReport<W> {
         self.write(&(foot.failures() + &foot.render()))
     }
 
-    /// Ends the report of a run that is not whole: with why, and without a foot, since its words are what automation
-    /// takes for success. Half a row becomes a comment, too: it is no row for a parser.
+    /// Ends the report of an incomplete run with the reason, and without a foot, by whose words automation recognises
+    /// success. An incomplete row becomes a comment, which parsers skip.
     ///
     /// # Errors
     /// When the output is closed or full.
@@ -213,7 +212,7 @@ impl<W: Write> TextReport<W> {
         self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
     }
 
-    /// The row, if one was begun, and what goes below it.
+    /// Writes the current row, if any, and the comments below it.
     fn end_row(&mut self, before: &str, in_place: Option<&Measurement>) -> io::Result<()> {
         let half = self.half.take();
         let mut text = String::new();
@@ -230,12 +229,12 @@ impl<W: Write> TextReport<W> {
     }
 }
 
-/// Lines that no parser takes for rows.
+/// Turns lines into comments.
 fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Without the hyphens of the table's head: parsers take the last line that has `out-of-place` in it for the head.
+/// The placement without hyphens: parsers take the last line with `out-of-place` for the table's head.
 fn in_words(placement: Placement) -> &'static str {
     match placement {
         Placement::OutOfPlace => "out of place",
@@ -243,7 +242,7 @@ fn in_words(placement: Placement) -> &'static str {
     }
 }
 
-/// What was wrong, a line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, of the other side
+/// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and of the baseline
 /// `WRONG mpi out of place: ...`.
 fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
     let placement = in_words(placement);

@@ -1,4 +1,4 @@
-//! The program as its users start it, for several test programs.
+//! The program as a process, for several test programs.
 
 use std::process::{Command, Output};
 

@@ -1,9 +1,8 @@
 //! `cargo xtask bindings fabric`: the types and constants of libfabric's headers, by bindgen.
 //!
-//! The headers come out of a crate that carries libfabric's source, so that every machine that can build this
-//! workspace can make the bindings again, and gets the same ones. That source is libfabric 1.22; structs and ops
-//! tables only ever grow at their end, so what is described here is the beginning of every newer library's too
-//! (the tests of `fabric-sys` compare the layouts with the headers that a machine has installed).
+//! The headers are those of a crate with libfabric's source, so that every machine generates the same bindings. The source
+//! is libfabric 1.22. Newer versions only append to structs and tables of functions, so the bindings describe the
+//! beginning of theirs (the tests of `fabric-sys` compare the layouts with installed headers).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -117,7 +116,7 @@ fn header_version(include: &Path) -> Result<String> {
     Ok(format!("{}.{}", number("FI_MAJOR_VERSION")?, number("FI_MINOR_VERSION")?))
 }
 
-/// Gives each macro constant the type of the field or argument that it is meant for.
+/// Gives each macro constant the type of its field or argument.
 #[derive(Debug)]
 struct Constants;
 

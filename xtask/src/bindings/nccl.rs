@@ -9,7 +9,7 @@ use bindgen::{CodegenConfig, EnumVariation, RustEdition, RustTarget};
 use crate::cache;
 use crate::wheels::NCCL_OF_BINDINGS;
 
-/// What nccl.h needs of CUDA: size_t, the handles that it passes on, and a version that switches bfloat16 on.
+/// The part of CUDA that nccl.h needs: size_t, handles, and a version that enables bfloat16.
 const CUDA_RUNTIME: &str = "
 #include <stddef.h>
 #define CUDART_VERSION 12000

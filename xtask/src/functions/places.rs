@@ -1,7 +1,7 @@
-//! What [`nccl_sys::API`] does not say: where the safe layer has each function, and which version before the floor
-//! brought it.
+//! The place of each function in the safe layer, and the versions of functions older than the floor, which
+//! [`nccl_sys::API`] does not contain.
 
-/// Where `collectives::nccl` has each function. Links are rustdoc's, as in the documentation of that module.
+/// The place of each function in `collectives::nccl`, as links for the documentation of that module.
 pub(super) const PLACES: &[(&str, &str)] = &[
     ("ncclGetVersion", "[`Library::version`]"),
     ("ncclGetErrorString", "[`Error`]"),

@@ -1,7 +1,7 @@
-//! `nccl-bench compare`: several runs side by side, each against the first, and whether one is slower.
+//! `nccl-bench compare`: compares runs with the first one, and fails where one is slower.
 //!
-//! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The sides of a run with `--vs` can be
-//! compared as if each was in a file of its own. [`record::matching`] reads and matches; here the result is printed.
+//! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The two sides of a run with `--vs`
+//! are compared as if each was in its own file. [`record::matching`] reads and matches; this module prints.
 
 mod report;
 
@@ -13,7 +13,7 @@ use record::matching::{self, Comparison, Metric, Threshold};
 use record::sides::SelectedSide;
 
 use super::{Command, Context};
-use crate::exit::Exit;
+use crate::exit::ExitError;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -25,26 +25,20 @@ impl Command for Compare {
             .about("Compare result files, ours or nccl-tests', and fail where one is slower")
     }
 
-    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Exit {
-        let arguments = match Arguments::from_arg_matches(matches) {
-            Ok(arguments) => arguments,
-            Err(error) => return error.into(),
-        };
-        match run(&arguments, &mut io::stdout().lock()) {
-            Ok(verdict) => Exit::Code(verdict.code()),
-            Err(error) => error.into(),
-        }
+    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
+        let arguments = Arguments::from_arg_matches(matches)?;
+        Ok(run(&arguments, &mut io::stdout().lock())?.code())
     }
 }
 
-/// What to compare, and how.
+/// The arguments of `nccl-bench compare`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J); the first is what the others are compared with
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Of results of --vs, which side; both: each as a file of its own
+    /// Side of results of --vs; both: each as a file of its own
     #[arg(long, value_enum, default_value_t = SelectedSide::Own)]
     pub side: SelectedSide,
 
@@ -52,7 +46,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
     pub threshold: Threshold,
 
-    /// What to compare: the time per operation, or the bus bandwidth
+    /// Compared value: time per operation, or bus bandwidth
     #[arg(long, value_enum, default_value_t = Metric::Time)]
     pub metric: Metric,
 
@@ -60,12 +54,12 @@ pub struct Arguments {
     #[arg(long)]
     pub partial: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
-/// How a comparison is printed.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Columns for a terminal
@@ -78,9 +72,9 @@ pub enum Format {
     Json,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Status {
     /// No run is slower than the first by more than the threshold, none had wrong data, and all are complete
     /// (except with [`--partial`](Arguments::partial)).
     Pass,
@@ -88,7 +82,7 @@ pub enum Verdict {
     Fail,
 }
 
-impl Verdict {
+impl Status {
     /// The exit code of the program: 0 or 1.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -110,7 +104,7 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-impl From<Error> for Exit {
+impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
         match error {
             Error::Output(error) => Self::Output(error),
@@ -123,7 +117,7 @@ impl From<Error> for Exit {
 ///
 /// # Errors
 /// When a file is no result, has nothing in common with the first, or `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Status, Error> {
     let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
@@ -143,7 +137,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error
         Format::Json => report::json(&comparison, out)?,
     }
     out.flush()?;
-    Ok(if comparison.passes() { Verdict::Pass } else { Verdict::Fail })
+    Ok(if comparison.passes() { Status::Pass } else { Status::Fail })
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use record::Outcome;
 use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter, placement};
 
-/// How many of the worst rows a verdict names.
+/// Maximum number of rows that a verdict names, the worst first.
 const NAMED_ROWS: usize = 10;
 
-/// Cells in columns; numbers to the right.
+/// A table with text aligned to the left and numbers to the right.
 struct Table {
     head: Vec<String>,
-    /// Which columns are text.
+    /// True for columns of text.
     left: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
@@ -92,7 +92,7 @@ pub(super) fn markdown(comparison: &Comparison, out: &mut impl Write) -> io::Res
     writeln!(out, "```")
 }
 
-/// A row for each pair of a row and a file but the first.
+/// One line for each row and each file after the first.
 pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     let unit = match comparison.metric {
         Metric::Time => "time_us",
@@ -156,7 +156,7 @@ fn files(comparison: &Comparison) -> Table {
     }
 }
 
-/// Text on one line that ends no cell of a table of Markdown.
+/// Escapes text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() || letter == '|' { ' ' } else { letter }).collect()
 }
@@ -175,7 +175,7 @@ fn differences(comparison: &Comparison) -> Option<Table> {
     })
 }
 
-/// A table for each collective, type, operator and root.
+/// One table for each collective, type, operator and root.
 fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
     let mut tables: Vec<(String, Table)> = Vec::new();
     let mut head = vec!["bytes".to_owned(), "placement".to_owned(), letter(0)];
@@ -286,7 +286,7 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
     lines
 }
 
-/// The first few of them, a line each.
+/// The first few, one per line.
 fn named<T>(lines: &mut Vec<String>, all: &[T], name: impl Fn(&T) -> String) {
     lines.extend(all.iter().take(NAMED_ROWS).map(|each| format!("  {}", name(each))));
     if all.len() > NAMED_ROWS {
@@ -301,7 +301,7 @@ const fn metric(metric: Metric) -> &'static str {
     }
 }
 
-/// As many digits as it is worth.
+/// Three to four significant digits.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

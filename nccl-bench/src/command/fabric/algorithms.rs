@@ -1,4 +1,4 @@
-//! `nccl-bench fabric algorithms`: which algorithm carries out each collective of the fabric backend.
+//! `nccl-bench fabric algorithms`: the fabric backend's table of algorithms.
 
 use std::io::{self, Write};
 
@@ -20,7 +20,7 @@ vector or all blocks together for the others. On several hosts with several rank
 'hosts' come first, then those of 'network'. board needs memory that all ranks share.
 Other algorithms are asked for with --algo: nccl-bench allreduce --backend fabric --algo ring.";
 
-/// Which lines of the table.
+/// The arguments of `nccl-bench fabric algorithms`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -41,19 +41,19 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// A line of the table as it is printed. What has no limit is absent.
+/// A printed line of the table; `None` for no limit.
 #[derive(Debug, PartialEq, Serialize)]
 struct Line {
     collective: &'static str,
     medium: &'static str,
-    /// Up to so many ranks; of `hosts`, hosts.
+    /// Maximum number of ranks; of hosts for the medium `hosts`.
     ranks: Option<usize>,
-    /// Up to so many bytes.
+    /// Maximum size in bytes.
     bytes: Option<usize>,
     algorithm: &'static str,
-    /// What `hierarchical` does between hosts.
+    /// The algorithm of `hierarchical` between hosts.
     between: Option<&'static str>,
-    /// Bytes of a segment; absent where messages go in one piece.
+    /// Bytes of a segment; `None` where messages are not divided.
     segment: Option<usize>,
     in_flight: usize,
 }
@@ -75,7 +75,7 @@ impl Line {
     }
 }
 
-/// The lines that the arguments ask for: for a number of ranks only those that decide for some size.
+/// The lines that match the arguments. With a number of ranks, only those that are selected for some size.
 fn lines(arguments: &Arguments) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut covered: Option<(Collective, Medium, usize)> = None;

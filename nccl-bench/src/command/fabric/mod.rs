@@ -1,4 +1,4 @@
-//! `nccl-bench fabric`: libfabric itself, without collectives.
+//! `nccl-bench fabric`: information about libfabric, and measurements of its endpoints.
 
 pub mod algorithms;
 pub mod info;
@@ -7,21 +7,21 @@ pub mod transfer;
 use std::io;
 
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
-use engine::supervision::Stop;
+use engine::supervision::{Signal, Verdict};
 
 use super::{Command, Context};
-use crate::exit::Exit;
+use crate::exit::{ExitError, SUCCESS};
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
 pub struct Fabric;
 
-/// The commands below it.
+/// The subcommands.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Subcommand {
-    /// What libfabric offers on this machine, and why something is missing
+    /// The providers and endpoints that libfabric offers on this machine, and why one is missing
     Info(info::Arguments),
-    /// Which algorithm carries out each collective over host memory: the table
+    /// The table of algorithms of the collectives over host memory
     Algorithms(algorithms::Arguments),
     /// The latency of messages between two ranks
     Pingpong(transfer::PingPong),
@@ -40,29 +40,23 @@ impl Command for Fabric {
             .arg_required_else_help(true)
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Exit {
-        let command = match Subcommand::from_arg_matches(matches) {
-            Ok(command) => command,
-            Err(error) => return error.into(),
-        };
+    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let out = &mut io::stdout().lock();
-        let meet = |meeting: &_| context.meet(meeting);
-        let ended = match &command {
-            Subcommand::Info(arguments) => {
-                return match info::run(arguments, out) {
-                    Ok(verdict) => Exit::Code(verdict.code()),
-                    Err(info::Error::Output(error)) => Exit::Output(error),
-                    Err(info::Error::Fabric(error)) => Stop::Failed(error.into()).into(),
-                    Err(error @ info::Error::Library(_)) => Exit::refused(error.to_string()),
-                };
-            }
+        let join = |request: &_| context.join(request);
+        let verdict = match &Subcommand::from_arg_matches(matches)? {
+            Subcommand::Info(arguments) => return Ok(if info::run(arguments, out)? { 0 } else { 1 }),
             Subcommand::Algorithms(arguments) => {
-                return algorithms::run(arguments, out).map_or_else(Exit::Output, |()| Exit::SUCCESS);
+                return algorithms::run(arguments, out).map(|()| SUCCESS).map_err(ExitError::Output);
             }
-            Subcommand::Pingpong(arguments) => transfer::pingpong(arguments, out, meet),
-            Subcommand::Bw(arguments) => transfer::bandwidth(arguments, out, meet),
-            Subcommand::Rma(arguments) => transfer::remote(arguments, out, meet),
+            Subcommand::Pingpong(arguments) => transfer::pingpong(arguments, out, join)?,
+            Subcommand::Bw(arguments) => transfer::bandwidth(arguments, out, join)?,
+            Subcommand::Rma(arguments) => transfer::remote(arguments, out, join)?,
         };
-        ended.map_or_else(Exit::from, Exit::interrupted)
+        if let Verdict::Stopped(signal) = verdict
+            && signal != Signal::Pipe
+        {
+            eprintln!("nccl-bench: interrupted by {}; not all sizes were measured", signal.name());
+        }
+        Ok(verdict.code())
     }
 }

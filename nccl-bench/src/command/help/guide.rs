@@ -4,11 +4,11 @@ struct Topic {
     name: &'static str,
     summary: &'static str,
     text: &'static str,
-    /// Other names under which it may be looked for.
+    /// Other names for the topic.
     others: &'static [&'static str],
 }
 
-/// In the order in which a newcomer would read them.
+/// In reading order.
 const TOPICS: &[Topic] = &[
     Topic {
         name: "launchers",
@@ -126,15 +126,15 @@ const TOPICS: &[Topic] = &[
     },
 ];
 
-/// How alike two names must be, from 0 to 1, for one to be a slip of the other.
+/// Similarity of two names, from 0 to 1, from which one is suggested for the other.
 const ALIKE: f64 = 0.8;
 
-/// All topics: name and what it is about, in the order in which to read them.
+/// All topics, name and summary, in reading order.
 pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
     TOPICS.iter().map(|topic| (topic.name, topic.summary))
 }
 
-/// The text of a topic, of at most 80 columns. Upper case, `_` for `-`, and usual other names are understood.
+/// The text of a topic, at most 80 columns wide. The name may have upper case, `_` for `-`, or be a synonym.
 #[must_use]
 pub fn text(name: &str) -> Option<&'static str> {
     let name = plain(name);
@@ -142,7 +142,7 @@ pub fn text(name: &str) -> Option<&'static str> {
     TOPICS.iter().find(known).map(|topic| topic.text)
 }
 
-/// The topics that may have been meant by a name that is none, the likeliest first.
+/// The topics with a name similar to an unknown one, the most similar first.
 #[must_use]
 pub fn alike(name: &str) -> Vec<&'static str> {
     let name = plain(name);
@@ -156,7 +156,7 @@ pub fn alike(name: &str) -> Vec<&'static str> {
     found.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The answer to a name that is neither a topic nor a command: what it is alike, and all topics.
+/// The answer to an unknown name: a similar one, and all topics.
 #[must_use]
 pub fn unknown(name: &str) -> String {
     let hint = match &alike(name)[..] {
@@ -166,7 +166,7 @@ pub fn unknown(name: &str) -> String {
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
-/// The commands of a command, for a message that one is missing: `; fabric has info, algorithms`.
+/// The subcommands of a command, to end a message: `; fabric has info, algorithms`.
 #[must_use]
 pub fn commands(command: &clap::Command) -> String {
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
@@ -174,7 +174,7 @@ pub fn commands(command: &clap::Command) -> String {
     format!("; {} has {names}", command.get_name())
 }
 
-/// All topics as a text, a line each.
+/// All topics as text, one per line.
 #[must_use]
 pub fn list() -> String {
     let mut text = "Topics (nccl-bench help TOPIC):\n".to_owned();

@@ -5,7 +5,7 @@ pub mod guide;
 use clap::{Arg, ArgMatches};
 
 use super::{Command, Context};
-use crate::exit::{Exit, print};
+use crate::exit::{ExitError, print};
 
 /// The argument with the words of a topic or a command.
 const TOPIC: &str = "topic";
@@ -25,14 +25,14 @@ impl Command for Help {
             )
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Exit {
+    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let words: Vec<String> = matches.get_many(TOPIC).into_iter().flatten().cloned().collect();
         explain(&words, context.root)
     }
 }
 
-/// Explains a topic or, by several words, a command of a command.
-fn explain(words: &[String], root: &clap::Command) -> Exit {
+/// Explains a topic, a command, or a command of a command.
+fn explain(words: &[String], root: &clap::Command) -> Result<u8, ExitError> {
     let name = words.join(" ");
     if words.is_empty() {
         return print(&guide::list());
@@ -41,7 +41,7 @@ fn explain(words: &[String], root: &clap::Command) -> Exit {
         return print(text);
     }
     let mut root = root.clone();
-    // So that a command knows which others lead to it.
+    // Gives each command its full name.
     root.build();
     let mut known = None;
     let found = words.iter().enumerate().try_fold(&mut root, |command, (place, word)| {
@@ -50,7 +50,7 @@ fn explain(words: &[String], root: &clap::Command) -> Exit {
     });
     match (found, known) {
         (Some(command), _) => print(&command.render_long_help().to_string()),
-        (None, Some(known)) => Exit::refused(format!("there is no command '{name}'{known}")),
-        (None, None) => Exit::refused(guide::unknown(&name)),
+        (None, Some(known)) => Err(ExitError::refused(format!("there is no command '{name}'{known}"))),
+        (None, None) => Err(ExitError::refused(guide::unknown(&name))),
     }
 }

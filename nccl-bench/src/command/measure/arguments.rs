@@ -109,7 +109,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, help_heading = MEASURING)]
     pub(crate) check_on_stream: Option<usize>,
 
-    /// How the ranks' times become one: 0 the first rank's, 1 mean, 2 min, 3 max
+    /// Combination of the ranks' times: 0 the first rank's, 1 mean, 2 min, 3 max
     #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) average: Average,
 
@@ -117,7 +117,7 @@ pub struct Arguments {
     #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value = "0", value_parser = blocking, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) blocking: Blocking,
 
-    /// Capture all iterations in a CUDA graph and launch it so many times; 0: no graph
+    /// Capture all iterations in a CUDA graph and launch it N times; 0: no graph
     #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) graph_launches: usize,
 
@@ -125,21 +125,21 @@ pub struct Arguments {
     #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value = "0", value_parser = registration, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) registration: Registration,
 
-    /// Shift the buffers by so many elements from their alignment
+    /// Shift the buffers by N elements from their alignment
     #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) unaligned: usize,
 
-    /// Rounds of the timed iterations, of which the median counts [default: 1; 9 with --vs]
+    /// Rounds of the timed iterations; their median is reported [default: 1; 9 with --vs]
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", help_heading = MEASURING)]
     pub(crate) rounds: Option<usize>,
 
-    /// Measure each size on this one, too, round by round in turn with the backend, with columns for its time and bandwidth
-    /// and the ratio of times. mpi: beside libfabric, or beside NCCL with --backend nccl; fabric: beside NCCL
+    /// Baseline: measure each size on this backend, too, in turn with --backend round by round, with columns for its time and
+    /// bandwidth and the ratio of times. mpi: beside libfabric, or beside NCCL with --backend nccl; fabric: beside NCCL
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,
 
-    /// Repeat each measurement until its median is known this well: 1%. One that is not after --budget [default: 5 s] is
-    /// marked NOT STABLE
+    /// Repeat each measurement until the uncertainty of its median is at most this share: 1%. A measurement that has not reached
+    /// it after --budget [default: 5 s] is marked NOT STABLE
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
@@ -159,7 +159,7 @@ pub struct Arguments {
     #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
     pub(crate) per_iteration: bool,
 
-    /// Leave so many of the first iterations out of what -I reports
+    /// Leave the first N iterations out of the report of -I
     #[arg(short = 'K', long = "per_iter_skip", alias = "per-iter-skip", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = REPORTING)]
     pub(crate) per_iteration_skip: usize,
 
@@ -219,7 +219,7 @@ pub struct Arguments {
     #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", value_name = "N", value_parser = count, hide = true)]
     _device_cta_count: Option<usize>,
 
-    /// What carries the data: NCCL between GPUs, libfabric or an MPI library between host buffers
+    /// Library that moves the data: NCCL between GPUs, libfabric or an MPI library between host buffers
     #[arg(long, value_name = "BACKEND", default_value = "auto", help_heading = RUNNING)]
     pub(crate) backend: BackendChoice,
 
@@ -232,19 +232,19 @@ pub struct Arguments {
     #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', help_heading = RUNNING)]
     pub(crate) algo: Vec<AlgorithmChoice>,
 
-    /// What --algo hierarchical does between hosts
+    /// Algorithm of --algo hierarchical between hosts
     #[arg(long, value_name = "ALGORITHM", help_heading = RUNNING)]
     pub(crate) between: Option<Algorithm>,
 
-    /// Cut long messages of the fabric backend into segments of so many bytes
+    /// Segment size of long messages of the fabric backend, in bytes
     #[arg(long, value_name = "SIZE", help_heading = RUNNING)]
     pub(crate) segment: Option<Size>,
 
-    /// So many segments are on their way at a time
+    /// Number of segments in flight
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = RUNNING)]
     pub(crate) in_flight: Option<usize>,
 
-    /// How the processes find each other: auto (as the launcher says), single, tcp or mpi
+    /// Rendezvous of the processes: auto (as the launcher says), single, tcp or mpi
     #[arg(long, value_name = "WORLD", default_value = "auto", help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
@@ -252,7 +252,7 @@ pub struct Arguments {
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 
-    /// How many ranks --dry-run shall think of [default: those that the launcher started]
+    /// Number of ranks that --dry-run assumes [default: those that the launcher started]
     #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", help_heading = RUNNING)]
     pub(crate) ranks: Option<usize>,
 

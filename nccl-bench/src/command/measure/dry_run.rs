@@ -1,4 +1,4 @@
-//! What a run would measure, without a GPU and without other ranks.
+//! The plan of a run (`--dry-run`), without a GPU and without other ranks.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
 
 use super::Measurement;
 
-/// The largest size that is shown when none is asked for: the default on GPUs with enough memory.
+/// Default largest size: that of GPUs with enough memory.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The plan.
@@ -20,7 +20,7 @@ pub(super) fn render(measurement: &Measurement) -> String {
     plan(measurement, ranks(measurement))
 }
 
-/// As said, else as many as the launcher started, each with its threads and GPUs.
+/// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and GPUs.
 fn ranks(Measurement { arguments, request }: &Measurement) -> usize {
     let processes = Started::detect().size.unwrap_or(1);
     let alone = match request.backend {

@@ -1,4 +1,4 @@
-//! `nccl-bench allreduce` and so on: measures collectives.
+//! `nccl-bench allreduce`, ..., `nccl-bench all`: measurement of collectives.
 
 mod arguments;
 mod dry_run;
@@ -16,8 +16,8 @@ use engine::session::Session;
 use engine::supervision::{REFUSED, Stop};
 
 use super::{Command, Context};
-use crate::exit::{Exit, print};
-use crate::mpi_exec::Meeting;
+use crate::exit::{ExitError, print};
+use crate::mpi_exec::JoinRequest;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
 pub use request::{Started, request};
@@ -29,12 +29,12 @@ pub const ALL: &str = "all";
 #[derive(Clone, Copy, Debug)]
 pub struct Measure(pub Option<Collective>);
 
-/// A measurement as the command line asks for it.
+/// A parsed command line.
 #[derive(Debug)]
 pub struct Measurement {
-    /// The arguments, of which the report needs some.
+    /// The arguments; the report needs some of them.
     pub arguments: Arguments,
-    /// The request made of them.
+    /// The request for the engine.
     pub request: Request,
 }
 
@@ -43,11 +43,11 @@ pub struct Measurement {
 pub enum Refusal {
     /// The parser's answer.
     Parser(clap::Error),
-    /// Arguments or variables that are wrong, or exclude each other.
+    /// Wrong arguments or variables, or arguments that exclude each other.
     Conflict(String),
 }
 
-/// The measurement that the arguments of a command ask for.
+/// Converts the arguments of a command into a measurement.
 ///
 /// # Errors
 /// Arguments that exclude each other.
@@ -70,7 +70,7 @@ pub fn parse(
 impl Command for Measure {
     fn definition(&self) -> clap::Command {
         let name = self.0.map_or(ALL, Collective::name);
-        // As in nccl-tests the last one counts.
+        // As in nccl-tests, the last of repeated flags counts.
         let command =
             Arguments::augment_args(clap::Command::new(name)).args_override_self(true).after_help(EXAMPLES);
         let Some(collective) = self.0 else {
@@ -83,45 +83,39 @@ impl Command for Measure {
         command.about(about(collective)).alias(program).visible_aliases(stem.into_iter().chain(of_library))
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Exit {
+    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let variables = Variables::read(|name| std::env::var(name).ok());
         let measurement = variables
             .map_err(Refusal::Conflict)
-            .and_then(|variables| parse(self.0, matches, &context.started, variables));
-        match measurement {
-            Ok(measurement) if measurement.arguments.dry_run => print(&dry_run::render(&measurement)),
-            Ok(measurement) => measure(measurement, context),
-            Err(Refusal::Parser(error)) => error.into(),
-            Err(Refusal::Conflict(message)) => context.refuse(message),
+            .and_then(|variables| parse(self.0, matches, &context.started, variables))
+            .map_err(|refusal| match refusal {
+                Refusal::Parser(error) => error.into(),
+                Refusal::Conflict(message) => context.refuse(message),
+            })?;
+        if measurement.arguments.dry_run {
+            return print(&dry_run::render(&measurement));
         }
+        measure(measurement, context)
     }
 }
 
-/// Measures, and reports.
-fn measure(measurement: Measurement, context: &Context<'_>) -> Exit {
+/// Joins the job, measures, and reports.
+fn measure(measurement: Measurement, context: &Context<'_>) -> Result<u8, ExitError> {
     let Measurement { arguments, request } = measurement;
-    let meeting = Meeting::from(&request);
-    if let Err(stop) = (context.program.hand_over)(&meeting) {
-        return stop.into();
-    }
+    let join_request = JoinRequest::from(&request);
+    (context.program.hand_over)(&join_request)?;
     let recorder = Arc::new(Recorder::new(&arguments, &request));
-    let session = match Session::new(request) {
-        Ok(session) => session,
-        Err(error) => return Stop::from(error).into(),
-    };
-    let world = match (context.program.join)(&meeting) {
-        Ok(world) => world,
-        Err(stop) => return stop.into(),
-    };
+    let session = Session::new(request).map_err(Stop::from)?;
+    let world = (context.program.join)(&join_request)?;
     match session.run(&world, recorder, context.program.mpi) {
-        Ok(verdict) => verdict.into(),
-        // Every process is refused alike; one of them says so.
-        Err(Stop::Refused(_)) if world.rank() != 0 && !has_terminal_of_its_own() => Exit::Code(REFUSED),
-        Err(stop) => stop.into(),
+        Ok(verdict) => Ok(verdict.code()),
+        // All processes are refused with the same message; one of them prints it.
+        Err(Stop::Refused(_)) if world.rank() != 0 && !has_terminal_of_its_own() => Ok(REFUSED),
+        Err(stop) => Err(stop.into()),
     }
 }
 
-/// True for a process that was started by hand or as a pod: no other process's output is shown beside its own.
+/// True for a process that was started by hand or as a pod: its output is not mixed with that of other processes.
 fn has_terminal_of_its_own() -> bool {
     matches!(world::Started::detect().launcher, world::Launcher::Explicit | world::Launcher::Kubernetes)
 }

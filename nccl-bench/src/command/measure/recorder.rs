@@ -1,7 +1,7 @@
-//! The record of a run as it grows, and everything that is made of it: the text on standard output, and the files.
+//! The record of a run while it grows, and its reports: the text on standard output, and the files.
 //!
-//! There is one, in rank 0's process. It is finished once, by whoever comes first: rank 0 at the end, or what ends the
-//! process early.
+//! The recorder is in rank 0's process. It is finished once, by rank 0 at the end or by the thread that ends the process
+//! early.
 
 use std::io::{self, Stdout};
 use std::path::{Path, PathBuf};
@@ -30,16 +30,16 @@ use crate::report::text::{Extras, TextReport};
 const WRITING: &str = "writing to standard output";
 const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
 
-/// Longest wait of a process that is being ended for a row that is being printed.
+/// Maximum time that the end of the process waits for a row that is being printed.
 const PRINTING: Duration = Duration::from_millis(300);
 
-/// The record and its reports, shared between rank 0 and what may end the process.
+/// The record and its reports, shared between rank 0 and the threads that may end the process.
 ///
-/// Printing can block without end, when the reader of standard output does not read. So nothing is printed under the
-/// lock of the record, which whoever ends the process has to take. Who takes both locks takes `state` first.
+/// Printing blocks while the reader of standard output does not read. So nothing is printed under the lock `state`, which
+/// the thread that ends the process takes. `state` is locked before `text`.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    /// What to open: before the ranks have met, no process knows whether it is rank 0's.
+    /// The files to open, once the ranks have joined and this process knows that it has rank 0.
     outputs: Vec<Output>,
     nccl_tests_json: Option<PathBuf>,
     extras: Extras,
@@ -49,10 +49,10 @@ pub(super) struct Recorder {
     text: Mutex<Text>,
 }
 
-/// Everything that is shown on a terminal.
+/// The output on a terminal.
 #[derive(Debug, Default)]
 struct Text {
-    /// Absent once the reader of standard output has gone, and after the end.
+    /// `None` after the end, and when standard output is closed.
     report: Option<TextReport<Stdout>>,
     progress: Progress,
 }
@@ -71,12 +71,12 @@ struct Reports {
     files: Files,
     nccl_tests_json: Option<PathBuf>,
     reduced_to: Option<u64>,
-    /// Whether anything has been written to the files.
+    /// True once something has been written to the files.
     started: bool,
 }
 
 impl Drop for Reports {
-    /// The file that was made to see whether it can be does not stay when nothing comes of it.
+    /// Removes the file that was created as a test, if nothing was written.
     fn drop(&mut self) {
         if let Some(path) = self.nccl_tests_json.as_ref().filter(|_| !self.started) {
             let _gone = std::fs::remove_file(path);
@@ -108,7 +108,7 @@ impl Recorder {
             Ok(reports.files.measurement(measurement)?)
         })?;
         if !recorded {
-            // The process is being ended, and has written its files: nothing is printed that is not in them.
+            // The files are already complete. Nothing is printed that they do not contain.
             return Ok(());
         }
         self.text().progress.measured(measurement.bytes);
@@ -130,7 +130,7 @@ impl Recorder {
         self.print(|text| text.comment(&note))
     }
 
-    /// Writes all files; `None` when there is nothing to write any more.
+    /// Writes all files; `None` when they have been written, or nothing ran.
     fn write_files(&self, outcome: Outcome) -> Option<anyhow::Result<()>> {
         let State::Recording(mut reports, mut run) = std::mem::take(&mut *self.state()) else {
             return None;
@@ -150,7 +150,7 @@ impl Recorder {
         }
     }
 
-    /// Prints, unless the reader has gone.
+    /// Prints, unless standard output is closed.
     fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
         let mut text = self.text();
         let Text { report, progress } = &mut *text;
@@ -172,7 +172,7 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    /// Makes sure that all files can be written.
+    /// Opens all files.
     fn prepare(&self) -> Result<(), Stop> {
         let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
         let files = Files::open(&self.outputs).map_err(|error| refused(&error))?;
@@ -240,7 +240,7 @@ impl Observer for Recorder {
     }
 
     /// Writes all files with this outcome, then the end of the text; does nothing when that was done before, or nothing
-    /// ran. Where a file cannot be written, the others are.
+    /// ran. An error with one file does not keep the others from being written.
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
         let why = not_whole(&outcome);
         let Some(written) = self.write_files(outcome) else { return Ok(()) };
@@ -248,7 +248,7 @@ impl Observer for Recorder {
         written
     }
 
-    /// The same, but what cannot be printed soon is in the files only.
+    /// The same, but skips the text when it cannot be printed soon.
     fn salvage(&self, outcome: Outcome) {
         let why = not_whole(&outcome);
         let Some(written) = self.write_files(outcome) else { return };
@@ -288,11 +288,11 @@ fn named_once(json: Option<&PathBuf>, files: &Files) -> Result<(), Stop> {
 }
 
 impl Text {
-    /// The last lines; nothing is printed behind them.
+    /// Prints the last lines.
     fn end(&mut self, why: Option<String>) {
         self.progress.end();
         if let (Some(mut report), Some(why)) = (self.report.take(), why) {
-            // What cannot be printed any more is in the files.
+            // The files have all results.
             let _printed = report.stop(&why);
         }
     }
@@ -307,7 +307,7 @@ fn not_whole(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// `None` when nobody reads standard output any more.
+/// `None` when standard output is closed.
 fn open_pipe<T>(printed: io::Result<T>) -> anyhow::Result<Option<T>> {
     match printed {
         Ok(value) => Ok(Some(value)),

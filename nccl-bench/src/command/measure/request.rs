@@ -12,26 +12,26 @@ use record::Blocking;
 
 use super::arguments::Arguments;
 
-/// Size and step of nccl-tests where none is given.
+/// Default size and step of nccl-tests in bytes.
 const NCCL_TESTS_BYTES: u64 = 32 << 20;
 const NCCL_TESTS_STEP: u64 = 1 << 20;
 
-/// Default number of rounds of two sides in turn.
-const ROUNDS_OF_BOTH: usize = 9;
+/// Default number of rounds with `--vs`.
+const PAIRED_ROUNDS: usize = 9;
 
-/// The name by which the program was started, and the command line.
+/// The command line, and what the name in it means.
 #[derive(Clone, Debug, Default)]
 pub struct Started {
-    /// True for a link with a name of nccl-tests, which brings nccl-tests' defaults.
+    /// True for a link with the name of a program of nccl-tests, which selects nccl-tests' defaults.
     pub as_nccl_tests: bool,
     /// The command line.
     pub command: Vec<String>,
 }
 
-/// The request for `collectives` that the arguments and nccl-tests' variables make together.
+/// Converts arguments and nccl-tests' variables into the request for `collectives`.
 ///
 /// # Errors
-/// Arguments that exclude each other, with what to do.
+/// A message with advice, for arguments that exclude each other.
 pub fn request(
     arguments: &Arguments,
     collectives: Vec<Collective>,
@@ -39,20 +39,8 @@ pub fn request(
     variables: Variables,
 ) -> Result<Request, String> {
     check_sizes(arguments, &collectives, started, &variables)?;
-    if arguments.inject_fault.is_some() && arguments.checks == 0 {
-        return Err(
-            "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out".to_owned()
-        );
-    }
-    if arguments.check_on_stream.is_some() {
-        check_stream(arguments)?;
-    }
-    let tuning = FabricOptions {
-        algorithms: arguments.algo.clone(),
-        between: arguments.between,
-        segment: arguments.segment.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
-        in_flight: arguments.in_flight,
-    };
+    check_verification(arguments)?;
+    let tuning = fabric_options(arguments);
     tuning.choices(&collectives)?;
     let (min_bytes, max_bytes) = sizes(arguments, started);
     let all = All {
@@ -81,7 +69,7 @@ pub fn request(
         graph_launches: arguments.graph_launches,
         registration: arguments.registration,
         unaligned: arguments.unaligned,
-        rounds: arguments.rounds.unwrap_or(if arguments.vs.is_some() { ROUNDS_OF_BOTH } else { 1 }),
+        rounds: arguments.rounds.unwrap_or(if arguments.vs.is_some() { PAIRED_ROUNDS } else { 1 }),
         versus: arguments.vs,
         until_stable: arguments.until_stable,
         budget: arguments.budget,
@@ -109,12 +97,17 @@ pub fn request(
         ..Request::new(collectives)
     };
     adjust_to_graph(arguments, &mut request)?;
-    let skip = request.per_iteration_skip;
-    if skip > 0 && (!request.per_iteration || skip >= request.iterations) {
-        request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
-        request.per_iteration_skip = 0;
-    }
+    adjust_skip(&mut request);
     Ok(request)
+}
+
+fn fabric_options(arguments: &Arguments) -> FabricOptions {
+    FabricOptions {
+        algorithms: arguments.algo.clone(),
+        between: arguments.between,
+        segment: arguments.segment.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
+        in_flight: arguments.in_flight,
+    }
 }
 
 /// The smallest and the largest size.
@@ -174,7 +167,7 @@ fn check_sizes(
     Ok(())
 }
 
-/// Refuses what a graph (`-G`) cannot be combined with, and leaves out what has no meaning in one, with a note.
+/// Refuses options that exclude a graph (`-G`), and leaves out, with a note, those that a graph has no use for.
 fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), String> {
     if request.graph_launches == 0 {
         return Ok(());
@@ -199,7 +192,16 @@ fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), S
     Ok(())
 }
 
-/// The backend, which depends on the other side (`--vs`).
+/// Leaves `-K` out, with a note, where it has no meaning.
+fn adjust_skip(request: &mut Request) {
+    let skip = request.per_iteration_skip;
+    if skip > 0 && (!request.per_iteration || skip >= request.iterations) {
+        request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
+        request.per_iteration_skip = 0;
+    }
+}
+
+/// The backend, which depends on the baseline (`--vs`).
 fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
     match (arguments.vs, arguments.backend) {
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
@@ -208,15 +210,23 @@ fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
         (Some(Versus::Fabric), BackendChoice::Fabric) => {
             Err("--vs fabric would compare libfabric with itself: leave --backend fabric out".to_owned())
         }
-        // Buffers in host memory on both sides, unless NCCL is asked for.
+        // Both in host memory, unless NCCL is named.
         (Some(Versus::Mpi), BackendChoice::Auto) => Ok(BackendChoice::Fabric),
         (Some(Versus::Fabric), BackendChoice::Auto) => Ok(BackendChoice::Nccl),
         (_, asked) => Ok(asked),
     }
 }
 
-/// Refuses what `--check-on-stream` cannot be combined with.
-fn check_stream(arguments: &Arguments) -> Result<(), String> {
+/// Refuses options of verification that exclude each other.
+fn check_verification(arguments: &Arguments) -> Result<(), String> {
+    if arguments.inject_fault.is_some() && arguments.checks == 0 {
+        return Err(
+            "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out".to_owned()
+        );
+    }
+    if arguments.check_on_stream.is_none() {
+        return Ok(());
+    }
     if arguments.checks == 0 {
         return Err("--check-on-stream verifies, and -c 0 does not: leave one out".to_owned());
     }

@@ -8,14 +8,14 @@ use engine::data::{self, Op};
 use engine::request::{Fault, Roots};
 use record::{Average, Blocking, Registration};
 
-/// More than any machine has use for; what starts millions of threads only fails later.
-const MOST_THREADS: usize = 4096;
+/// Maximum of `-t`. Millions of threads would fail only later.
+const MAX_THREADS: usize = 4096;
 
 /// The only value of `-D`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoImplementation;
 
-/// Several values of one argument.
+/// The values of one argument.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 
@@ -51,8 +51,8 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
 pub(super) fn thread_count(text: &str) -> Result<usize, String> {
     at_least_one(text)
         .ok()
-        .filter(|&count| count <= MOST_THREADS)
-        .ok_or_else(|| format!("write a whole number from 1 to {MOST_THREADS}"))
+        .filter(|&count| count <= MAX_THREADS)
+        .ok_or_else(|| format!("write a whole number from 1 to {MAX_THREADS}"))
 }
 
 pub(super) fn switch(text: &str) -> Result<bool, String> {

@@ -1,16 +1,18 @@
-//! Axes: from a value to a position, and where the ticks are.
+//! Axes: positions of values, and ticks.
 
-/// What is nearer to zero than this, or further from it than [`LARGEST`], is no measurement, and is not drawn.
+use super::text;
+
+/// Smallest value that is drawn, except for 0 on a linear axis.
 pub(super) const SMALLEST: f64 = 1e-12;
-/// See [`SMALLEST`].
+/// Largest value that is drawn.
 pub(super) const LARGEST: f64 = 1e15;
 
-/// Least distance of two labels below each other.
+/// Minimum vertical distance of two labels.
 const ROW: f64 = 26.0;
-/// Least distance of the centres of two labels beside each other: that of `512 KiB` in wide letters, and a gap.
+/// Minimum horizontal distance of the centres of two labels: the width of `512 KiB` in a wide font, and a gap.
 const COLUMN: f64 = 60.0;
 
-/// How values become positions.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scale {
     /// From 0 on, in equal steps
@@ -22,9 +24,9 @@ pub enum Scale {
 /// A line across the plot.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
-    /// Where it is.
+    /// Its value.
     pub(super) value: f64,
-    /// What it says; nothing where there is no place.
+    /// Its label; `None` where there is no space.
     pub(super) label: Option<String>,
 }
 
@@ -41,7 +43,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// For message sizes, which must not be 0; `None` when there are none.
+    /// The axis of message sizes, which must not be 0; `None` without sizes.
     pub(super) fn of_sizes(sizes: &[u64], (from, to): (f64, f64)) -> Option<Self> {
         let (smallest, largest) = (*sizes.iter().min()?, *sizes.iter().max()?);
         let (mut low, mut high) = (smallest as f64, largest as f64);
@@ -54,16 +56,17 @@ impl Axis {
         let step = [1, 2, 3, 5, 10].into_iter().find(|&step| fits(step)).unwrap_or(20);
         let labelled = exponents.clone().filter(|exponent| exponent % step == 0).count();
         axis.ticks = if labelled >= 2 && smallest != largest {
-            let label = |exponent: i32| (exponent % step == 0).then(|| bytes(2f64.powi(exponent) as u64));
+            let label =
+                |exponent: i32| (exponent % step == 0).then(|| text::bytes(2f64.powi(exponent) as u64));
             exponents.map(|exponent| Tick { value: 2f64.powi(exponent), label: label(exponent) }).collect()
         } else {
-            // Hardly a power of two lies between them: the sizes themselves.
+            // Fewer than two labelled powers of two: ticks at the sizes themselves.
             let mut sorted = sizes.to_vec();
             sorted.sort_unstable();
             sorted.dedup();
             let mut free_from = f64::NEG_INFINITY;
             let tick = |size: u64| {
-                let label = bytes(size);
+                let label = text::bytes(size);
                 let (at, half) = (axis.position(size as f64), 4.0 * label.len() as f64 + 6.0);
                 (at - half >= free_from).then(|| {
                     free_from = at + half;
@@ -75,12 +78,12 @@ impl Axis {
         Some(axis)
     }
 
-    /// For times in microseconds; `None` when there are none.
+    /// The axis of times in microseconds; `None` without times.
     pub(super) fn of_times(times_us: &[f64], pixels: (f64, f64)) -> Option<Self> {
         Self::logarithmic(times_us, pixels, time)
     }
 
-    /// For bandwidths in GB/s; `None` when there are none.
+    /// The axis of bandwidths in GB/s; `None` without bandwidths.
     pub(super) fn of_bandwidths(gbps: &[f64], scale: Scale, pixels: (f64, f64)) -> Option<Self> {
         match scale {
             Scale::Log => Self::logarithmic(gbps, pixels, number),
@@ -88,7 +91,7 @@ impl Axis {
         }
     }
 
-    /// Where a value is drawn.
+    /// The position of a value.
     pub(super) fn position(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -97,7 +100,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// Whether this axis has a place for a value.
+    /// True when an axis of this scale can show the value.
     pub(super) fn holds(scale: Scale, value: f64) -> bool {
         (SMALLEST..=LARGEST).contains(&value) || (scale == Scale::Linear && value == 0.0)
     }
@@ -117,14 +120,14 @@ impl Axis {
     fn logarithmic(values: &[f64], (from, to): (f64, f64), label: fn(f64) -> String) -> Option<Self> {
         let smallest = values.iter().copied().reduce(f64::min)?;
         let largest = values.iter().copied().reduce(f64::max)?;
-        // To the next 1, 2 or 5 outwards, so that no value is on the frame and the axis has an extent.
+        // Outwards to the next 1, 2 or 5, so that no value is on the frame and the axis is not empty.
         let low = *steps(smallest / 10.0, smallest * 0.97).last()?;
         let high = *steps(largest * 1.03, largest * 10.0).first()?;
         let mut axis = Self { scale: Scale::Log, low, high, from, to, ticks: Vec::new() };
         let distance = |factor: f64| (axis.position(low * factor) - axis.position(low)).abs();
         let decades =
             [1, 2, 3, 5, 10].into_iter().find(|&step| distance(10f64.powi(step)) >= ROW).unwrap_or(20);
-        // Labels at 1, 2, 5 where each has its place (from 1 to 2 it is shortest), else at powers of ten.
+        // Labels at 1, 2 and 5 where all fit (the distance from 1 to 2 is the shortest), else at powers of ten.
         let fine = distance(2.0) >= ROW;
         axis.ticks = steps(low, high)
             .into_iter()
@@ -135,7 +138,7 @@ impl Axis {
     }
 }
 
-/// Whether a value is a power of `10^decades`.
+/// True for a power of `10^decades`.
 fn is_power(value: f64, decades: i32) -> bool {
     let exponent = value.log10();
     (exponent - exponent.round()).abs() < 1e-6 && exponent.round() as i32 % decades == 0
@@ -150,7 +153,7 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
-/// `first * 10^exponent`, without the error that a negative power brings.
+/// `first * 10^exponent`, without the rounding error of a negative power.
 fn scaled(first: f64, exponent: i32) -> f64 {
     if exponent < 0 { first / 10f64.powi(-exponent) } else { first * 10f64.powi(exponent) }
 }
@@ -162,16 +165,6 @@ fn round_step(least: f64) -> f64 {
     firsts.map(|first| scaled(first, exponent)).into_iter().find(|&step| step >= least).unwrap_or(least)
 }
 
-/// A size in binary units: `8 B`, `64 KiB`, `1.5 GiB`; in bytes where two decimals do not hold it.
-pub(super) fn bytes(size: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = UNITS.iter().enumerate().rev().find(|(index, _)| size >> (10 * (index + 1)) > 0);
-    let Some((index, unit)) = unit else { return format!("{size} B") };
-    let factor = 1u64 << (10 * (index + 1));
-    let exact = (u128::from(size) * 100).is_multiple_of(u128::from(factor));
-    if exact { format!("{} {unit}", size as f64 / factor as f64) } else { format!("{size} B") }
-}
-
 /// A time in its unit: `20 µs`, `5 ms`, `100 ns`.
 fn time(us: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e6, "s"), (1e3, "ms"), (1.0, "µs")];
@@ -180,7 +173,7 @@ fn time(us: f64) -> String {
     format!("{} {unit}", number(us / factor))
 }
 
-/// A tick's value, without the digits that rounding left behind.
+/// The text of a tick's value, without digits from rounding errors.
 fn number(value: f64) -> String {
     if value != 0.0 && !(1e-4..1e6).contains(&value.abs()) {
         return format!("{value:.0e}");
@@ -266,22 +259,5 @@ mod tests {
         assert_eq!(labels(&axis), ["0", "1"]);
         assert_inside_and_monotone(&Axis::of_bandwidths(&[LARGEST], Scale::Linear, (300.0, 0.0)).unwrap());
         assert_inside_and_monotone(&Axis::of_bandwidths(&[SMALLEST], Scale::Linear, (300.0, 0.0)).unwrap());
-    }
-
-    #[test]
-    fn sizes_are_exact() {
-        for (size, text) in [
-            (8, "8 B"),
-            (1023, "1023 B"),
-            (1036, "1036 B"),
-            (1536, "1.5 KiB"),
-            (5 << 28, "1.25 GiB"),
-            (1 << 20, "1 MiB"),
-            ((1 << 20) + 4, "1048580 B"),
-            (8 << 30, "8 GiB"),
-            (u64::MAX, "18446744073709551615 B"),
-        ] {
-            assert_eq!(bytes(size), text);
-        }
     }
 }

@@ -1,59 +1,15 @@
-//! One chart: one metric of one section, all runs in it, with its axes. What stands around it is the page's or the
-//! drawing's.
+//! A chart: the values of one metric in one section, of all runs, with axes.
 
 use super::axis::Axis;
-use super::markup::{Attributes, Markup, Px};
-use super::model::{self, Picture, Point, Section, Series};
-use super::{Metric, Scale, legend, marker, reading, style};
-use record::Algorithm;
+use super::frame::Frame;
+use super::markup::{Attributes, Markup, Px, path};
+use super::model::{Picture, Point, Section, Series};
+use super::{Metric, Scale, marker, style, text};
 
 /// Number of points in a chart above which markers are smaller.
 const MANY_POINTS: usize = 250;
 /// Pixels between the points of a line below which markers are smaller.
 const NARROW_STEP: f64 = 12.0;
-
-/// The layout of a chart, in the pixels of its SVG.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
-    /// The chart's CSS class: `wide`.
-    pub(super) name: &'static str,
-    pub(super) width: f64,
-    pub(super) height: f64,
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-}
-
-impl Frame {
-    /// The layout for half a page and for drawings.
-    pub(super) const WIDE: Self = Self {
-        name: "wide",
-        width: 640.0,
-        height: 350.0,
-        left: 64.0,
-        right: 628.0,
-        top: 26.0,
-        bottom: 306.0,
-    };
-    /// The layout for a phone: as wide as its screen, so that text is not scaled down.
-    pub(super) const NARROW: Self = Self {
-        name: "narrow",
-        width: 360.0,
-        height: 284.0,
-        left: 60.0,
-        right: 352.0,
-        top: 26.0,
-        bottom: 240.0,
-    };
-    /// Distance of the first and last size from the frame, so that markers do not touch it.
-    const INSET: f64 = 12.0;
-
-    /// The x coordinates of the first and the last message size.
-    pub(super) fn sizes(&self) -> (f64, f64) {
-        (self.left + Self::INSET, self.right - Self::INSET)
-    }
-}
 
 /// A chart: one metric of one section.
 #[derive(Clone, Copy, Debug)]
@@ -70,17 +26,16 @@ struct Axes {
 }
 
 impl<'a> Chart<'a> {
-    /// What it shows: `allreduce: bus bandwidth`.
+    /// The title: `allreduce: bus bandwidth`.
     pub(super) fn title(&self) -> String {
         format!("{}: {}", self.section.collective, self.metric.title())
     }
 
-    /// Draws the chart at the origin. With `tooltips`, each point has one: in a drawing nothing else shows
-    /// its numbers.
+    /// Draws the chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
     pub(super) fn draw(&self, markup: &mut Markup, frame: &Frame, tooltips: bool) {
         let Some(axes) = self.axes(frame) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
-            return text(markup, "muted middle", middle, "nothing to draw");
+            return markup.svg_text("muted middle", middle, "nothing to draw");
         };
         self.draw_axes(markup, frame, &axes);
         let points = self.section.series.iter().map(|series| series.points.len());
@@ -88,8 +43,8 @@ impl<'a> Chart<'a> {
         let (from, to) = frame.sizes();
         let small = all > MANY_POINTS || (to - from) / (longest as f64) < NARROW_STEP;
         for series in &self.section.series {
-            let placement = model::placement_name(series.placement);
-            let class = format!("series run{} {placement}", series.run % style::RUNS.len());
+            let placement = text::placement_name(series.placement);
+            let class = format!("series {} {placement}", style::run_class(series.run));
             markup.element("g", &[("class", &class)], |markup| {
                 self.draw_line(markup, series, &axes);
                 for point in &series.points {
@@ -107,8 +62,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Writes the chart as an SVG element of a page, which has the style sheet and shows the numbers of
-    /// points.
+    /// Writes the chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
     pub(super) fn inline(&self, markup: &mut Markup, frame: &Frame) {
         let view = format!("0 0 {} {}", Px(frame.width), Px(frame.height));
         let class = format!("chart {}", frame.name);
@@ -138,7 +92,7 @@ impl<'a> Chart<'a> {
         sizes.into_iter().map(|size| (size, share(size))).collect()
     }
 
-    /// What is not in the chart, or not as the reader would expect.
+    /// Notes on values that are left out, and on medians and colours.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let sized = || self.section.points().filter(|point| point.bytes > 0);
@@ -193,10 +147,7 @@ impl<'a> Chart<'a> {
             }
         }
         let vertical = (frame.bottom, frame.top);
-        let values = match self.metric {
-            Metric::Time => Axis::of_times(&values, vertical),
-            Metric::Busbw | Metric::Algbw => Axis::of_bandwidths(&values, self.scale(), vertical),
-        };
+        let values = self.metric.axis(&values, self.scale(), vertical);
         Some(Axes { sizes: Axis::of_sizes(&sizes, frame.sizes())?, values: values? })
     }
 
@@ -220,21 +171,21 @@ impl<'a> Chart<'a> {
         markup.element("g", &[("class", &"values")], |markup| {
             for tick in &values.ticks {
                 if let Some(label) = &tick.label {
-                    text(markup, "muted end", (left - 8.0, values.position(tick.value) + 4.0), label);
+                    markup.svg_text("muted end", (left - 8.0, values.position(tick.value) + 4.0), label);
                 }
             }
         });
         markup.element("g", &[("class", &"sizes")], |markup| {
             for tick in &sizes.ticks {
                 if let Some(label) = &tick.label {
-                    text(markup, "muted middle", (sizes.position(tick.value), bottom + 21.0), label);
+                    markup.svg_text("muted middle", (sizes.position(tick.value), bottom + 21.0), label);
                 }
             }
         });
         if self.metric != Metric::Time {
-            text(markup, "muted end", (left - 8.0, top - 13.0), "GB/s");
+            markup.svg_text("muted end", (left - 8.0, top - 13.0), "GB/s");
         }
-        text(markup, "muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
+        markup.svg_text("muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
     }
 
     fn place(&self, point: &Point, axes: &Axes) -> Option<(f64, f64)> {
@@ -249,19 +200,17 @@ impl<'a> Chart<'a> {
                 let edge = |point: &Point, upper: bool| {
                     let (low, high) = self.spread(point)?;
                     let y = axes.values.position(if upper { high } else { low });
-                    Some(format!("{} {}", Px(axes.sizes.position(point.bytes as f64)), Px(y)))
+                    Some((axes.sizes.position(point.bytes as f64), y))
                 };
                 let there = banded.iter().filter_map(|point| edge(point, true));
                 let back = banded.iter().rev().filter_map(|point| edge(point, false));
-                let outline = there.chain(back).collect::<Vec<_>>().join("L");
-                markup.leaf("path", &[("class", &"band"), ("d", &format!("M{outline}Z"))]);
+                let outline = path(there.chain(back)) + "Z";
+                markup.leaf("path", &[("class", &"band"), ("d", &outline)]);
             }
             if part.len() > 1 {
-                let place = |point| self.place(point, axes);
-                let corners: Vec<_> =
-                    part.iter().filter_map(place).map(|(x, y)| format!("{} {}", Px(x), Px(y))).collect();
-                let class = format!("line {}", model::placement_name(series.placement));
-                markup.leaf("path", &[("class", &class), ("d", &format!("M{}", corners.join("L")))]);
+                let corners = part.iter().filter_map(|point| self.place(point, axes));
+                let class = format!("line {}", text::placement_name(series.placement));
+                markup.leaf("path", &[("class", &class), ("d", &path(corners))]);
             }
         }
     }
@@ -270,7 +219,7 @@ impl<'a> Chart<'a> {
         let Some((x, y)) = self.place(point, axes) else { return };
         let transform = format!("translate({} {})", Px(x), Px(y));
         markup.element("g", &[("class", &"point"), ("transform", &transform)], |markup| {
-            marker::draw(markup, chosen(point), small);
+            marker::draw(markup, point.algorithm(), small);
             if point.is_wrong() {
                 markup.leaf("circle", &[("class", &"wrong"), ("r", &7)]);
             }
@@ -284,12 +233,10 @@ impl<'a> Chart<'a> {
         const LINE: f64 = 18.0;
         let Some((x, y)) = self.place(point, axes) else { return };
         let run = &self.picture.runs[series.run].0;
-        let mut lines = vec![
-            format!("{run}, {}", model::placement_name(series.placement)),
-            model::exact_size(point.bytes),
-        ];
-        lines.extend(reading::parts(point));
-        let width = lines.iter().map(|line| legend::text_width(line)).fold(0.0, f64::max) + 16.0;
+        let mut lines =
+            vec![format!("{run}, {}", text::placement_name(series.placement)), text::exact_size(point.bytes)];
+        lines.extend(point.details());
+        let width = lines.iter().map(|line| text::width(line)).fold(0.0, f64::max) + 16.0;
         let height = LINE * lines.len() as f64 + 10.0;
         markup.element("g", &[("class", &"target"), ("tabindex", &0)], |markup| {
             markup.labelled("title", &[], &lines.join("\n"));
@@ -301,19 +248,9 @@ impl<'a> Chart<'a> {
                     &[("class", &"ground"), ("width", &Px(width)), ("height", &Px(height))];
                 markup.leaf("rect", attributes);
                 for (index, line) in lines.iter().enumerate() {
-                    text(markup, "", (8.0, LINE * (index + 1) as f64), line);
+                    markup.svg_text("", (8.0, LINE * (index + 1) as f64), line);
                 }
             });
         });
     }
-}
-
-/// The algorithm that the library chose, from the first measurement that has it.
-pub(super) fn chosen<'a>(point: &Point<'a>) -> Option<&'a Algorithm> {
-    point.measurements.iter().find_map(|each| each.algorithm.as_ref())
-}
-
-/// Writes a text element.
-pub(super) fn text(markup: &mut Markup, class: &str, (x, y): (f64, f64), text: &str) {
-    markup.labelled("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
 }

@@ -1,10 +1,11 @@
 //! Charts as one SVG file, with headline, legends and a style sheet of its own.
 
-use super::chart::{self, Chart, Frame};
+use super::chart::Chart;
+use super::frame::Frame;
 use super::headline::{self, Headline};
-use super::markup::{Markup, Px};
-use super::model::{self, Picture, Section};
-use super::{Metric, legend, style};
+use super::markup::{Attributes, Markup, Px};
+use super::model::{Picture, Section};
+use super::{Metric, legend, style, text};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 36.0;
@@ -41,9 +42,9 @@ impl<'a> Cell<'a> {
     }
 
     fn draw(&self, markup: &mut Markup) {
-        chart::text(markup, "title", (0.0, 18.0), &self.chart.title());
-        let detail = model::shortened(&Picture::detail(self.chart.section), LONGEST_DETAIL);
-        chart::text(markup, "muted", (0.0, 37.0), &detail);
+        markup.svg_text("title", (0.0, 18.0), &self.chart.title());
+        let detail = text::shortened(&Picture::detail(self.chart.section), LONGEST_DETAIL);
+        markup.svg_text("muted", (0.0, 37.0), &detail);
         markup.element(
             "g",
             &[("class", &"plot"), ("transform", &format!("translate(0 {TITLES})"))],
@@ -55,7 +56,7 @@ impl<'a> Cell<'a> {
             legend::draw(markup, *x, *y, entry);
         }
         for (index, note) in self.notes.iter().enumerate() {
-            chart::text(markup, "muted", (0.0, self.notes_at() + LINE * index as f64), note);
+            markup.svg_text("muted", (0.0, self.notes_at() + LINE * index as f64), note);
         }
     }
 }
@@ -89,7 +90,7 @@ pub(super) fn write<'a>(
     let mut markup = Markup::default();
     markup.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     markup.raw(head);
-    let attributes: super::markup::Attributes = &[
+    let attributes: Attributes = &[
         ("xmlns", &"http://www.w3.org/2000/svg"),
         ("class", &"chart"),
         ("role", &"img"),
@@ -102,11 +103,11 @@ pub(super) fn write<'a>(
         markup.element("style", &[], |markup| markup.raw(&style::charts()));
         markup.leaf("rect", &[("class", &"ground"), ("width", &"100%"), ("height", &"100%")]);
         if let Some(heading) = heading {
-            chart::text(markup, "title heading", (MARGIN, MARGIN + 16.0), heading);
+            markup.svg_text("title heading", (MARGIN, MARGIN + 16.0), heading);
         }
         for (index, (class, line)) in lines.iter().enumerate() {
             let y = MARGIN + heading_height + LINE * index as f64 + 12.0;
-            chart::text(markup, class, (MARGIN, y), line);
+            markup.svg_text(class, (MARGIN, y), line);
         }
         for (cell, x, y) in cells {
             let transform = format!("translate({} {})", Px(x), Px(y));
@@ -125,8 +126,8 @@ fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'stat
         }
         let name = if picture.runs.len() > 1 { format!("{label}: ") } else { String::new() };
         let found = Headline::new(picture, sections, index);
-        let mut parts = vec![format!("{name}{} {}", found.peak, found.peak_of), model::machine(run)];
-        parts.push(model::library(run));
+        let mut parts = vec![format!("{name}{} {}", found.peak, found.peak_of), text::machine(run)];
+        parts.push(text::library(run));
         if found.is_verified {
             parts.push(found.verification);
         }
@@ -144,7 +145,7 @@ fn wrapped(text: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if legend::text_width(&format!("{line} {word}")) <= width => {
+            Some(line) if text::width(&format!("{line} {word}")) <= width => {
                 line.push(' ');
                 line.push_str(word);
             }

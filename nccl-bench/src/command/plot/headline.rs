@@ -1,8 +1,8 @@
 //! The headline of a run: its peak bandwidth, its machine and versions, and whether its data was verified.
 
-use super::Metric;
 use super::axis;
-use super::model::{self, Picture, Point, Section, Series, Source};
+use super::model::{Picture, Point, Section, Series, Source};
+use super::{Metric, text};
 use record::Run;
 
 /// The headline of a run.
@@ -49,7 +49,7 @@ fn peak(sections: &[Section], run: usize) -> (String, String) {
     };
     match find(Metric::Busbw).or_else(|| find(Metric::Algbw)) {
         Some((metric, value, section, series, point)) => (
-            format!("{} GB/s", model::digits(value)),
+            format!("{} GB/s", text::digits(value)),
             format!("peak {}: {}", metric.title(), place(section, series, point)),
         ),
         None => ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()),
@@ -59,17 +59,17 @@ fn peak(sections: &[Section], run: usize) -> (String, String) {
 fn place(section: &Section, series: &Series, point: &Point) -> String {
     let median = if point.source() == Source::Median { ", median time" } else { "" };
     let verified = if point.wrong().is_none() { ", not verified" } else { "" };
-    let (size, placement) = (axis::bytes(point.bytes), model::placement_name(series.placement));
+    let (size, placement) = (text::bytes(point.bytes), text::placement_name(series.placement));
     format!("{}, {size}, {placement}{median}{verified}", section.collective)
 }
 
 fn facts(run: &Run) -> Vec<String> {
-    let mut versions = vec![model::library(run)];
+    let mut versions = vec![text::library(run)];
     versions.extend(run.provenance.cuda_driver.as_ref().map(|version| format!("CUDA {version} (driver)")));
     versions.extend(run.provenance.transport.clone());
     let program: Vec<String> =
         [run.program.clone(), began(run)].into_iter().filter(|text| !text.is_empty()).collect();
-    let facts = [model::machine(run), versions.join(" · "), program.join(" · ")];
+    let facts = [text::machine(run), versions.join(" · "), program.join(" · ")];
     facts.into_iter().filter(|fact| !fact.is_empty()).collect()
 }
 
@@ -89,11 +89,11 @@ fn verification(run: &Run) -> (String, bool) {
     if verified == 0 {
         ("Data not verified".to_owned(), false)
     } else if wrong > 0 {
-        (format!("WRONG DATA in {wrong} of {}", model::counted(verified, "verified measurement")), false)
+        (format!("WRONG DATA in {wrong} of {}", text::counted(verified, "verified measurement")), false)
     } else if verified < all {
         (format!("Data verified in {verified} of {all} measurements: none wrong there"), true)
     } else {
-        (format!("Data verified in all {}: none wrong", model::counted(all, "measurement")), true)
+        (format!("Data verified in all {}: none wrong", text::counted(all, "measurement")), true)
     }
 }
 
@@ -105,14 +105,14 @@ fn wrong_measurements(run: &Run) -> usize {
 /// or is empty.
 pub(super) fn problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
-    if let Some((_, text)) = model::unfinished(&run.outcome) {
+    if let Some((_, text)) = text::unfinished(&run.outcome) {
         let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
         problems
             .push(format!("{text}{end} This is not a complete run: only what was measured before is shown."));
     }
     let wrong = wrong_measurements(run);
     if wrong > 0 {
-        problems.push(format!("has wrong data in {}.", model::counted(wrong, "measurement")));
+        problems.push(format!("has wrong data in {}.", text::counted(wrong, "measurement")));
     }
     if run.measurements.iter().all(|each| each.wrong.is_none()) && !run.measurements.is_empty() {
         problems.push("was not verified: its data may be wrong.".to_owned());

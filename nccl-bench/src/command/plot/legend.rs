@@ -1,9 +1,9 @@
 //! Legends: the colour of each run, and the meaning of lines, bands and markers.
 
-use super::chart::{self, Frame};
-use super::markup::{Markup, Px};
-use super::model::{self, Picture, Section, Source};
-use super::{Spread, marker, style};
+use super::frame::Frame;
+use super::markup::{Attributes, Markup, Px};
+use super::model::{Picture, Point, Section, Source};
+use super::{Spread, marker, style, text};
 use record::{Algorithm, Placement};
 
 /// Distance between the rows of a drawing's legend.
@@ -40,7 +40,7 @@ pub(super) fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     if section.has(Placement::OutOfPlace) && section.has(Placement::InPlace) {
         lines.extend([Placement::OutOfPlace, Placement::InPlace].map(|placement| Entry {
             sample: Sample::Placement(placement),
-            text: model::placement_name(placement).to_owned(),
+            text: text::placement_name(placement).to_owned(),
         }));
     }
     lines.push(match (picture.source, picture.options.spread) {
@@ -65,8 +65,8 @@ fn runs(picture: &Picture, section: &Section) -> Vec<Entry> {
     for (index, (label, run)) in picture.runs.iter().enumerate() {
         let mut series = section.series.iter().filter(|series| series.run == index).peekable();
         if series.peek().is_some() {
-            let mut text = model::shortened(label, LONGEST_LABEL);
-            if let Some((state, _)) = model::unfinished(&run.outcome) {
+            let mut text = text::shortened(label, LONGEST_LABEL);
+            if let Some((state, _)) = text::unfinished(&run.outcome) {
                 text.push_str(&format!(" ({state})"));
             }
             if series.flat_map(|series| &series.points).all(|point| point.wrong().is_none()) {
@@ -81,7 +81,7 @@ fn runs(picture: &Picture, section: &Section) -> Vec<Entry> {
 fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut known: Vec<Algorithm> = Vec::new();
-    for chosen in section.points().filter_map(chart::chosen) {
+    for chosen in section.points().filter_map(Point::algorithm) {
         let alike =
             |other: &Algorithm| (&other.algorithm, &other.protocol) == (&chosen.algorithm, &chosen.protocol);
         if !known.iter().any(alike) {
@@ -96,7 +96,7 @@ fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
         let protocol = chosen.protocol.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
         Entry { text: format!("{}{protocol}", chosen.algorithm), sample: Sample::Chosen(chosen) }
     }));
-    if section.points().any(model::Point::is_wrong) {
+    if section.points().any(Point::is_wrong) {
         entries.push(Entry { sample: Sample::Wrong, text: "wrong data".to_owned() });
     }
     entries
@@ -109,7 +109,7 @@ pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
             for entry in &group {
                 markup.element("li", &[("class", &"entry")], |markup| {
                     if !matches!(entry.sample, Sample::Nothing) {
-                        let attributes: super::markup::Attributes =
+                        let attributes: Attributes =
                             &[("class", &"chart key"), ("viewBox", &"0 -8 26 16"), ("aria-hidden", &"true")];
                         markup.element("svg", attributes, |markup| draw_sample(markup, &entry.sample));
                     }
@@ -118,6 +118,12 @@ pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
             }
         });
     }
+}
+
+/// Writes a run's name, with its colour.
+pub(super) fn run_name(markup: &mut Markup, run: usize, label: &str) {
+    markup.labelled("span", &[("class", &format!("swatch {}", style::run_class(run)))], "");
+    markup.text(label);
 }
 
 /// Lays out the entries of a drawing's legend side by side, with the place of each. A new row begins with
@@ -129,7 +135,7 @@ pub(super) fn laid_out(picture: &Picture, section: &Section, top: f64) -> Vec<(f
         let mut x = 0.0;
         for entry in group {
             let sample = if matches!(entry.sample, Sample::Nothing) { 0.0 } else { SAMPLE };
-            let width = sample + text_width(&entry.text);
+            let width = sample + text::width(&entry.text);
             if x > 0.0 && x + width > Frame::WIDE.width {
                 (x, y) = (0.0, y + ROW);
             }
@@ -149,7 +155,7 @@ pub(super) fn draw(markup: &mut Markup, x: f64, y: f64, entry: &Entry) {
         markup.element("g", &[("transform", &transform)], |markup| draw_sample(markup, &entry.sample));
         left += SAMPLE;
     }
-    chart::text(markup, "entry", (left, y), &entry.text);
+    markup.svg_text("entry", (left, y), &entry.text);
 }
 
 /// Writes a sample 26 pixels wide, vertically centred on the origin.
@@ -160,9 +166,9 @@ fn draw_sample(markup: &mut Markup, sample: &Sample) {
     let centre = "translate(13 0)";
     match sample {
         Sample::Nothing => {}
-        Sample::Run(index) => line(markup, &format!("run{}", index % style::RUNS.len())),
+        Sample::Run(index) => line(markup, &style::run_class(*index)),
         Sample::Placement(placement) => {
-            line(markup, &format!("neutral {}", model::placement_name(*placement)));
+            line(markup, &format!("neutral {}", text::placement_name(*placement)));
         }
         Sample::Band => {
             markup.leaf("rect", &[("class", &"band neutral"), ("y", &-6), ("width", &26), ("height", &12)]);
@@ -177,18 +183,4 @@ fn draw_sample(markup: &mut Markup, sample: &Sample) {
             markup.leaf("circle", &[("class", &"wrong"), ("transform", &centre), ("r", &7)]);
         }
     }
-}
-
-/// Estimates the width of a text from above, in pixels at [`style::TEXT`]: the font is not known, so a wide
-/// one is assumed.
-pub(super) fn text_width(text: &str) -> f64 {
-    let share = |character: char| match character {
-        'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,
-        ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '-' | '/' => 0.42,
-        'm' | 'w' | 'M' | 'W' | '@' | '%' => 1.0,
-        'A'..='Z' => 0.75,
-        _ if character < '\u{1100}' => 0.64,
-        _ => 1.1,
-    };
-    text.chars().map(share).sum::<f64>() * style::TEXT
 }

@@ -2,17 +2,17 @@
 
 use std::fmt::Display;
 
-/// Attributes of an element, by name. One without a value is left out.
+/// Attributes of an element, by name. Attributes with an empty value are left out.
 pub(super) type Attributes<'a> = &'a [(&'a str, &'a dyn Display)];
 
-/// A text that grows by whole elements, so that each one is closed.
+/// Markup in the making, which grows by whole elements.
 #[derive(Debug, Default)]
 pub(super) struct Markup {
     text: String,
 }
 
 impl Markup {
-    /// An element with what `content` writes into it.
+    /// Writes an element around the output of `content`.
     pub(super) fn element(&mut self, name: &str, attributes: Attributes, content: impl FnOnce(&mut Self)) {
         self.start(name, attributes);
         self.text.push('>');
@@ -22,18 +22,23 @@ impl Markup {
         self.text.push_str(">\n");
     }
 
-    /// An element with a text.
+    /// Writes an element with a text.
     pub(super) fn labelled(&mut self, name: &str, attributes: Attributes, text: &str) {
         self.element(name, attributes, |markup| markup.text(text));
     }
 
-    /// An element without content: of SVG, or one of HTML's that cannot have any.
+    /// Writes SVG's element for text at a position.
+    pub(super) fn svg_text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
+        self.labelled("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
+    }
+
+    /// Writes an element without content.
     pub(super) fn leaf(&mut self, name: &str, attributes: Attributes) {
         self.start(name, attributes);
         self.text.push_str("/>\n");
     }
 
-    /// Text, escaped.
+    /// Writes text, escaped.
     pub(super) fn text(&mut self, text: &str) {
         for character in text.chars() {
             match character {
@@ -41,7 +46,7 @@ impl Markup {
                 '<' => self.text.push_str("&lt;"),
                 '>' => self.text.push_str("&gt;"),
                 '"' => self.text.push_str("&quot;"),
-                // XML has no way to write these.
+                // XML cannot contain these.
                 '\u{fffe}' | '\u{ffff}' => self.text.push(char::REPLACEMENT_CHARACTER),
                 control if control.is_control() && !matches!(control, '\n' | '\t') => {
                     self.text.push(char::REPLACEMENT_CHARACTER);
@@ -51,12 +56,12 @@ impl Markup {
         }
     }
 
-    /// Text as it is: for what this module's own code has written.
+    /// Writes markup as it is.
     pub(super) fn raw(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
-    /// All of it.
+    /// The whole text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -87,6 +92,12 @@ impl Display for Px {
         // Not "-0".
         write!(formatter, "{}", if rounded == 0.0 { 0.0 } else { rounded })
     }
+}
+
+/// SVG's path through points: `M1 2L3 4`.
+pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let points = points.into_iter().map(|(x, y)| format!("{} {}", Px(x), Px(y)));
+    format!("M{}", points.collect::<Vec<_>>().join("L"))
 }
 
 #[cfg(test)]

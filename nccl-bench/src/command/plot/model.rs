@@ -1,23 +1,23 @@
-//! What is drawn: the measurements of all runs, by collective and size.
+//! The model of a plot: the measurements of all runs, by collective and size.
 
-use super::axis::{self, Axis, Scale};
-use super::{Metric, NothingToDraw, Options, Spread};
-use record::{Measurement, Outcome, Placement, Run};
+use super::axis::{Axis, Scale};
+use super::{Metric, NothingToDraw, Options, Spread, text};
+use record::{Algorithm, Measurement, Placement, Run};
 
-/// All that is drawn.
+/// The content of a plot.
 #[derive(Debug)]
 pub(super) struct Picture<'a> {
-    /// The runs, with names of which no two are alike.
+    /// The runs, with unique names.
     pub(super) runs: Vec<(String, &'a Run)>,
     /// One per collective, type, operator and root, in the order of the first measurement.
     pub(super) sections: Vec<Section<'a>>,
-    /// How it is drawn.
+    /// The options of the drawing.
     pub(super) options: &'a Options,
     /// The time that all lines show.
     pub(super) source: Source,
 }
 
-/// What is drawn into the same charts.
+/// The measurements that share charts.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     pub(super) collective: &'a str,
@@ -31,14 +31,14 @@ pub(super) struct Section<'a> {
 /// A line of a chart.
 #[derive(Debug)]
 pub(super) struct Series<'a> {
-    /// Which of [`Picture::runs`].
+    /// Index in [`Picture::runs`].
     pub(super) run: usize,
     pub(super) placement: Placement,
     /// By size, ascending.
     pub(super) points: Vec<Point<'a>>,
 }
 
-/// A size, with all that was measured for it: more than once in several cycles, or where sizes were rounded alike.
+/// The measurements of one size: several with `-N`, or where sizes were rounded to the same one.
 #[derive(Debug)]
 pub(super) struct Point<'a> {
     pub(super) bytes: u64,
@@ -51,8 +51,8 @@ pub(super) struct Point<'a> {
 pub(super) enum Source {
     /// The mean of all operations, as in the table of a run.
     Mean,
-    /// The median of operations that were timed one by one. Those may be other operations than the ones
-    /// behind the mean, so that the mean can lie outside of their range.
+    /// The median of operations that were timed one by one. The mean may be of other operations, and lie outside of their
+    /// range.
     Median,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Picture<'a> {
         Ok(picture)
     }
 
-    /// What tells a section from the others of its collective.
+    /// Data type, operator and root of a section.
     pub(super) fn detail(section: &Section) -> String {
         let op = section.op.map(|op| format!(", {op}")).unwrap_or_default();
         let root = section.root.map(|root| format!(", root {root}")).unwrap_or_default();
@@ -123,7 +123,7 @@ impl<'a> Picture<'a> {
     pub(super) fn algorithm_heading(&self, section: &Section) -> Option<String> {
         let mut names: Vec<&str> = Vec::new();
         for series in section.series.iter().filter(|series| series.points.iter().any(Point::is_explained)) {
-            let name = library_name(self.runs[series.run].1);
+            let name = text::library_name(self.runs[series.run].1);
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -172,12 +172,12 @@ impl<'a> Section<'a> {
         self.series.iter().flat_map(|series| &series.points)
     }
 
-    /// Whether it has a placement.
+    /// True when it has measurements of this placement.
     pub(super) fn has(&self, placement: Placement) -> bool {
         self.series.iter().any(|series| series.placement == placement)
     }
 
-    /// How often the size that was measured most often was measured by one run.
+    /// Maximum number of measurements of one size by one run.
     pub(super) fn repeats(&self) -> usize {
         self.points().filter(|point| point.bytes > 0).map(|point| point.measurements.len()).max().unwrap_or(0)
     }
@@ -209,7 +209,7 @@ impl Point<'_> {
         Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
     }
 
-    /// The value, where a chart has a place for it.
+    /// The value, if a chart can show it.
     pub(super) fn drawn(&self, metric: Metric, scale: Scale) -> Option<f64> {
         let scale = metric.scale(scale);
         self.value(metric).filter(|&value| self.bytes > 0 && Axis::holds(scale, value))
@@ -259,6 +259,11 @@ impl Point<'_> {
         self.source
     }
 
+    /// The algorithm that the library chose, from the first measurement that has it.
+    pub(super) fn algorithm(&self) -> Option<&Algorithm> {
+        self.measurements.iter().find_map(|each| each.algorithm.as_ref())
+    }
+
     /// The algorithm that the library chose: `ring, ll128, 16 channels`. Several, if the choice changed
     /// between measurements.
     pub(super) fn algorithms(&self) -> Option<String> {
@@ -277,10 +282,43 @@ impl Point<'_> {
         }
         (!found.is_empty()).then(|| found.join(" | "))
     }
+
+    /// The numbers, part by part.
+    pub(super) fn details(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        if self.source == Source::Median {
+            parts.push(format!("median {}", numbers(|metric| self.value(metric)).join(", ")));
+            if let [one] = self.measurements[..]
+                && let Some(found) = &one.statistics
+            {
+                let times = [
+                    ("min", found.min_us),
+                    ("p95", found.p95_us),
+                    ("p99", found.p99_us),
+                    ("max", found.max_us),
+                ];
+                let times = times.map(|(name, us)| format!("{name} {}", text::digits(us)));
+                parts.push(format!("{} µs", times.join(", ")));
+            }
+            parts.push(format!("mean of all operations: {}", numbers(|metric| self.mean(metric)).join(", ")));
+        } else {
+            parts.extend(numbers(|metric| self.value(metric)));
+        }
+        if self.measurements.len() > 1 {
+            parts.push(format!("median of {} measurements", self.measurements.len()));
+        }
+        parts.extend(self.algorithms());
+        match self.wrong() {
+            None => parts.push("not verified".to_owned()),
+            Some(0) => {}
+            Some(wrong) => parts.push(format!("WRONG DATA: {}", text::counted(wrong as usize, "element"))),
+        }
+        parts
+    }
 }
 
 impl Metric {
-    /// Its value of a measurement.
+    /// The metric's value in a measurement.
     pub(super) fn of(self, measurement: &Measurement) -> f64 {
         match self {
             Self::Busbw => measurement.busbw_gbps,
@@ -297,11 +335,19 @@ impl Metric {
         }
     }
 
-    /// How it is drawn: times always go by powers of ten.
+    /// The scale of its axis: always logarithmic for times.
     pub(super) fn scale(self, bandwidths: Scale) -> Scale {
         match self {
             Self::Time => Scale::Log,
             Self::Busbw | Self::Algbw => bandwidths,
+        }
+    }
+
+    /// The axis of values between two positions; `None` when there are none.
+    pub(super) fn axis(self, values: &[f64], bandwidths: Scale, pixels: (f64, f64)) -> Option<Axis> {
+        match self {
+            Self::Time => Axis::of_times(values, pixels),
+            Self::Busbw | Self::Algbw => Axis::of_bandwidths(values, bandwidths, pixels),
         }
     }
 
@@ -323,81 +369,7 @@ fn source(sections: &[Section], spread: Spread) -> Source {
     if all && spread != Spread::None { Source::Median } else { Source::Mean }
 }
 
-/// How a placement is called.
-pub(super) fn placement_name(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
-    }
-}
-
-/// What to say of a run that was not complete.
-pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
-    match outcome {
-        Outcome::Complete => None,
-        Outcome::Running => {
-            Some(("not finished", "had not ended when its file was written, or was killed".to_owned()))
-        }
-        Outcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
-        Outcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
-    }
-}
-
-/// `8 x NVIDIA H200, 4 x NVIDIA H100`.
-pub(super) fn devices(run: &Run) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for rank in &run.ranks {
-        match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((&rank.device_name, 1)),
-        }
-    }
-    counts.into_iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
-}
-
-/// The hosts, each once, in the order of ranks.
-pub(super) fn hosts(run: &Run) -> Vec<&str> {
-    let mut hosts: Vec<&str> = Vec::new();
-    for rank in &run.ranks {
-        if !hosts.contains(&rank.host.as_str()) {
-            hosts.push(&rank.host);
-        }
-    }
-    hosts
-}
-
-/// `1 rank`, `2 ranks`.
-pub(super) fn counted(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
-}
-
-/// The library that carried the data: `NCCL`.
-pub(super) fn library_name(run: &Run) -> &str {
-    match run.provenance.backend.as_str() {
-        "nccl" => "NCCL",
-        "fabric" => "libfabric",
-        "mpi" => "MPI",
-        other => other,
-    }
-}
-
-/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
-pub(super) fn library(run: &Run) -> String {
-    let version = &run.provenance.library_version;
-    if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
-}
-
-/// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
-pub(super) fn machine(run: &Run) -> String {
-    let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
-        format!("{} in host memory", counted(run.ranks.len(), "rank"))
-    } else {
-        devices(run)
-    };
-    format!("{what} on {}", counted(hosts(run).len(), "host"))
-}
-
-/// The labels, each with a number behind it where another one is the same.
+/// The labels, with numbers appended to equal ones.
 fn distinct(runs: &[(String, Run)]) -> Vec<(String, &Run)> {
     let mut named: Vec<(String, &Run)> = Vec::new();
     for (label, run) in runs {
@@ -409,66 +381,10 @@ fn distinct(runs: &[(String, Run)]) -> Vec<(String, &Run)> {
     named
 }
 
-/// A size as tables and tooltips show it, with its exact bytes.
-pub(super) fn exact_size(size: u64) -> String {
-    let text = axis::bytes(size);
-    if text.ends_with("iB") { format!("{text} ({size} B)") } else { text }
-}
-
-/// A time in microseconds or a bandwidth in GB/s, as tables and tooltips show it.
-pub(super) fn digits(value: f64) -> String {
-    match value.abs() {
-        _ if !value.is_finite() => if value.is_nan() { "NaN" } else { "inf" }.to_owned(),
-        0.0 => "0".to_owned(),
-        large if large >= 1e7 => format!("{value:.4e}"),
-        large if large >= 1e4 => format!("{value:.1}"),
-        usual if usual >= 0.1 => format!("{value:.2}"),
-        small if small >= 1e-3 => {
-            let decimals = 2 - small.log10().floor() as i32;
-            format!("{value:.*}", decimals.max(2) as usize)
-        }
-        _ => format!("{value:.2e}"),
-    }
-}
-
-/// A text without its middle where it is too long: names of files differ at their ends.
-pub(super) fn shortened(text: &str, longest: usize) -> String {
-    let count = text.chars().count();
-    if count <= longest {
-        return text.to_owned();
-    }
-    let half = (longest - 1) / 2;
-    let start: String = text.chars().take(half).collect();
-    let end: String = text.chars().skip(count - half).collect();
-    format!("{start}…{end}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_three_digits_at_least_and_no_noise() {
-        for (value, text) in [
-            (12.94, "12.94"),
-            (40_982.5, "40982.5"),
-            (0.0006, "6.00e-4"),
-            (0.0066, "0.00660"),
-            (0.05, "0.0500"),
-            (0.0, "0"),
-            (366.8, "366.80"),
-            (1e-9, "1.00e-9"),
-            (f64::NAN, "NaN"),
-            (f64::INFINITY, "inf"),
-        ] {
-            assert_eq!(digits(value), text);
-        }
-    }
-
-    #[test]
-    fn long_labels_keep_their_ends() {
-        assert_eq!(shortened("short", 9), "short");
-        assert_eq!(shortened("0123456789", 9), "0123…6789");
-        assert_eq!(shortened("ééééüüüüüü", 5), "éé…üü");
-    }
+/// The metrics that have a value: `time 12.50 µs`, `algbw 83.89 GB/s`, ...
+fn numbers(value: impl Fn(Metric) -> Option<f64>) -> Vec<String> {
+    let shown =
+        [(Metric::Time, "time", "µs"), (Metric::Algbw, "algbw", "GB/s"), (Metric::Busbw, "busbw", "GB/s")];
+    let text = |(metric, name, unit)| Some(format!("{name} {} {unit}", text::digits(value(metric)?)));
+    shown.into_iter().filter_map(text).collect()
 }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::markup::{Attributes, Markup};
-use super::model::{self, Picture, Point, Section, Source};
-use super::{Metric, Spread, page};
+use super::model::{Picture, Point, Section, Source};
+use super::{Metric, Spread, legend, text};
 use record::Placement;
 
 /// Longest label in characters; a longer one loses its middle.
 const LONGEST_LABEL: usize = 32;
 
 /// The columns of a section's table.
-struct Columns {
+struct NumberColumns {
     placements: Vec<Placement>,
     /// Names and units of the columns that each placement has.
     values: Vec<(&'static str, &'static str)>,
@@ -21,7 +21,7 @@ struct Columns {
     algorithms: Option<String>,
 }
 
-impl Columns {
+impl NumberColumns {
     fn of(picture: &Picture, section: &Section) -> Self {
         let mut values = vec![("time", "µs"), ("algbw", "GB/s"), ("busbw", "GB/s"), ("wrong", "")];
         if picture.source == Source::Median {
@@ -38,13 +38,13 @@ impl Columns {
     }
 }
 
-/// The points of one run at one size, one for each of [`Columns::placements`].
-type Row<'a> = Vec<Option<&'a Point<'a>>>;
+/// The points of one run at one size, one for each of [`NumberColumns::placements`].
+type Cells<'a> = Vec<Option<&'a Point<'a>>>;
 
 /// Writes the table.
 pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
-    let columns = Columns::of(picture, section);
-    let mut rows: BTreeMap<u64, BTreeMap<usize, Row>> = BTreeMap::new();
+    let columns = NumberColumns::of(picture, section);
+    let mut rows: BTreeMap<u64, BTreeMap<usize, Cells>> = BTreeMap::new();
     for series in &section.series {
         for point in &series.points {
             let row = rows.entry(point.bytes).or_default().entry(series.run);
@@ -91,7 +91,7 @@ fn caption(picture: &Picture, section: &Section) -> String {
     sentences.join(" ")
 }
 
-fn heads(markup: &mut Markup, columns: &Columns) {
+fn heads(markup: &mut Markup, columns: &NumberColumns) {
     markup.element("tr", &[], |markup| {
         markup.labelled("th", &[("rowspan", &2), ("scope", &"col")], "size");
         if columns.runs {
@@ -101,7 +101,7 @@ fn heads(markup: &mut Markup, columns: &Columns) {
             let span = columns.values.len();
             let attributes: Attributes =
                 &[("colspan", &span), ("class", &"group first"), ("scope", &"colgroup")];
-            markup.labelled("th", attributes, model::placement_name(placement));
+            markup.labelled("th", attributes, text::placement_name(placement));
         }
         if let Some(heading) = &columns.algorithms {
             let attributes: Attributes = &[("rowspan", &2), ("class", &"name first"), ("scope", &"col")];
@@ -125,7 +125,7 @@ fn heads(markup: &mut Markup, columns: &Columns) {
 }
 
 fn size(markup: &mut Markup, bytes: u64, rows: usize) {
-    let size = model::exact_size(bytes);
+    let size = text::exact_size(bytes);
     let (short, exact) = size
         .split_once(" (")
         .map_or((&*size, None), |(short, rest)| (short, Some(rest.trim_end_matches(')').to_owned())));
@@ -135,11 +135,11 @@ fn size(markup: &mut Markup, bytes: u64, rows: usize) {
 }
 
 /// Writes the cells of a row, after that of the size.
-fn row(markup: &mut Markup, columns: &Columns, (label, run): (&str, usize), cells: &Row) {
+fn row(markup: &mut Markup, columns: &NumberColumns, (label, run): (&str, usize), cells: &Cells) {
     if columns.runs {
         let attributes: Attributes = &[("class", &"name"), ("scope", &"row"), ("title", &label)];
         markup.element("th", attributes, |markup| {
-            page::name(markup, run, &model::shortened(label, LONGEST_LABEL));
+            legend::run_name(markup, run, &text::shortened(label, LONGEST_LABEL));
         });
     }
     for cell in cells {
@@ -194,5 +194,5 @@ fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool)
             }
         }
     };
-    markup.labelled("td", &[("class", &class)], &value.map(model::digits).unwrap_or_default());
+    markup.labelled("td", &[("class", &class)], &value.map(text::digits).unwrap_or_default());
 }

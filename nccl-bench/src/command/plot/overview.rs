@@ -3,9 +3,9 @@
 //! common one.
 
 use super::axis::Axis;
-use super::markup::{Attributes, Markup, Px};
-use super::model::{self, Picture, Section};
-use super::{Metric, style};
+use super::markup::{Attributes, Markup, path};
+use super::model::{Picture, Point, Section};
+use super::{Metric, style, text};
 
 const WIDTH: f64 = 120.0;
 const HEIGHT: f64 = 44.0;
@@ -68,10 +68,7 @@ fn values(picture: &Picture, section: &Section, metric: Metric) -> Option<Axis> 
     let scale = picture.options.scale;
     let values: Vec<f64> = section.points().filter_map(|point| point.drawn(metric, scale)).collect();
     let vertical = (HEIGHT - MARGIN, MARGIN);
-    match metric {
-        Metric::Time => Axis::of_times(&values, vertical),
-        Metric::Busbw | Metric::Algbw => Axis::of_bandwidths(&values, scale, vertical),
-    }
+    metric.axis(&values, scale, vertical)
 }
 
 fn draw(markup: &mut Markup, picture: &Picture, section: &Section, (sizes, values): (&Axis, &Axis)) {
@@ -80,14 +77,12 @@ fn draw(markup: &mut Markup, picture: &Picture, section: &Section, (sizes, value
     markup.leaf("path", &[("class", &"frame"), ("d", &format!("M0 {}H{WIDTH}", HEIGHT - MARGIN))]);
     for series in &section.series {
         let class =
-            format!("line run{} {}", series.run % style::RUNS.len(), model::placement_name(series.placement));
-        let drawn = |point: &model::Point| point.drawn(metric, scale).map(|value| (point.bytes, value));
+            format!("line {} {}", style::run_class(series.run), text::placement_name(series.placement));
+        let drawn = |point: &Point| point.drawn(metric, scale).map(|value| (point.bytes, value));
         for part in series.points.split(|point| drawn(point).is_none()).filter(|part| part.len() > 1) {
-            let corner = |(bytes, value)| {
-                format!("{} {}", Px(sizes.position(bytes as f64)), Px(values.position(value)))
-            };
-            let corners: Vec<String> = part.iter().filter_map(drawn).map(corner).collect();
-            markup.leaf("path", &[("class", &class), ("d", &format!("M{}", corners.join("L")))]);
+            let corner = |(bytes, value)| (sizes.position(bytes as f64), values.position(value));
+            let corners = part.iter().filter_map(drawn).map(corner);
+            markup.leaf("path", &[("class", &class), ("d", &path(corners))]);
         }
     }
 }
@@ -98,8 +93,8 @@ fn best(section: &Section, metric: Metric) -> String {
     let right = section.points().filter(|point| point.bytes > 0 && !point.is_wrong());
     let values = right.filter_map(|point| point.value(metric)).filter(|&value| value > 0.0);
     let text = match metric {
-        Metric::Time => values.reduce(f64::min).map(|us| format!("from {} µs", model::digits(us))),
-        _ => values.reduce(f64::max).map(|gbps| format!("up to {} GB/s", model::digits(gbps))),
+        Metric::Time => values.reduce(f64::min).map(|us| format!("from {} µs", text::digits(us))),
+        _ => values.reduce(f64::max).map(|gbps| format!("up to {} GB/s", text::digits(gbps))),
     };
     text.unwrap_or_default()
 }

@@ -1,13 +1,14 @@
-//! The HTML page: headlines, an overview, charts, tables, and the machine and settings of each run. It needs
-//! no script, no font and no network.
+//! The HTML page: headlines, overview, charts, tables, and the machine and settings of each run, without scripts, fonts or
+//! links to other files.
 
 use std::collections::BTreeMap;
 
-use super::chart::{Chart, Frame};
+use super::chart::Chart;
+use super::frame::Frame;
 use super::headline::{self, Headline};
 use super::markup::Markup;
-use super::model::{self, Picture, Section};
-use super::{legend, numbers, overview, reading, style};
+use super::model::{Picture, Section};
+use super::{legend, numbers, overview, reading, style, text};
 use record::Run;
 
 /// The whole page.
@@ -71,7 +72,7 @@ fn header(markup: &mut Markup, picture: &Picture, title: &str) {
                 let headline = Headline::new(picture, &picture.sections, index);
                 markup.element("div", &[("class", &"headline")], |markup| {
                     if picture.runs.len() > 1 {
-                        markup.element("h2", &[], |markup| name(markup, index, label));
+                        markup.element("h2", &[], |markup| legend::run_name(markup, index, label));
                     }
                     markup.element("p", &[("class", &"peak")], |markup| {
                         markup.labelled("strong", &[], &headline.peak);
@@ -121,14 +122,7 @@ fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &
     });
 }
 
-/// A run's name, with its colour.
-pub(super) fn name(markup: &mut Markup, run: usize, label: &str) {
-    let class = format!("swatch run{}", run % style::RUNS.len());
-    markup.labelled("span", &[("class", &class)], "");
-    markup.text(label);
-}
-
-/// What the runs ran on, side by side.
+/// Writes the table of the runs' machines and settings.
 fn runs(markup: &mut Markup, picture: &Picture) {
     markup.element("section", &[("id", &"runs")], |markup| {
         markup.labelled("h2", &[], "Runs");
@@ -141,7 +135,9 @@ fn runs(markup: &mut Markup, picture: &Picture) {
                     markup.element("tr", &[], |markup| {
                         markup.labelled("td", &[], "");
                         for (index, (label, _)) in picture.runs.iter().enumerate() {
-                            markup.element("th", &[("scope", &"col")], |markup| name(markup, index, label));
+                            markup.element("th", &[("scope", &"col")], |markup| {
+                                legend::run_name(markup, index, label)
+                            });
                         }
                     });
                 });
@@ -163,15 +159,15 @@ fn runs(markup: &mut Markup, picture: &Picture) {
     });
 }
 
-/// One line of the provenance: a value per run.
-struct Row {
+/// A row of the table: one value per run.
+struct Fact {
     name: String,
     values: Vec<String>,
-    /// Whether a difference is news: two runs never begin at the same time.
+    /// False where values always differ, such as times.
     compared: bool,
 }
 
-impl Row {
+impl Fact {
     fn write(&self, markup: &mut Markup) {
         let differs = self.compared && self.values.windows(2).any(|pair| pair[0] != pair[1]);
         let class = if differs { "differs" } else { "" };
@@ -185,8 +181,8 @@ impl Row {
     }
 }
 
-fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
-    let row = |name: &str, compared: bool, value: &dyn Fn(&Run) -> String| Row {
+fn provenance(picture: &Picture) -> [(&'static str, Vec<Fact>); 4] {
+    let row = |name: &str, compared: bool, value: &dyn Fn(&Run) -> String| Fact {
         name: name.to_owned(),
         values: picture.runs.iter().map(|(_, run)| value(run)).collect(),
         compared,
@@ -194,7 +190,7 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
     let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".to_owned());
     let mut run = vec![
         row("outcome", true, &|run| {
-            model::unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text)
+            text::unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text)
         }),
         row("began", false, &|run| run.started_at.clone()),
         row("ended", false, &|run| or_dash(&run.ended_at)),
@@ -206,8 +202,8 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
     }
     let machine = vec![
         row("ranks", true, &|run| run.ranks.len().to_string()),
-        row("devices", true, &model::devices),
-        row("hosts", true, &|run| model::hosts(run).join(", ")),
+        row("devices", true, &text::devices),
+        row("hosts", true, &|run| text::hosts(run).join(", ")),
         row("world", true, &|run| run.provenance.world.clone()),
         row("backend", true, &|run| run.provenance.backend.clone()),
         row("library", true, &|run| run.provenance.library_version.clone()),
@@ -224,7 +220,7 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
 }
 
 /// A row for each name that any run has.
-fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Row> {
+fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Fact> {
     let mut names: Vec<&String> = maps.iter().flat_map(|map| map.keys()).collect();
     names.sort_unstable();
     names.dedup();
@@ -232,7 +228,7 @@ fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Row> {
         |map: &BTreeMap<String, String>, name: &str| map.get(name).cloned().unwrap_or_else(|| "–".to_owned());
     names
         .into_iter()
-        .map(|name| Row {
+        .map(|name| Fact {
             name: name.clone(),
             values: maps.iter().map(|map| value(map, name)).collect(),
             compared: true,

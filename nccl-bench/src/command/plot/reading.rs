@@ -3,46 +3,8 @@
 //! keyboard.
 
 use super::chart::Chart;
-use super::markup::Markup;
-use super::model::{self, Point, Source};
-use super::{Metric, page};
-
-/// The numbers of a point, part by part.
-pub(super) fn parts(point: &Point) -> Vec<String> {
-    let mut parts = Vec::new();
-    if point.source() == Source::Median {
-        parts.push(format!("median {}", numbers(|metric| point.value(metric)).join(", ")));
-        if let [one] = point.measurements[..]
-            && let Some(found) = &one.statistics
-        {
-            let times =
-                [("min", found.min_us), ("p95", found.p95_us), ("p99", found.p99_us), ("max", found.max_us)];
-            let times = times.map(|(name, us)| format!("{name} {}", model::digits(us)));
-            parts.push(format!("{} µs", times.join(", ")));
-        }
-        parts.push(format!("mean of all operations: {}", numbers(|metric| point.mean(metric)).join(", ")));
-    } else {
-        parts.extend(numbers(|metric| point.value(metric)));
-    }
-    if point.measurements.len() > 1 {
-        parts.push(format!("median of {} measurements", point.measurements.len()));
-    }
-    parts.extend(point.algorithms());
-    match point.wrong() {
-        None => parts.push("not verified".to_owned()),
-        Some(0) => {}
-        Some(wrong) => parts.push(format!("WRONG DATA: {}", model::counted(wrong as usize, "element"))),
-    }
-    parts
-}
-
-/// The metrics that have a value: `time 12.50 µs`, `algbw 83.89 GB/s`, ...
-fn numbers(value: impl Fn(Metric) -> Option<f64>) -> Vec<String> {
-    let shown =
-        [(Metric::Time, "time", "µs"), (Metric::Algbw, "algbw", "GB/s"), (Metric::Busbw, "busbw", "GB/s")];
-    let text = |(metric, name, unit)| Some(format!("{name} {} {unit}", model::digits(value(metric)?)));
-    shown.into_iter().filter_map(text).collect()
-}
+use super::markup::{Attributes, Markup};
+use super::{legend, text};
 
 /// Writes the labels of a chart. `group` is the name of their radio buttons, unique to the chart.
 pub(super) fn write(markup: &mut Markup, chart: &Chart, group: &str) {
@@ -51,7 +13,7 @@ pub(super) fn write(markup: &mut Markup, chart: &Chart, group: &str) {
     let (Some(first), Some(last)) = (strips.first(), strips.last()) else { return };
     let style = format!("--start:{:.4};--width:{:.4}", first.0, last.1 - first.0);
     let label = format!("{} by message size", chart.title());
-    let attributes: super::markup::Attributes =
+    let attributes: Attributes =
         &[("class", &"readings"), ("role", &"radiogroup"), ("aria-label", &label), ("style", &style)];
     markup.element("div", attributes, |markup| {
         for (&(bytes, _), (from, to)) in sizes.iter().zip(&strips) {
@@ -64,7 +26,7 @@ pub(super) fn write(markup: &mut Markup, chart: &Chart, group: &str) {
 }
 
 fn write_size(markup: &mut Markup, chart: &Chart, bytes: u64) {
-    markup.labelled("b", &[], &model::exact_size(bytes));
+    markup.labelled("b", &[], &text::exact_size(bytes));
     let several = chart.picture.runs.len() > 1;
     for series in &chart.section.series {
         for point in series.points.iter().filter(|point| point.bytes == bytes) {
@@ -72,9 +34,9 @@ fn write_size(markup: &mut Markup, chart: &Chart, bytes: u64) {
             markup.element("span", &[("class", &class)], |markup| {
                 let label =
                     if several { format!("{}, ", chart.picture.runs[series.run].0) } else { String::new() };
-                let name = format!("{label}{}: ", model::placement_name(series.placement));
-                markup.element("b", &[], |markup| page::name(markup, series.run, &name));
-                markup.text(&parts(point).join(" · "));
+                let name = format!("{label}{}: ", text::placement_name(series.placement));
+                markup.element("b", &[], |markup| legend::run_name(markup, series.run, &name));
+                markup.text(&point.details().join(" · "));
             });
         }
     }

@@ -1,14 +1,14 @@
 //! Colours and style sheets.
 //!
-//! Charts have their colours as they are, not as variables, since many a program that shows SVG knows no variables and
-//! leaves media queries out.
+//! Charts have literal colours, since many viewers of SVG support neither variables nor media queries.
 
 use std::fmt::Write as _;
 
-use super::chart::Frame;
+use super::frame::Frame;
+use super::text::FONT_SIZE;
 
-/// The colour of a run on a light and on a dark ground. The order keeps those that come first furthest apart, also for
-/// people who do not see red or green.
+/// The colours of runs on a light and on a dark background. The first ones are the easiest to distinguish, also for people
+/// with red-green colour blindness.
 pub(super) const RUNS: [(&str, &str); 10] = [
     ("#658bf6", "#7393fd"),
     ("#823d02", "#c8600c"),
@@ -22,8 +22,10 @@ pub(super) const RUNS: [(&str, &str); 10] = [
     ("#5c7943", "#a6a036"),
 ];
 
-/// Font size of a chart's text, in the pixels of its SVG.
-pub(super) const TEXT: f64 = 13.0;
+/// The CSS class with the colour of run `index`.
+pub(super) fn run_class(index: usize) -> String {
+    format!("run{}", index % RUNS.len())
+}
 
 /// One theme.
 struct Theme {
@@ -59,7 +61,7 @@ const FONTS: &str =
 /// The style sheet of charts.
 pub(super) fn charts() -> String {
     let mut css = format!(
-        ".chart text{{font-family:{FONTS};font-size:{TEXT}px;stroke:none}}\n\
+        ".chart text{{font-family:{FONTS};font-size:{FONT_SIZE}px;stroke:none}}\n\
          .chart .title{{font-size:16px;font-weight:600}}\n.chart .heading{{font-size:21px}}\n\
          .chart .alarm{{font-weight:600}}\n\
          .chart .end{{text-anchor:end}}\n.chart .middle{{text-anchor:middle}}\n\
@@ -259,7 +261,7 @@ mod tests {
         matrix.map(|row| row.iter().zip(vector).map(|(a, b)| a * b).sum())
     }
 
-    /// Where a colour lies in Oklab, in which distances are what people see.
+    /// Converts a colour to Oklab, in which distances correspond to perceived differences.
     fn oklab(linear: [f64; 3]) -> [f64; 3] {
         const CONES: Matrix = [
             [0.412_221_470_8, 0.536_332_536_3, 0.051_445_992_9],

@@ -12,26 +12,26 @@ use record::{Algorithm, Measurement, Settings, Versus};
 /// A cell without a value.
 const ABSENT: &str = "N/A";
 
-/// Which columns the table has beside those that are always there.
+/// The optional columns of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// The first rank's time to enqueue stands in the place of the time (`-C`).
+    /// The first rank's time to enqueue, in place of the time (`-C`).
     pub cpu_time: bool,
-    /// What the iterations' own times say stands behind each placement (`-I`).
+    /// Statistics of the single iterations, after each placement (`-I`).
     pub per_iteration: bool,
-    /// When the row was measured (`-S`).
+    /// The time of day of the row (`-S`).
     pub time_stamps: bool,
-    /// Minimum, median and 99th percentile of both placements; nccl-tests does not have them. Named as `-I`'s columns,
-    /// since they are of single iterations, not of those that the column `time` sums up.
+    /// Minimum, median and 99th percentile of both placements, which nccl-tests does not have. They have the names of `-I`'s
+    /// columns, since they are of single iterations, not of those behind the column `time`.
     pub statistics: bool,
-    /// The other side's time and bus bandwidth, and the ratios to it, of both placements (`--vs`).
+    /// The baseline's time and bus bandwidth, and the ratios to it, of both placements (`--vs`).
     pub versus: bool,
     /// Algorithm, protocol and channels that NCCL chose; nccl-tests does not have it.
     pub algorithm: bool,
 }
 
 impl Columns {
-    /// Those of nccl-tests that the settings ask for.
+    /// The columns of nccl-tests that the settings select.
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         Self {
@@ -173,7 +173,7 @@ impl Columns {
         half
     }
 
-    /// A line of nccl-tests with what stands behind its columns.
+    /// A line of nccl-tests, with additional columns appended.
     fn extended(self, mut line: String, statistics: &str, versus: &str, algorithm: &str) -> String {
         if self.statistics || self.versus || self.algorithm {
             let width = 52
@@ -194,12 +194,12 @@ impl Columns {
     }
 }
 
-/// Columns of our own.
+/// Pads cells to the width of a column.
 fn cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
     cells.into_iter().map(|cell| format!("  {cell:>7}")).collect()
 }
 
-/// What NCCL chose for a row: `ring/ll128/16`; of both placements, where they differ; `-` for what is not known.
+/// NCCL's choice for a row: `ring/ll128/16`, of both placements where they differ, with `-` for unknown parts.
 fn algorithms(placements: [Option<&Measurement>; 2]) -> String {
     let [outer, inner] = placements.map(|measurement| {
         measurement.and_then(|measurement| measurement.algorithm.as_ref()).map(|chosen| {

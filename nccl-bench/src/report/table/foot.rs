@@ -1,42 +1,42 @@
-//! What stands below the rows of a table.
+//! The foot of a table.
 
 use std::fmt::Write as _;
 
 use super::number::significant;
 use super::{enough, program};
 
-/// GPU memory that a run took: the most of all ranks, in bytes. It can shrink, too.
+/// GPU memory of a run in bytes, the maximum of all ranks. Negative where memory was released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// By making communicators.
+    /// Used by the creation of communicators.
     pub initialization: i64,
-    /// By the buffers and their registration.
+    /// Used by the buffers and their registration.
     pub buffers: i64,
-    /// By NCCL while it ran.
+    /// Used by NCCL during the operations.
     pub collective: i64,
 }
 
-/// What stands below the rows.
+/// The foot of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Foot<'a> {
-    /// Which collective ended, by its name on the command line.
+    /// The collective's name on the command line.
     pub collective: &'a str,
     /// Pairs of rank and measurement with wrong data; `None` when nothing was verified.
     pub failed_checks: Option<u64>,
     /// The mean of all bus bandwidths, in GB/s; no number when nothing was measured.
     pub mean_busbw_gbps: f64,
-    /// What it had to be: see [`minimum_busbw`](super::minimum_busbw).
+    /// The required mean: see [`minimum_busbw`](record::nccl_tests::minimum_busbw).
     pub minimum_busbw_gbps: Option<f64>,
-    /// With `--vs`, what the ratios to the other side say: its backend, and the text.
+    /// With `--vs`, the baseline's backend and a summary of the ratios to it.
     pub ratios: Option<(&'a str, &'a str)>,
-    /// With `-M`, the memory that it took.
+    /// With `-M`, the memory use.
     pub memory: Option<MemoryUsage>,
-    /// What the library said last, where it said something.
+    /// The library's last error.
     pub error: Option<&'a str>,
 }
 
 impl Foot<'_> {
-    /// Lines above the foot, which nccl-tests does not have: why it is no success.
+    /// Lines above the foot with the reasons for a failure, which nccl-tests does not have.
     #[must_use]
     pub fn failures(&self) -> String {
         let wrong = self.failed_checks.filter(|&failed| failed > 0);
@@ -87,14 +87,14 @@ impl Foot<'_> {
     }
 }
 
-/// A line that health checks take for a failure, whichever words they look for (`Test failure`: CloudAI; `FAILED`:
-/// Azure's). It holds none of the words with which nccl-tests introduces a result.
+/// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It contains none of
+/// the words with which nccl-tests introduces a result.
 #[must_use]
 pub fn failure(why: &str) -> String {
     format!("# Test failure: FAILED: {why}\n")
 }
 
-/// Bytes in three digits or so, in binary units.
+/// Bytes in binary units, with about three digits.
 pub(super) fn memory(bytes: i64) -> String {
     let (mut amount, mut units) = (bytes as f64, ["B", "KB", "MB", "GB"].iter());
     let mut unit = units.next();
@@ -110,27 +110,27 @@ pub(super) fn memory(bytes: i64) -> String {
     format!("{amount:.decimals$} {}", unit.copied().unwrap_or_default())
 }
 
-/// Where the counts of an alltoallv come from.
+/// Source of the counts of an alltoallv.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
-    /// More to ranks that are farther away.
+    /// Generated: more elements to more distant ranks.
     Generated {
         /// Bytes over all peers, before rounding.
         total_bytes: u64,
-        /// How much more: 0 is the same to all, 1 is nothing to itself.
+        /// The difference between ranks: 0 sends the same to all, 1 sends nothing to the own rank.
         spread: f64,
     },
     /// Read from a file.
     Matrix {
-        /// Its rows, which can be more than there are ranks.
+        /// Number of its rows, at least that of ranks.
         dimension: usize,
-        /// What its numbers were multiplied by.
+        /// The factor by which its numbers were multiplied.
         scale: f64,
     },
 }
 
-/// What each rank of an alltoallv moved (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `bytes` are those that each rank sends
-/// and receives. Lines without the `# ` of a comment.
+/// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`), with the bytes that each rank sends and
+/// receives. The lines lack the `# ` of a comment.
 #[must_use]
 pub fn alltoallv_summary(traffic: Traffic, time_us: f64, bytes: &[(u64, u64)]) -> String {
     let ranks = bytes.len();

@@ -1,6 +1,6 @@
-//! The text report: the lines and columns of nccl-tests, so that what reads its output reads ours.
+//! The lines and columns of the text report, which parsers of nccl-tests' output can read.
 //!
-//! Only the first line names this program. Columns that nccl-tests does not have stand behind its own.
+//! Only the first line names this program. Columns that nccl-tests does not have follow its own.
 
 mod columns;
 mod foot;
@@ -35,7 +35,7 @@ pub fn version_line(run: &Run) -> String {
     }
 }
 
-/// Lines that nccl-tests does not have: what the run uses and where. Each is a comment.
+/// Comment lines, which nccl-tests does not have, with libraries and machine.
 #[must_use]
 pub fn provenance(provenance: &Provenance) -> String {
     let Provenance {
@@ -63,7 +63,7 @@ pub fn provenance(provenance: &Provenance) -> String {
     text
 }
 
-/// The lines with which a collective begins: its name and the settings. `on_gpus` tells which clock `-I` reads.
+/// The first lines of a collective: its name and the settings. `on_gpus` selects the clock of `-I`.
 #[must_use]
 pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     let (step, unit) = match (settings.step_factor, settings.step_bytes) {
@@ -108,7 +108,7 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     text
 }
 
-/// The list of all ranks and what each runs on.
+/// The list of all ranks and their devices.
 #[must_use]
 pub fn devices(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
@@ -126,7 +126,7 @@ pub fn devices(ranks: &[Rank]) -> String {
     text
 }
 
-/// The lines that say that the largest size does not fit and what became of it, in bytes.
+/// The lines about a reduced largest size, in bytes.
 #[must_use]
 pub fn reduced(max_bytes: u64) -> String {
     format!("#\n# Reducing maxBytes to {max_bytes} due to memory limitation\n")

@@ -1,4 +1,4 @@
-//! Few rows of many entries: what differs only in addresses, fabrics, types of endpoints or devices is one row.
+//! Merges entries that differ only in address, fabric, endpoint type or device into one row.
 
 use diagnosis::fabric::{Entry, Link};
 
@@ -6,7 +6,7 @@ use diagnosis::fabric::{Entry, Link};
 const KINDS: [&str; 7] =
     ["FI_MSG", "FI_TAGGED", "FI_RMA", "FI_ATOMIC", "FI_COLLECTIVE", "FI_MULTICAST", "FI_HMEM"];
 
-/// A row of the table. Lists are in the order in which their first members came.
+/// A row of the table. Lists are in the order of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) provider: String,
@@ -19,10 +19,8 @@ pub(super) struct Row {
     pub(super) fabrics: Vec<String>,
 }
 
-/// Folds entries, which come best first.
-///
-/// The types of endpoints and the fabrics of a domain go into one row as long as they can do the same, and then the
-/// domains that have all of it in common.
+/// Merges entries, which libfabric orders by preference: first the endpoint types and fabrics of a domain that have the same
+/// capabilities, then the domains that have all of these in common.
 pub(super) fn fold(entries: &[Entry]) -> Vec<Row> {
     let mut of_domains: Vec<Row> = Vec::new();
     for entry in entries {

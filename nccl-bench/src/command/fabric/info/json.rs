@@ -12,13 +12,13 @@ use diagnosis::host::rdma::RdmaDevice;
 const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct InfoDocument<'a> {
     schema_version: u32,
     program: String,
     host: String,
     libfabric: Libfabric<'a>,
     asked: Asked<'a>,
-    providers: Vec<Provider<'a>>,
+    providers: Vec<ProviderJson<'a>>,
     devices: &'a [RdmaDevice],
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<&'a [Entry]>,
@@ -51,7 +51,7 @@ struct Asked<'a> {
 }
 
 #[derive(Serialize)]
-struct Provider<'a> {
+struct ProviderJson<'a> {
     name: &'a str,
     version: &'a str,
     entries: usize,
@@ -59,7 +59,7 @@ struct Provider<'a> {
 
 pub(super) fn write(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let hints = &answer.hints;
-    let document = Document {
+    let document = InfoDocument {
         schema_version: SCHEMA_VERSION,
         program: format!("nccl-bench {}", crate::build::VERSION),
         host: report::host_name(),
@@ -79,7 +79,7 @@ pub(super) fn write(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         providers: answer
             .providers
             .iter()
-            .map(|each| Provider { name: &each.name, version: &each.version, entries: each.entries })
+            .map(|each| ProviderJson { name: &each.name, version: &each.version, entries: each.entries })
             .collect(),
         devices: &answer.host.devices,
         entries: answer.entries.as_deref(),

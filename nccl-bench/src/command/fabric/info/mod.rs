@@ -1,7 +1,7 @@
-//! `nccl-bench fabric info`: what libfabric offers on this machine, and why something is missing.
+//! `nccl-bench fabric info`: the providers and endpoints that libfabric offers on this machine, and the reasons why one is
+//! missing.
 //!
-//! `fold` makes few rows of many entries; `report` and `json` are the two ways to print them. The facts and the reasons are
-//! those of [`diagnosis`].
+//! `fold` merges similar entries into rows; `report` and `json` print them. Facts and reasons come from [`diagnosis`].
 
 mod fold;
 mod json;
@@ -18,6 +18,9 @@ use collectives::fabric::{
 use diagnosis::fabric::Entry;
 use diagnosis::fabric::reasons::{self, Reason};
 use diagnosis::host::rdma::{self, Host};
+use engine::supervision::Stop;
+
+use crate::exit::ExitError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +38,7 @@ FABRIC_LIBRARY names the libfabric to load.
 
 Exit codes: 0 something matches; 1 nothing does, and the output says why; 2 bad arguments, or no libfabric.";
 
-/// What is asked of libfabric.
+/// The arguments of `nccl-bench fabric info`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -116,27 +119,7 @@ impl Arguments {
     }
 }
 
-/// What was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Something matches.
-    Found,
-    /// Nothing does; the output says why.
-    Nothing,
-}
-
-impl Verdict {
-    /// The exit code of the program: 0 or 1.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Found => 0,
-            Self::Nothing => 1,
-        }
-    }
-}
-
-/// Why there is no answer.
+/// Reason for which there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no libfabric.
@@ -150,7 +133,16 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-/// In one sentence, since nothing else is said.
+impl From<Error> for ExitError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Output(error) => Self::Output(error),
+            Error::Fabric(error) => Self::Stopped(Stop::Failed(error.into())),
+            Error::Library(_) => Self::refused(error.to_string()),
+        }
+    }
+}
+
 fn without_library(error: &LoadError) -> String {
     let tried: Vec<String> =
         error.attempts().iter().map(|attempt| format!("{}: {}", attempt.place, attempt.reason)).collect();
@@ -161,15 +153,15 @@ fn without_library(error: &LoadError) -> String {
     )
 }
 
-/// All that is said, in either form.
+/// The content of the output, in either form.
 struct Answer {
     library: LibraryFacts,
     hints: Hints,
     providers: Vec<Provider>,
     host: Host,
-    /// What matches; none when only the providers are asked for.
+    /// The entries that match; `None` with `--list`.
     entries: Option<Vec<Entry>>,
-    /// Why nothing matches; empty when something does.
+    /// Reasons why nothing matches; empty when something does.
     reasons: Vec<Reason>,
 }
 
@@ -183,15 +175,15 @@ struct LibraryFacts {
 struct Provider {
     name: String,
     version: String,
-    /// The entries that it has a part in when nothing in particular is asked for.
+    /// Number of entries that it takes part in, without a filter.
     entries: usize,
 }
 
-/// Asks libfabric, and prints the answer to `out`.
+/// Asks libfabric, and prints the answer to `out`; returns true when something matches.
 ///
 /// # Errors
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     let library = Library::load().map_err(Error::Library)?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
     let host = Host::look(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
@@ -204,11 +196,10 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error
         report::entries(&answer, arguments.verbose, out)?;
     }
     out.flush()?;
-    let nothing = match &answer.entries {
-        Some(entries) => entries.is_empty(),
-        None => answer.providers.is_empty(),
-    };
-    Ok(if nothing { Verdict::Nothing } else { Verdict::Found })
+    Ok(match &answer.entries {
+        Some(entries) => !entries.is_empty(),
+        None => !answer.providers.is_empty(),
+    })
 }
 
 fn ask(

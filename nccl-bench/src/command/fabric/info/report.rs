@@ -9,7 +9,7 @@ use super::{Answer, fold, reasons};
 use diagnosis::fabric::{Entry, Nic};
 use diagnosis::host::rdma::RdmaDevice;
 
-/// More names than this are counted.
+/// Maximum number of names in a list; the others are counted.
 const NAMED: usize = 3;
 
 /// The name of this host.
@@ -17,7 +17,7 @@ pub(super) fn host_name() -> String {
     collectives::world::host().name
 }
 
-/// What matches: a table, or all attributes of each entry. When nothing does, why.
+/// Prints the matching entries, as a table or with all attributes, or the reasons why none matches.
 pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let entries = answer.entries.as_deref().unwrap_or_default();
     let providers = reasons::providers(entries).len();
@@ -130,7 +130,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// Columns as wide as their longest cell. No blanks at the end of a line.
+/// Pads columns to their longest cell, without blanks at the end of a line.
 fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -145,7 +145,7 @@ fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// All attributes of each entry; those that are equal stand there once.
+/// All attributes of each entry; equal entries are printed once.
 fn attributes(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
     let mut distinct: Vec<(&Entry, usize)> = Vec::new();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! What is asked for on the command line.
+//! The arguments of the measurements between two ranks.
 
 use std::str::FromStr;
 
@@ -36,7 +36,7 @@ does not, it may copy by way of the host's.
 Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not in time (-T); 7 wrong data; 128 and its \
 number after a signal.";
 
-/// How endpoints are measured.
+/// The arguments that all measurements have.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -52,7 +52,7 @@ pub struct Arguments {
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "16M")]
     pub max_bytes: Size,
 
-    /// From one size to the next: a factor
+    /// Multiply by this factor from one size to the next
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
-    /// How many times each size is measured, for the table's least and most
+    /// Rounds per size, of which the table has the median, the fastest and the slowest
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub rounds: u64,
 
@@ -72,16 +72,16 @@ pub struct Arguments {
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub check: u8,
 
-    /// Whether short messages and writes are injected
+    /// Injection of short messages and writes
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub inject: Inject,
 
-    /// Where the data is: host, cuda for the GPU that has the rank's number on its host, or cuda:N; it takes a provider with
-    /// FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never injected
+    /// Memory of the data: host, cuda for the GPU that has the rank's number on its host, or cuda:N. GPU memory needs a provider
+    /// with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never injected
     #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
     pub memory: Memory,
 
-    /// How ranks wait
+    /// Method of waiting
     #[arg(long, value_name = "HOW", default_value = "poll")]
     pub completion: Completion,
 
@@ -104,7 +104,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     pub source: Option<String>,
 
-    /// Seconds until a rank that does nothing ends the measurement
+    /// Seconds without progress of a rank after which the measurement fails
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
@@ -112,11 +112,11 @@ pub struct Arguments {
     #[arg(long)]
     pub all_pairs: bool,
 
-    /// Wait here for the other rank
+    /// Wait at this address for the other rank
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
     pub listen: Option<String>,
 
-    /// Meet the rank that listens there
+    /// Connect to the rank that listens at this address
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Option<String>,
 
@@ -125,21 +125,21 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Whether short messages are handed over without a completion.
+/// Injection of short messages: sending without a completion.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inject {
-    /// As long as the provider takes them so
+    /// Up to the length that the provider allows
     Auto,
     /// Each has a completion of its own
     Never,
 }
 
-/// Where data is.
+/// Memory of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In the host's memory.
+    /// Host memory.
     Host,
-    /// In that of this GPU, or of the one that has the rank's number on its host.
+    /// The memory of this GPU, or of the GPU that has the rank's number on its host.
     Cuda(Option<usize>),
 }
 
@@ -157,67 +157,66 @@ impl FromStr for Memory {
     }
 }
 
-/// How a rank waits.
+/// Method of waiting for completions.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Asks the completion queue again and again (fi_cq_read)
+    /// Polls the completion queue (fi_cq_read)
     Poll,
-    /// Lets the provider wait until something completes, asleep or as it likes (fi_cq_sread)
+    /// Lets the provider wait until something completes, blocking or not (fi_cq_sread)
     Block,
 }
 
-/// Which messages.
+/// Kind of messages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Messages {
-    /// With a tag, which their receives ask for (fi_tsend)
+    /// With a tag, which receives match (fi_tsend)
     Tagged,
-    /// Without: the next one is received (fi_send)
+    /// Without a tag, received in order (fi_send)
     Plain,
 }
 
-/// When the clock of writing stops.
+/// End of the timed interval of writes.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When the other rank has answered: all has arrived
+    /// The other rank's answer: all data has arrived
     Arrived,
-    /// When all accesses are complete here, as fi_rma_bw's does: some may still be on their way, short ones in this rank's
-    /// memory
+    /// The local completion of all writes, as in fi_rma_bw: some may still be in flight, short ones in this rank's memory
     Completed,
 }
 
-/// Of `pingpong`.
+/// The arguments of `pingpong`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PingPong {
-    /// What is the same for all measurements.
+    /// The common arguments.
     #[command(flatten)]
     pub arguments: Arguments,
 
-    /// Which messages
+    /// Kind of messages
     #[arg(long, value_name = "KIND", default_value = "tagged")]
     pub messages: Messages,
 }
 
-/// Of `bw`.
+/// The arguments of `bw`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Bandwidth {
-    /// What is the same for all measurements in windows.
+    /// The arguments with a window.
     #[command(flatten)]
     pub windowed: Windowed,
 
-    /// Which messages
+    /// Kind of messages
     #[arg(long, value_name = "KIND", default_value = "tagged")]
     pub messages: Messages,
 
-    /// Nanoseconds for which a rank that waits leaves libfabric alone before it asks again (not with --completion block): each
-    /// look can disturb the sender [default: 2000; 0 with --window 1]
+    /// Nanoseconds between two polls of a rank that waits (not with --completion block): each poll can disturb the sender
+    /// [default: 2000; 0 with --window 1]
     #[arg(long, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub pause: Option<u64>,
 }
 
-/// Of `bw` and `rma`.
+/// The arguments that `bw` and `rma` share.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Windowed {
-    /// What is the same for all measurements.
+    /// The common arguments.
     #[command(flatten)]
     pub arguments: Arguments,
 
@@ -226,10 +225,10 @@ pub struct Windowed {
     pub window: u64,
 }
 
-/// Of `rma`.
+/// The arguments of `rma`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Remote {
-    /// What is the same for all measurements.
+    /// The common arguments.
     #[command(flatten)]
     pub windowed: Windowed,
 
@@ -241,7 +240,7 @@ pub struct Remote {
     #[arg(long)]
     pub both_ways: bool,
 
-    /// When the clock of writing stops
+    /// End of the timed interval of writes
     #[arg(long, value_name = "WHEN", default_value = "arrived")]
     pub until: Until,
 }

@@ -1,9 +1,9 @@
-//! The measurements between two ranks, each side's part.
+//! One side of the measurements between two ranks.
 //!
-//! What is timed is what fabtests' programs time, so that the two compare. Receives are there before their messages, but
-//! are posted while the other side has something to do. Short messages are injected, without a completion of their own:
-//! a window of messages ends with the receiver's answer, one of accesses with an access that is not injected. Where only their
-//! completion counts, all of a window are injected, and nothing bounds how many the provider keeps in memory.
+//! The timed interval is that of fabtests' programs, so that results can be compared. Receives are posted before their
+//! messages arrive, while the other side works. Short messages are injected and have no completion: a window of messages
+//! ends with the receiver's answer, a window of accesses with an access that is not injected. With `--until completed` all
+//! accesses of a window are injected, and the provider may keep any number of them in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use collectives::fabric::Error;
 use collectives::fabric::rdm::{self, Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
 
-use super::memory::{Data, Device, Place};
-use super::{Kind, Test};
+use super::memory::{Destination, Device, Source};
+use super::options::{Test, TestOptions};
 use engine::supervision::Stop;
 
 /// Tags of the messages around those that are measured.
@@ -25,23 +25,23 @@ const FAREWELL: u64 = 4;
 pub(super) struct Side<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) peer: Peer,
-    /// The one that starts, and whose clock counts.
+    /// True for the side that starts, and whose clock is reported.
     pub(super) first: bool,
-    pub(super) kind: Kind,
-    /// Up to how many bytes are injected, if any.
+    pub(super) options: TestOptions,
+    /// Longest injected message in bytes; `None` where nothing is injected.
     pub(super) inject: Option<usize>,
-    /// The other's region, where this side reads or writes memory.
+    /// The other side's region, where this side accesses it.
     pub(super) remote: Option<RemoteRegion>,
-    /// Whether the other accesses this side's.
+    /// True when the other side accesses this side's memory.
     pub(super) accessed: bool,
-    /// This side's own, where the other does and it is the host's.
+    /// This side's region in host memory, where the other side accesses it.
     pub(super) region: Option<&'a Region>,
-    /// Where data is, if not in the host's memory.
+    /// The GPU memory with the data; `None` for host memory.
     pub(super) device: Option<Device>,
 }
 
-/// The byte at this place of a message that is verified: never that of memory nobody has written to, and seldom that of
-/// another size.
+/// The expected byte at an index of a verified message: never 0, the value of memory that was not written, and seldom that
+/// of a message of another size.
 fn byte(place: usize, size: usize) -> u8 {
     let mixed = (place as u64 ^ (size as u64) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     1 + ((mixed >> 56) % 255) as u8
@@ -51,7 +51,7 @@ fn wrong(found: impl Iterator<Item = u8>, size: usize) -> u64 {
     found.enumerate().filter(|&(place, found)| found != byte(place, size)).count() as u64
 }
 
-/// Tells the other that this side is ready, and waits for it to be.
+/// Synchronises the two sides.
 fn ready(scope: &mut Scope<'_>, peer: Peer) -> Result<(), Error> {
     let theirs = scope.receive(peer, READY, &mut [])?;
     let mine = scope.send(peer, READY, &[])?;
@@ -64,105 +64,124 @@ fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Err
 }
 
 impl Side<'_> {
-    /// Moves `size` bytes once and compares all of them; how many are wrong, on both sides alike.
+    /// Moves `size` bytes once, and returns the number of wrong bytes on both sides together.
     pub(super) fn verify(&mut self, size: usize) -> Result<u64, Stop> {
-        let bytes: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
-        let mut found = vec![0; size];
-        let Self { peer, remote, region, .. } = *self;
+        let bytes: Vec<u8> = (0..size).map(|index| byte(index, size)).collect();
+        let mut received = vec![0; size];
         let device = self.device.clone();
-        let Kind { test, plain, .. } = self.kind;
-        let injected = self.injects(size);
-        let (mut there, mut here) = ([0; 8], 0);
-        let shared = rdm::shared(&mut found);
-        let (data, place) = match &device {
+        let (source, destination) = match &device {
             Some(device) => {
-                device.prepare(test, &bytes)?;
+                device.prepare(self.options.test, &bytes)?;
                 device.parts(size)
             }
-            None => (Data::Host(&bytes), Place::Host(shared)),
+            None => (Source::Host(&bytes), Destination::Host(rdm::shared(&mut received))),
         };
-        if test == Test::Read
-            && let Some(region) = region
-        {
-            let bytes = region.bytes().iter().zip(&bytes);
-            bytes.for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
-        }
-        if test == Test::Write
-            && let Some(region) = region
-        {
-            // The pair before may have left the same there.
-            region.bytes()[..size].iter().for_each(|place| place.store(0, Ordering::Relaxed));
-        }
+        self.fill_region(&bytes);
+        let peer = self.peer;
         self.endpoint.scope(|scope| ready(scope, peer))?;
-        match (test, remote) {
+        self.transfer(source, destination)?;
+        let test = self.options.test;
+        let mut count = 0;
+        if !test.is_remote() || test == Test::Read && self.remote.is_some() {
+            let received = match &device {
+                Some(device) => device.received(size)?,
+                None => received,
+            };
+            count = wrong(received.into_iter(), size);
+        }
+        // All writes are complete now. Until then, the side that is read makes progress here.
+        self.endpoint.scope(|scope| ready(scope, peer))?;
+        if test == Test::Write && self.accessed {
+            count = self.wrong_writes(size)?;
+        }
+        Ok(count + self.exchange_count(count)?)
+    }
+
+    /// Fills this side's region in host memory: with `bytes` to be read, or with zeros to be written, since a previous pair
+    /// may have left the same bytes there.
+    fn fill_region(&self, bytes: &[u8]) {
+        let Some(region) = self.region else { return };
+        let reads = self.options.test == Test::Read;
+        for (place, &byte) in region.bytes().iter().zip(bytes) {
+            place.store(if reads { byte } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// Performs one transfer.
+    fn transfer(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
+        let (peer, injected) = (self.peer, self.injects(source.len()));
+        let TestOptions { test, plain, .. } = self.options;
+        match (test, self.remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
-                let written = data.write(scope, peer, remote, injected)?;
-                // What is injected has no completion: that of a write after it stands for both.
+                let written = source.write(scope, peer, remote, injected)?;
+                // An injected write has no completion; that of a later write stands for both.
                 let written = match written {
-                    None => data.first().write(scope, peer, remote, false)?,
+                    None => source.first().write(scope, peer, remote, false)?,
                     written => written,
                 };
                 finish(scope, written)
-            })?,
+            }),
             (Test::Read, Some(remote)) => {
-                self.endpoint.scope(|scope| place.read(scope, peer, remote).map(drop))?;
+                self.endpoint.scope(|scope| destination.read(scope, peer, remote).map(drop))
             }
-            (Test::Write | Test::Read, None) => {}
+            (Test::Write | Test::Read, None) => Ok(()),
             (Test::PingPong | Test::Bandwidth, _) => self.endpoint.scope(|scope| {
-                let received = place.receive(scope, peer, plain)?;
-                let sent = data.send(scope, peer, injected, plain)?;
+                let received = destination.receive(scope, peer, plain)?;
+                let sent = source.send(scope, peer, injected, plain)?;
                 scope.wait(received)?;
                 finish(scope, sent)
-            })?,
+            }),
         }
-        if !test.is_remote() || test == Test::Read && remote.is_some() {
-            let found = match &device {
-                Some(device) => device.received(size)?,
-                None => found,
-            };
-            here = wrong(found.into_iter(), size);
-        }
-        // Who is written to looks when that is done, and does its part while the other reads.
-        self.endpoint.scope(|scope| ready(scope, peer))?;
-        match (test, region, &device) {
-            (Test::Write, Some(region), _) => {
-                here = wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size);
-            }
-            (Test::Write, None, Some(device)) if self.accessed => {
-                here = wrong(device.written(size)?.into_iter(), size);
-            }
-            _ => {}
-        }
-        let mine = here.to_le_bytes();
-        self.endpoint.scope(|scope| {
-            let theirs = scope.receive(peer, ANSWER, &mut there)?;
-            let sent = scope.send(peer, ANSWER, &mine)?;
-            scope.wait(theirs)?;
-            scope.wait(sent).map(drop)
-        })?;
-        Ok(here + u64::from_le_bytes(there))
     }
 
-    /// Moves data so many times, both ways or in windows; how long that took.
-    pub(super) fn time(&mut self, data: Data<'_>, place: Place<'_>, times: usize) -> Result<Duration, Error> {
-        match (self.kind.test, self.remote, self.first) {
-            (Test::PingPong, ..) => self.pingpong(data, place, times),
-            (Test::Bandwidth, _, true) => self.send_windows(data, times),
-            (Test::Bandwidth, _, false) => self.receive_windows(place, times),
+    /// Number of wrong bytes that the other side has written.
+    fn wrong_writes(&self, size: usize) -> Result<u64, Stop> {
+        Ok(match (self.region, &self.device) {
+            (Some(region), _) => {
+                wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size)
+            }
+            (None, Some(device)) => wrong(device.written(size)?.into_iter(), size),
+            (None, None) => 0,
+        })
+    }
+
+    /// Sends a count to the other side, and returns that of the other side.
+    fn exchange_count(&mut self, count: u64) -> Result<u64, Error> {
+        let (peer, own, mut other) = (self.peer, count.to_le_bytes(), [0; 8]);
+        self.endpoint.scope(|scope| {
+            let received = scope.receive(peer, ANSWER, &mut other)?;
+            let sent = scope.send(peer, ANSWER, &own)?;
+            scope.wait(received)?;
+            scope.wait(sent).map(drop)
+        })?;
+        Ok(u64::from_le_bytes(other))
+    }
+
+    /// Performs `times` transfers and returns the elapsed time.
+    pub(super) fn time(
+        &mut self,
+        source: Source<'_>,
+        destination: Destination<'_>,
+        times: usize,
+    ) -> Result<Duration, Error> {
+        match (self.options.test, self.remote, self.first) {
+            (Test::PingPong, ..) => self.pingpong(source, destination, times),
+            (Test::Bandwidth, _, true) => self.send_windows(source, times),
+            (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
-                let (injected, completed) = (self.injects(data.len()), self.kind.completed);
+                let (injected, completed) = (self.injects(source.len()), self.options.completed);
                 self.access_windows(times, |scope, peer, last| {
-                    data.write(scope, peer, remote, injected && (completed || !last))
+                    source.write(scope, peer, remote, injected && (completed || !last))
                 })
             }
             (Test::Read, Some(remote), _) => {
-                self.access_windows(times, |scope, peer, _| place.read(scope, peer, remote).map(Some))
+                self.access_windows(times, |scope, peer, _| destination.read(scope, peer, remote).map(Some))
             }
             (Test::Write | Test::Read, None, _) => self.be_accessed(),
         }
     }
 
-    /// Ends it: all that was sent has arrived.
+    /// Completes all messages of the pair.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.endpoint.farewell(&[self.peer], FAREWELL)
     }
@@ -171,16 +190,21 @@ impl Side<'_> {
         self.inject.is_some_and(|longest| size <= longest)
     }
 
-    /// The clock runs from the first message to the last one's arrival.
-    fn pingpong(&mut self, data: Data<'_>, place: Place<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, first, injected) = (self.peer, self.first, self.injects(data.len()));
-        let plain = self.kind.plain;
-        // One receive waits for the next message, another one is there for that after it.
+    /// Timed from the first message to the arrival of the last.
+    fn pingpong(
+        &mut self,
+        source: Source<'_>,
+        destination: Destination<'_>,
+        times: usize,
+    ) -> Result<Duration, Error> {
+        let (peer, first, injected) = (self.peer, self.first, self.injects(source.len()));
+        let plain = self.options.plain;
+        // One receive for the next message, and one for the message after it.
         let mut receives = VecDeque::with_capacity(2);
         self.endpoint.scope(|scope| {
             let mut left = times;
             while left > 0 && receives.len() < 2 {
-                receives.push_back(place.receive(scope, peer, plain)?);
+                receives.push_back(destination.receive(scope, peer, plain)?);
                 left -= 1;
             }
             ready(scope, peer)?;
@@ -191,9 +215,9 @@ impl Side<'_> {
                     finish(scope, receives.pop_front())?;
                 }
                 finish(scope, sent.take())?;
-                sent = data.send(scope, peer, injected, plain)?;
+                sent = source.send(scope, peer, injected, plain)?;
                 if left > 0 && receives.len() < 2 {
-                    receives.push_back(place.receive(scope, peer, plain)?);
+                    receives.push_back(destination.receive(scope, peer, plain)?);
                     left -= 1;
                 }
                 if first {
@@ -202,16 +226,16 @@ impl Side<'_> {
             }
             finish(scope, sent)?;
             let elapsed = start.elapsed();
-            // What was injected last may still need this side to move it.
+            // The last injected message may need progress on this side.
             ready(scope, peer)?;
             Ok(elapsed)
         })
     }
 
-    /// The clock runs from the first message to the answer to the last window.
-    fn send_windows(&mut self, data: Data<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, injected) = (self.peer, self.injects(data.len()));
-        let Kind { window, plain, .. } = self.kind;
+    /// Timed from the first message to the answer to the last window.
+    fn send_windows(&mut self, source: Source<'_>, times: usize) -> Result<Duration, Error> {
+        let (peer, injected) = (self.peer, self.injects(source.len()));
+        let TestOptions { window, plain, .. } = self.options;
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -221,7 +245,7 @@ impl Side<'_> {
                 let now = left.min(window);
                 left -= now;
                 for _ in 0..now {
-                    operations.extend(data.send(scope, peer, injected, plain)?);
+                    operations.extend(source.send(scope, peer, injected, plain)?);
                 }
                 let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
@@ -231,16 +255,16 @@ impl Side<'_> {
         })
     }
 
-    fn receive_windows(&mut self, place: Place<'_>, times: usize) -> Result<Duration, Error> {
+    fn receive_windows(&mut self, destination: Destination<'_>, times: usize) -> Result<Duration, Error> {
         let peer = self.peer;
-        let Kind { window, plain, .. } = self.kind;
-        // There is room for others beside them.
+        let TestOptions { window, plain, .. } = self.options;
+        // Leaves space for other receives.
         let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
         let mut operations = VecDeque::with_capacity(ahead);
         self.endpoint.scope(|scope| {
             let start = Instant::now();
             for _ in 0..ahead {
-                operations.push_back(place.receive(scope, peer, plain)?);
+                operations.push_back(destination.receive(scope, peer, plain)?);
             }
             ready(scope, peer)?;
             let mut posted = ahead;
@@ -253,7 +277,7 @@ impl Side<'_> {
                 }
                 // Receives of the next window are posted while this one's messages arrive.
                 if posted < times {
-                    operations.push_back(place.receive(scope, peer, plain)?);
+                    operations.push_back(destination.receive(scope, peer, plain)?);
                     posted += 1;
                 }
             }
@@ -262,18 +286,18 @@ impl Side<'_> {
         })
     }
 
-    /// The clock runs from the first access to the last one's completion. Of writing it runs until the other side has
-    /// answered, as what was written may only then have arrived, if that is not asked for otherwise.
+    /// Timed from the first access to the completion of the last. Writes are timed to the answer of the other side, since their
+    /// data may arrive after their completion, except with `--until completed`.
     ///
-    /// A window of writes is waited for before the next one. Of reads only a quarter is: when ranks read from each other over
-    /// TCP, short ones were measured to be faster so.
+    /// A window of writes is completed before the next one starts. Of reads only a quarter is: short reads in both directions
+    /// over TCP were measured to be faster this way.
     fn access_windows<'env>(
         &'env mut self,
         times: usize,
         access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
         let peer = self.peer;
-        let Kind { test, window, completed, .. } = self.kind;
+        let TestOptions { test, window, completed, .. } = self.options;
         let arrival = test == Test::Write && !completed;
         let at_once = if test == Test::Read { window.div_ceil(4) } else { window };
         let mut operations = VecDeque::with_capacity(window);

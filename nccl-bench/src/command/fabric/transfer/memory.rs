@@ -1,4 +1,4 @@
-//! Where data is: in the host's memory, or in that of a GPU.
+//! Source and destination of a transfer, in host or GPU memory.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -9,37 +9,37 @@ use collectives::fabric::rdm::{DeviceMemory, Endpoint, Operation, Peer, RemoteRe
 use collectives::nccl;
 use cudarc::driver::{CudaContext, result, sys};
 
-use super::Test;
+use super::options::Test;
 use engine::supervision::Stop;
 
-/// Tag of the messages that are measured.
+/// Tag of the measured messages.
 const DATA: u64 = 1;
 
-/// What is sent, or written.
+/// Data to send or write.
 #[derive(Clone, Copy)]
-pub(super) enum Data<'a> {
+pub(super) enum Source<'a> {
     Host(&'a [u8]),
-    Device(Part),
+    Device(DeviceRange),
 }
 
-/// Where it arrives.
+/// Memory to receive or read into.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum Destination<'a> {
     Host(&'a [AtomicU8]),
-    Device(Part),
+    Device(DeviceRange),
 }
 
-/// A part of a GPU's memory.
+/// A range of a GPU's memory.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct DeviceRange {
     memory: DeviceMemory,
     start: usize,
     len: usize,
-    /// Where in the other rank's memory is what this side reads or writes.
+    /// Offset of the accessed part in the other rank's memory.
     target: u64,
 }
 
-impl<'env> Data<'env> {
+impl<'env> Source<'env> {
     pub(super) fn len(self) -> usize {
         match self {
             Self::Host(data) => data.len(),
@@ -47,7 +47,7 @@ impl<'env> Data<'env> {
         }
     }
 
-    /// Sends it. What is injected is complete.
+    /// Sends the data. An injected message is complete on return: `None`.
     pub(super) fn send(
         self,
         scope: &mut Scope<'env>,
@@ -61,13 +61,13 @@ impl<'env> Data<'env> {
             (Self::Host(data), false, false) => scope.send(peer, DATA, data).map(Some),
             (Self::Host(data), false, true) => scope.send_untagged(peer, data).map(Some),
             (Self::Device(part), ..) => {
-                let Part { memory, start, len, .. } = part;
+                let DeviceRange { memory, start, len, .. } = part;
                 scope.send_device(peer, (!plain).then_some(DATA), &memory, start..start + len).map(Some)
             }
         }
     }
 
-    /// Writes it into the other rank's memory. What is injected is complete.
+    /// Writes the data into the other rank's memory. An injected write is complete on return: `None`.
     pub(super) fn write(
         self,
         scope: &mut Scope<'env>,
@@ -78,23 +78,23 @@ impl<'env> Data<'env> {
         match (self, injected) {
             (Self::Host(data), true) => scope.inject_write(peer, data, remote, 0).map(|()| None),
             (Self::Host(data), false) => scope.write(peer, data, remote, 0).map(Some),
-            (Self::Device(Part { memory, start, len, target }), _) => {
+            (Self::Device(DeviceRange { memory, start, len, target }), _) => {
                 scope.write_device(peer, &memory, start..start + len, remote, target).map(Some)
             }
         }
     }
 
-    /// Its first byte, if it has one.
+    /// The first byte; empty data stays empty.
     pub(super) fn first(self) -> Self {
         match self {
             Self::Host(data) => Self::Host(&data[..data.len().min(1)]),
-            Self::Device(part) => Self::Device(Part { len: part.len.min(1), ..part }),
+            Self::Device(part) => Self::Device(DeviceRange { len: part.len.min(1), ..part }),
         }
     }
 }
 
-impl<'env> Place<'env> {
-    /// Starts to receive a message.
+impl<'env> Destination<'env> {
+    /// Posts a receive.
     pub(super) fn receive(
         self,
         scope: &mut Scope<'env>,
@@ -104,7 +104,7 @@ impl<'env> Place<'env> {
         match (self, plain) {
             (Self::Host(place), true) => scope.receive_untagged(place),
             (Self::Host(place), false) => scope.receive_shared(peer, DATA, place),
-            (Self::Device(Part { memory, start, len, .. }), _) => {
+            (Self::Device(DeviceRange { memory, start, len, .. }), _) => {
                 scope.receive_device(peer, (!plain).then_some(DATA), &memory, start..start + len)
             }
         }
@@ -119,14 +119,14 @@ impl<'env> Place<'env> {
     ) -> Result<Operation, Error> {
         match self {
             Self::Host(place) => scope.read_shared(peer, place, remote, 0),
-            Self::Device(Part { memory, start, len, target }) => {
+            Self::Device(DeviceRange { memory, start, len, target }) => {
                 scope.read_device(peer, &memory, start..start + len, remote, target)
             }
         }
     }
 }
 
-/// Three parts of a GPU's memory, one after the other: what is sent, where it arrives, what the other rank accesses.
+/// Three consecutive parts of a GPU's memory: source, destination, and the target of the other rank's accesses.
 pub(super) struct Gpu {
     context: Arc<CudaContext>,
     ordinal: usize,
@@ -136,12 +136,15 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// How many GPUs this process can use; why there are none is an error.
+    /// Number of GPUs that this process can use.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] without a GPU.
     pub(super) fn count() -> Result<usize, Stop> {
         nccl::device_count().map_err(|error| Stop::Refused(format!("--memory cuda: {error}")))
     }
 
-    /// Memory of this GPU for three parts of so many bytes.
+    /// Allocates three parts of at least `len` bytes.
     pub(super) fn new(ordinal: usize, len: usize) -> Result<Self, Stop> {
         let stride = len.max(1).next_multiple_of(4096);
         let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
@@ -155,20 +158,20 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The parts are registered with the endpoint, of which they are to be used.
+    /// Registers the memory with an endpoint.
     ///
     /// # Safety
     /// The endpoint must be dropped before this is.
     pub(super) unsafe fn register(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
-        // SAFETY: the memory is there until this is dropped, which the caller vouches for to be later.
+        // SAFETY: the memory is freed when `self` is dropped, which the caller guarantees to be after the endpoint.
         unsafe { endpoint.register_cuda(self.ordinal as i32, self.start, 3 * self.stride) }
     }
 
     fn write(&self, part: usize, bytes: &[u8]) -> Result<(), Stop> {
         self.context.bind_to_thread()?;
-        // SAFETY: the context is current; parts are `stride` long, at least as long as what is measured.
+        // SAFETY: the context is current; parts have `stride` bytes, at least those of the largest size.
         unsafe { result::memcpy_htod_sync(self.at(part), bytes)? };
-        // What came from pageable memory may still be on its way.
+        // A copy from pageable memory may return before it is complete.
         Ok(self.context.synchronize()?)
     }
 
@@ -196,7 +199,7 @@ impl Drop for Gpu {
     }
 }
 
-/// A GPU's memory as one endpoint uses it.
+/// A GPU's memory, registered with one endpoint.
 #[derive(Clone)]
 pub(super) struct Device {
     pub(super) gpu: Arc<Gpu>,
@@ -204,41 +207,41 @@ pub(super) struct Device {
 }
 
 impl Device {
-    const DATA: usize = 0;
-    const PLACE: usize = 1;
+    const SOURCE: usize = 0;
+    const DESTINATION: usize = 1;
     const TARGET: usize = 2;
 
-    /// What is sent, and where it arrives.
-    pub(super) fn parts(&self, len: usize) -> (Data<'static>, Place<'static>) {
+    /// Source and destination.
+    pub(super) fn parts(&self, len: usize) -> (Source<'static>, Destination<'static>) {
         let stride = self.gpu.stride;
-        let part = |part: usize| Part {
+        let part = |part: usize| DeviceRange {
             memory: self.memory,
             start: part * stride,
             len,
             target: (Self::TARGET * stride) as u64,
         };
-        (Data::Device(part(Self::DATA)), Place::Device(part(Self::PLACE)))
+        (Source::Device(part(Self::SOURCE)), Destination::Device(part(Self::DESTINATION)))
     }
 
-    /// For the calling thread, on which libfabric copies where it does.
+    /// Makes the GPU's context current in the calling thread, in which libfabric may copy.
     pub(super) fn bind(&self) -> Result<(), Stop> {
         Ok(self.gpu.context.bind_to_thread()?)
     }
 
-    /// Puts what is verified where it is sent from or read, and something else where it is to arrive.
+    /// Writes `data` to the part that is sent or read, and zeros to the parts that it will arrive in.
     pub(super) fn prepare(&self, test: Test, data: &[u8]) -> Result<(), Stop> {
         let other = vec![0; data.len()];
-        self.gpu.write(Self::DATA, data)?;
-        self.gpu.write(Self::PLACE, &other)?;
+        self.gpu.write(Self::SOURCE, data)?;
+        self.gpu.write(Self::DESTINATION, &other)?;
         self.gpu.write(Self::TARGET, if test == Test::Read { data } else { &other })
     }
 
-    /// What has arrived.
+    /// Reads the destination.
     pub(super) fn received(&self, len: usize) -> Result<Vec<u8>, Stop> {
-        self.gpu.read(Self::PLACE, len)
+        self.gpu.read(Self::DESTINATION, len)
     }
 
-    /// What the other rank has written.
+    /// Reads the target of the other rank's writes.
     pub(super) fn written(&self, len: usize) -> Result<Vec<u8>, Stop> {
         self.gpu.read(Self::TARGET, len)
     }

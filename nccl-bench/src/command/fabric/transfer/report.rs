@@ -1,4 +1,4 @@
-//! What was measured between two ranks: a table, or JSON.
+//! The results between two ranks, as a table or JSON.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The version of the JSON's format.
 pub(super) const SCHEMA_VERSION: u32 = 1;
 
-/// All that was measured.
+/// All results, as in the JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Document {
+pub(super) struct TransferDocument {
     pub(super) schema_version: u32,
     pub(super) program: String,
     pub(super) command: Vec<String>,
@@ -31,8 +31,8 @@ pub(super) struct Document {
     pub(super) pairs: Vec<Pair>,
 }
 
-impl Document {
-    /// What is measured, in a line: `bw over net, window 64, injected up to 128 bytes`.
+impl TransferDocument {
+    /// The test in one line: `bw over net, window 64, injected up to 128 bytes`.
     pub(super) fn summary(&self) -> String {
         let several = self.endpoints > 1;
         let parts = [
@@ -58,19 +58,19 @@ impl Document {
     }
 }
 
-/// Two ranks.
+/// The results of two ranks.
 #[derive(Debug, Serialize)]
 pub(super) struct Pair {
     pub(super) ranks: [usize; 2],
     pub(super) hosts: [String; 2],
     pub(super) addresses: [String; 2],
     pub(super) domains: [Vec<String>; 2],
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SizeResult>,
 }
 
-/// One size. Times are microseconds of one transfer: half of a round trip, or a window's by its messages.
+/// The result of one size. Times are microseconds per transfer: half of a round trip, or a round divided by its transfers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct SizeResult {
     pub(super) bytes: u64,
     /// Transfers of each round.
     pub(super) transfers: usize,
@@ -78,12 +78,12 @@ pub(super) struct Row {
     pub(super) min_us: f64,
     pub(super) median_us: f64,
     pub(super) max_us: f64,
-    /// Bytes that were wrong when the size was verified; absent when it was not.
+    /// Number of wrong bytes; `None` when the size was not verified.
     pub(super) wrong: Option<u64>,
 }
 
-impl Row {
-    /// `times` has seconds of each round, at least one.
+impl SizeResult {
+    /// Makes a result from the elapsed seconds of each round, at least one.
     pub(super) fn new(bytes: u64, transfers: usize, times: &[f64], wrong: Option<u64>) -> Self {
         let mut us: Vec<f64> = times.iter().map(|seconds| seconds * 1e6 / transfers as f64).collect();
         us.sort_by(f64::total_cmp);
@@ -93,7 +93,7 @@ impl Row {
         Self { bytes, transfers, rounds: us.len(), min_us, median_us: median, max_us, wrong }
     }
 
-    /// In GB/s of the median, of all endpoints together.
+    /// Bandwidth of all endpoints together in GB/s, from the median time.
     fn bandwidth(&self, endpoints: usize) -> f64 {
         (self.bytes * endpoints as u64) as f64 / (self.median_us * 1e3)
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_median_of_its_rounds() {
-        let row = Row::new(1000, 10, &[40e-6, 10e-6, 20e-6], Some(0));
+        let row = SizeResult::new(1000, 10, &[40e-6, 10e-6, 20e-6], Some(0));
         assert_eq!((row.min_us, row.median_us, row.max_us, row.rounds), (1.0, 2.0, 4.0, 3));
         assert_eq!(
             row.line(1).split_whitespace().collect::<Vec<_>>(),
@@ -145,7 +145,7 @@ mod tests {
             of_three.split_whitespace().collect::<Vec<_>>()[1..6],
             ["90", "2.00", "1.00", "4.00", "1.500"]
         );
-        assert_eq!(Row::new(8, 1, &[2e-6, 4e-6], None).median_us, 3.0);
-        assert!(Row::new(8, 1, &[2e-6], None).line(1).trim_end().ends_with(" -"));
+        assert_eq!(SizeResult::new(8, 1, &[2e-6, 4e-6], None).median_us, 3.0);
+        assert!(SizeResult::new(8, 1, &[2e-6], None).line(1).trim_end().ends_with(" -"));
     }
 }

@@ -1,4 +1,4 @@
-//! Several endpoints at once, each in a thread of its own.
+//! Measurement with several endpoints in parallel, each in its own thread.
 
 use std::sync::Barrier;
 use std::thread;
@@ -6,64 +6,73 @@ use std::time::Duration;
 
 use collectives::fabric::rdm;
 
+use super::Arguments;
 use super::measure::Side;
-use super::memory::{Data, Device, Place};
-use super::report::Row;
-use super::{Arguments, BYTES, Kind, LEAST_TRANSFERS, MOST_TRANSFERS, Test};
+use super::memory::{Destination, Device, Source};
+use super::options::{Test, TestOptions};
+use super::report::SizeResult;
 use engine::supervision::Stop;
 
-/// Bytes of a large page.
-const LARGE_PAGE: usize = 2 << 20;
+/// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round fills a
+/// window, with up to as many bytes.
+const BYTES: u64 = 256 << 20;
+const MIN_TRANSFERS: u64 = 2;
+const MAX_TRANSFERS: u64 = 1000;
 
-/// What one endpoint sends and receives in the host's memory.
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Host memory of one endpoint: source and destination.
 pub(super) struct Buffers {
-    data: Vec<u8>,
-    place: Vec<u8>,
+    source: Vec<u8>,
+    destination: Vec<u8>,
     len: usize,
 }
 
 impl Buffers {
-    /// Room for so many bytes.
+    /// Allocates buffers of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
-        let [data, place] = [1, 0].map(|byte| vec![byte; len + LARGE_PAGE]);
-        Self { data, place, len }
+        let [source, destination] = [1, 0].map(|byte| vec![byte; len + HUGE_PAGE]);
+        Self { source, destination, len }
     }
 
-    /// What is sent, and where it arrives.
-    fn parts(&mut self, size: usize) -> (Data<'_>, Place<'_>) {
-        let Self { data, place, len } = self;
-        let place = rdm::shared(&mut at_page(place, *len)[..size]);
-        (Data::Host(&at_page(data, *len)[..size]), Place::Host(place))
+    /// Source and destination of `size` bytes.
+    fn parts(&mut self, size: usize) -> (Source<'_>, Destination<'_>) {
+        let Self { source, destination, len } = self;
+        let destination = rdm::shared(&mut at_page(destination, *len)[..size]);
+        (Source::Host(&at_page(source, *len)[..size]), Destination::Host(destination))
     }
 }
 
-/// The part of the memory that begins with a page, if possible one of those that transparent huge pages make.
+/// The part of `memory` that starts at a huge page, if there is one.
 fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
-    let start = memory.as_ptr().align_offset(LARGE_PAGE).min(memory.len() - len);
+    let start = memory.as_ptr().align_offset(HUGE_PAGE).min(memory.len() - len);
     &mut memory[start..start + len]
 }
 
-/// What one endpoint has measured.
+/// Result of one endpoint.
 struct Measured {
     wrong: Option<u64>,
-    /// Of each round.
+    /// Elapsed time of each round.
     times: Vec<Duration>,
 }
 
-/// How many transfers a round has that nobody has asked for.
+/// Default number of transfers in a round.
 fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
     let in_a_round = BYTES / bytes.max(1);
-    (in_a_round / rounds).max(in_a_round.min(window)).clamp(LEAST_TRANSFERS, MOST_TRANSFERS)
+    (in_a_round / rounds).max(in_a_round.min(window)).clamp(MIN_TRANSFERS, MAX_TRANSFERS)
 }
 
-/// One size between two ranks, on both of them, over all their endpoints; nothing on others, which have no sides.
+/// Measures one size between two ranks over all their endpoints; `None` on ranks outside the pair, which have no sides.
 pub(super) fn measure(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],
     arguments: &Arguments,
     bytes: u64,
-) -> Result<Option<Row>, Stop> {
-    let Some(Kind { test, window, .. }) = sides.first().map(|side| side.kind) else { return Ok(None) };
+) -> Result<Option<SizeResult>, Stop> {
+    let Some(TestOptions { test, window, .. }) = sides.first().map(|side| side.options) else {
+        return Ok(None);
+    };
     let size = usize::try_from(bytes)?;
     let transfers = arguments.transfers.unwrap_or_else(|| transfers(bytes, arguments.rounds, window as u64));
     let transfers = usize::try_from(transfers)?;
@@ -73,7 +82,7 @@ pub(super) fn measure(
 
     let barrier = Barrier::new(sides.len());
     let one = |side: &mut Side<'_>, buffers: &mut Buffers| -> Result<Measured, Stop> {
-        let (data, place) = match &side.device {
+        let (source, destination) = match &side.device {
             Some(device) => device.parts(size),
             None => buffers.parts(size),
         };
@@ -81,10 +90,12 @@ pub(super) fn measure(
         let wrong = bound.and_then(|()| check.then(|| side.verify(size)).transpose());
         let mut measured = wrong.map(|wrong| Measured { wrong, times: Vec::new() });
         for _ in 0..rounds {
-            // Who has failed comes here, too, so that nobody waits for it.
+            // A failed thread takes part, too, so that no other waits for it.
             barrier.wait();
             let timed = match &mut measured {
-                Ok(measured) => side.time(data, place, transfers).map(|time| measured.times.push(time)),
+                Ok(measured) => {
+                    side.time(source, destination, transfers).map(|time| measured.times.push(time))
+                }
                 Err(_) => continue,
             };
             if let Err(error) = timed {
@@ -111,7 +122,7 @@ pub(super) fn measure(
     let wrong = check.then(|| all.iter().filter_map(|one| one.wrong).sum());
     // There and back are two transfers.
     let both_ways = if test == Test::PingPong { 2 } else { 1 };
-    Ok(Some(Row::new(bytes, transfers * both_ways, &times, wrong)))
+    Ok(Some(SizeResult::new(bytes, transfers * both_ways, &times, wrong)))
 }
 
 #[cfg(test)]

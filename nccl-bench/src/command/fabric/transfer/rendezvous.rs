@@ -1,25 +1,27 @@
-//! How the ranks come together, and that they have been asked for the same.
+//! The ranks' rendezvous over TCP, and the comparison of their options.
 
 use std::time::Duration;
 
 use collectives::world::{self, Launcher, OnFailure, RendezvousConfig, Started};
 use serde::{Deserialize, Serialize};
 
-use super::waiting::Waiting;
-use super::{Arguments, Kind, Memory, Test};
-use crate::mpi_exec::{self, Meeting};
+use super::options::{Test, TestOptions};
+use super::wait_notice::WaitNotice;
+use super::{Arguments, Memory, exchange};
+use crate::mpi_exec::{self, JoinRequest};
+use engine::agreement::ANOTHER_COMMAND;
 use engine::supervision::Stop;
 
-/// Where this rank meets the others: `join` does so through MPI, where its launcher leaves no other way.
-pub(super) fn meet(
+/// Joins the world over TCP, or calls `join_mpi`, where the launcher tells no address.
+pub(super) fn join(
     arguments: &Arguments,
-    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+    join_mpi: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<world::Handle, Stop> {
     let timeout = Duration::from_secs(arguments.timeout);
     let mut options = world::Options::default();
     options.kind = world::Kind::Tcp;
     options.timeout = timeout;
-    // So that all end as the first does, with its code.
+    // All ranks end with the exit code of the first that fails.
     options.on_failure = OnFailure::Exit;
     let mut options = options.or_environment().map_err(mpi_exec::stop)?;
     let launcher = Started::detect().launcher;
@@ -39,8 +41,8 @@ pub(super) fn meet(
         || arguments.connect.is_some()
         || ["NCCL_BENCH_ADDR", "MASTER_ADDR"].iter().any(|name| std::env::var_os(name).is_some());
     if place.is_err() && !named && matches!(launcher, Launcher::OpenMpi | Launcher::Mpich) {
-        // Of ranks on several hosts, these launchers tell no address.
-        return join(&Meeting {
+        // These launchers tell ranks on several hosts no address.
+        return join_mpi(&JoinRequest {
             world: world::Kind::Auto,
             for_mpi: None,
             timeout: Some(timeout),
@@ -58,38 +60,38 @@ pub(super) fn meet(
     let other = other.map(|(how, address, option)| {
         format!("waiting {how} {address}; start the other side with the same options, but {option}")
     });
-    let waiting = other.map(|text| Waiting::tell(text, options.timeout));
-    options.on_wait = waiting.is_some().then_some(Waiting::because);
+    let waiting = other.map(|text| WaitNotice::start(text, options.timeout));
+    options.on_wait = waiting.is_some().then_some(WaitNotice::set_reason);
     let world = place.and_then(|place| world::tcp(place, &options));
     drop(waiting);
     world.map_err(mpi_exec::stop)
 }
 
-/// What a rank tells the others before anything is opened.
+/// A rank's host and options, exchanged before anything is opened.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Rank {
+pub(super) struct RankInfo {
     pub(super) host: String,
-    /// Which host, for whoever asks if two are one.
+    /// Identity of the host.
     pub(super) host_id: String,
     settings: Vec<(String, String)>,
 }
 
-impl Rank {
-    pub(super) fn new(kind: Kind, arguments: &Arguments, count: usize) -> Self {
+impl RankInfo {
+    pub(super) fn new(options: TestOptions, arguments: &Arguments, count: usize) -> Self {
         let world::Host { name, id } = world::host();
-        Self { host: name, host_id: id, settings: settings(kind, arguments, count) }
+        Self { host: name, host_id: id, settings: settings(options, arguments, count) }
     }
 }
 
-/// What all ranks have to be told alike, or they would do different things.
-fn settings(kind: Kind, arguments: &Arguments, count: usize) -> Vec<(String, String)> {
+/// The options that must be equal on all ranks, by name.
+fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(String, String)> {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let memory = if arguments.memory == Memory::Host { "host" } else { "cuda" };
-    let messages = if kind.plain { "plain" } else { "tagged" };
-    let until = if kind.completed { "completed" } else { "arrived" };
+    let messages = if options.plain { "plain" } else { "tagged" };
+    let until = if options.completed { "completed" } else { "arrived" };
     let transfers = arguments.transfers.map_or_else(|| "by size".to_owned(), |count| count.to_string());
     let mut settings = vec![
-        ("measurement", kind.test.name().to_owned()),
+        ("measurement", options.test.name().to_owned()),
         ("--provider", arguments.provider.clone()),
         ("--minbytes", arguments.min_bytes.0.to_string()),
         ("--maxbytes", arguments.max_bytes.0.to_string()),
@@ -102,11 +104,11 @@ fn settings(kind: Kind, arguments: &Arguments, count: usize) -> Vec<(String, Str
         ("--endpoints", count.to_string()),
         ("--all-pairs", yes(arguments.all_pairs)),
     ];
-    if kind.test != Test::PingPong {
-        settings.push(("--window", kind.window.to_string()));
+    if options.test != Test::PingPong {
+        settings.push(("--window", options.window.to_string()));
     }
-    if kind.test.is_remote() {
-        settings.push(("--both-ways", yes(kind.both_ways)));
+    if options.test.is_remote() {
+        settings.push(("--both-ways", yes(options.both_ways)));
         settings.push(("--until", until.to_owned()));
     } else {
         settings.push(("--messages", messages.to_owned()));
@@ -114,8 +116,22 @@ fn settings(kind: Kind, arguments: &Arguments, count: usize) -> Vec<(String, Str
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The first thing that ranks were not told alike.
-pub(super) fn difference(ranks: &[Rank]) -> Option<String> {
+/// Exchanges the ranks' hosts and options, by rank. Collective.
+///
+/// # Errors
+/// [`Stop::Refused`] where options differ, or another rank runs another command.
+pub(super) fn agree(world: &world::Handle, own: &RankInfo) -> Result<Vec<RankInfo>, Stop> {
+    let ranks: Vec<RankInfo> = exchange::gathered(world, own).map_err(|stop| match stop {
+        Stop::Failed(error) if error.is::<serde_json::Error>() => {
+            Stop::Refused(format!("the other rank {ANOTHER_COMMAND}"))
+        }
+        other => other,
+    })?;
+    difference(&ranks).map_or(Ok(ranks), |difference| Err(Stop::Refused(difference)))
+}
+
+/// The first option in which ranks differ, with both values.
+fn difference(ranks: &[RankInfo]) -> Option<String> {
     let first = ranks.first()?;
     ranks.iter().enumerate().find_map(|(rank, other)| {
         let value = |settings: &[(String, String)], name: &str| {
@@ -140,19 +156,19 @@ pub(super) fn difference(ranks: &[Rank]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn rank(settings: &[(&str, &str)]) -> Rank {
+    fn rank(settings: &[(&str, &str)]) -> RankInfo {
         let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Rank { host: "node".to_owned(), host_id: String::new(), settings }
+        RankInfo { host: "node".to_owned(), host_id: String::new(), settings }
     }
 
     #[test]
-    fn what_differs_is_told_with_both_values() {
+    fn a_difference_is_reported_with_both_values() {
         let two = [("measurement", "bw"), ("--window", "64")];
         assert_eq!(difference(&[rank(&two), rank(&two)]), None);
         let other = [("measurement", "bw"), ("--window", "32")];
         let text = difference(&[rank(&two), rank(&two), rank(&other)]).unwrap_or_default();
         assert!(text.contains("--window is 64 on rank 0 and 32 on rank 2 (on node)"), "{text}");
-        // As from a rank of another version.
+        // From a rank of another version.
         for [one, other] in [[&two[..], &two[..1]], [&two[..1], &two[..]]] {
             let text = difference(&[rank(one), rank(other)]).unwrap_or_default();
             assert!(text.contains("--window is ") && text.contains("none"), "{text}");

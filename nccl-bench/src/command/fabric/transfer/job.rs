@@ -1,0 +1,215 @@
+//! The measurement of all pairs of ranks, as one rank takes part in it.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use collectives::fabric::Library;
+use collectives::fabric::rdm::{Endpoint, Region, RemoteRegion};
+use collectives::world;
+use serde::{Deserialize, Serialize};
+
+use super::endpoints::{self, Endpoints};
+use super::measure::Side;
+use super::memory::{Device, Gpu};
+use super::options::{Test, TestOptions};
+use super::parallel::{self, Buffers};
+use super::rendezvous::RankInfo;
+use super::report::{self, Pair, SCHEMA_VERSION, SizeResult, TransferDocument};
+use super::{Arguments, Completion, Inject, Memory, exchange};
+use engine::request::{Step, Sweep};
+use engine::supervision::{Interrupt, Stop};
+use record::provenance;
+
+/// A rank's endpoints and memory. The endpoints are dropped before the memory that is registered with them.
+pub(super) struct Job<'a> {
+    options: TestOptions,
+    arguments: &'a Arguments,
+    /// Longest injected message in bytes; `None` where nothing is injected.
+    inject: Option<usize>,
+    world: &'a world::Handle,
+    ranks: &'a [RankInfo],
+    interrupt: &'a Interrupt,
+    endpoints: Endpoints,
+    /// GPU memory by endpoint; empty where data is in host memory.
+    devices: Vec<Device>,
+    buffers: Vec<Buffers>,
+    /// Host memory that the other rank accesses, by endpoint; allocated for the first pair that needs it.
+    regions: Vec<Region>,
+}
+
+/// A rank's message to all others after each size.
+#[derive(Serialize, Deserialize)]
+struct SizeReport {
+    /// The result, from the first rank of the pair.
+    row: Option<SizeResult>,
+    /// True when a signal asks the rank to stop.
+    stops: bool,
+}
+
+impl<'a> Job<'a> {
+    /// Opens endpoints and memory on all ranks. Collective.
+    pub(super) fn open(
+        options: TestOptions,
+        arguments: &'a Arguments,
+        count: usize,
+        world: &'a world::Handle,
+        ranks: &'a [RankInfo],
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Stop> {
+        let size = usize::try_from(arguments.max_bytes.0)?;
+        // Dropped after the endpoints that it is registered with.
+        let gpus;
+        let mut endpoints = Endpoints::open(options, arguments, count, world, ranks)?;
+        gpus = exchange::on_all_ranks(gpu_memory(arguments, world, count, size), world)?;
+        let devices = exchange::on_all_ranks(registered(&gpus, &mut endpoints.all), world)?;
+        let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
+        let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
+        let on_host = if arguments.memory == Memory::Host { size } else { 0 };
+        Ok(Self {
+            options,
+            arguments,
+            inject: longest_inject.filter(|_| injecting),
+            world,
+            ranks,
+            interrupt,
+            endpoints,
+            devices,
+            buffers: (0..count).map(|_| Buffers::new(on_host)).collect(),
+            regions: Vec::new(),
+        })
+    }
+
+    /// The report of this job, without pairs.
+    pub(super) fn document(&self, library: &Library) -> TransferDocument {
+        let test = self.options.test;
+        let on_host = self.arguments.memory == Memory::Host;
+        TransferDocument {
+            schema_version: SCHEMA_VERSION,
+            program: format!("nccl-bench {}", crate::build::VERSION),
+            command: std::env::args().collect(),
+            started_at: provenance::now_utc(),
+            test: test.name(),
+            library: format!("libfabric {} from {}", library.version(), library.path().display()),
+            provider: self.endpoints.provider().to_owned(),
+            messages: (!test.is_remote()).then_some(if self.options.plain { "plain" } else { "tagged" }),
+            window: (test != Test::PingPong).then_some(self.options.window),
+            both_ways: test == Test::PingPong || self.options.both_ways,
+            pause_ns: self.options.pause.as_nanos() as u64,
+            until: test.is_remote().then_some(if self.options.completed { "completed" } else { "arrived" }),
+            inject: self.inject.filter(|_| test != Test::Read),
+            memory: if on_host { "host" } else { "cuda" },
+            direct: (!on_host).then(|| self.endpoints.all.iter().all(Endpoint::is_direct)),
+            completion: if self.arguments.completion == Completion::Block { "block" } else { "poll" },
+            endpoints: self.endpoints.all.len(),
+            shared_domain: self.arguments.shared_domain,
+            pairs: Vec::new(),
+        }
+    }
+
+    /// Measures all sizes between two ranks, or those until a signal; true when a signal ended it. Collective.
+    pub(super) fn pair(
+        &mut self,
+        [one, other]: [usize; 2],
+        table: &mut dyn Write,
+    ) -> Result<(Pair, bool), Stop> {
+        let Self { arguments, world, ranks, ref endpoints, .. } = *self;
+        let count = endpoints.all.len();
+        let mut pair = Pair {
+            ranks: [one, other],
+            hosts: [one, other].map(|rank| ranks[rank].host.clone()),
+            addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
+            domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
+            rows: Vec::new(),
+        };
+        table.write_all(report::head(&pair).as_bytes())?;
+        let rank = world.rank();
+        let interrupt = self.interrupt;
+        let (mut sides, buffers) = self.sides([one, other])?;
+        let sweep = Sweep {
+            min: arguments.min_bytes.0,
+            max: arguments.max_bytes.0,
+            step: Step::Factor(arguments.factor),
+        };
+        let mut stopped = false;
+        for bytes in sweep.sizes() {
+            let row = parallel::measure(&mut sides, buffers, arguments, bytes)?;
+            let own = SizeReport { row: row.filter(|_| rank == one), stops: interrupt.requested().is_some() };
+            let mut all: Vec<SizeReport> = exchange::gathered(world, &own)?;
+            stopped = all.iter().any(|report| report.stops);
+            if let Some(row) = all.swap_remove(one).row {
+                table.write_all(row.line(count).as_bytes())?;
+                table.flush()?;
+                pair.rows.push(row);
+            }
+            if stopped {
+                break;
+            }
+        }
+        sides.iter_mut().try_for_each(Side::end)?;
+        Ok((pair, stopped))
+    }
+
+    /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair. Collective.
+    fn sides(&mut self, [one, other]: [usize; 2]) -> Result<(Vec<Side<'_>>, &mut [Buffers]), Stop> {
+        let Self { options, arguments, inject, world, endpoints, devices, buffers, regions, .. } = self;
+        let TestOptions { test, both_ways, .. } = *options;
+        let rank = world.rank();
+        let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
+        if accessed && devices.is_empty() && regions.is_empty() {
+            let size = usize::try_from(arguments.max_bytes.0)?;
+            let all = endpoints.all.iter_mut().map(|endpoint| endpoint.region(size));
+            *regions = all.collect::<Result<_, _>>()?;
+        }
+        let on_host = regions.iter().filter(|_| accessed);
+        let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
+        let own = on_host.map(Region::remote).chain(on_device);
+        let own: Vec<u8> = own.flat_map(RemoteRegion::to_bytes).collect();
+        let all = world.all_gather(&own)?;
+        if rank != one && rank != other {
+            return Ok((Vec::new(), buffers));
+        }
+        let peer = if rank == one { other } else { one };
+        let (remote, _) = all[peer].as_chunks::<{ RemoteRegion::BYTES }>();
+        let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]);
+        let sides = pairs.enumerate().map(|(index, (endpoint, address))| {
+            Ok(Side {
+                peer: endpoint.insert(address)?,
+                endpoint,
+                first: rank == one,
+                options: *options,
+                inject: *inject,
+                remote: remote.get(index).copied().map(RemoteRegion::from_bytes),
+                accessed,
+                region: regions.get(index).filter(|_| accessed),
+                device: devices.get(index).cloned(),
+            })
+        });
+        Ok((sides.collect::<Result<_, Stop>>()?, buffers))
+    }
+}
+
+/// Allocates GPU memory for each endpoint; none where data is in host memory.
+fn gpu_memory(
+    arguments: &Arguments,
+    world: &world::Handle,
+    count: usize,
+    size: usize,
+) -> Result<Vec<Arc<Gpu>>, Stop> {
+    let Memory::Cuda(number) = arguments.memory else { return Ok(Vec::new()) };
+    let gpus = Gpu::count()?;
+    let number = number.unwrap_or_else(|| world.local_rank());
+    if number >= gpus {
+        return Err(Stop::Refused(format!("--memory cuda: there is no GPU {number}, but {gpus} from 0 on")));
+    }
+    (0..count).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
+}
+
+/// Registers the memory with the endpoints.
+fn registered(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<Device>, Stop> {
+    let registered = gpus.iter().zip(endpoints).map(|(gpu, endpoint)| {
+        // SAFETY: `Job` and `Job::open` drop the endpoints before the memory.
+        let memory = unsafe { gpu.register(endpoint) }.map_err(endpoints::stop)?;
+        Ok(Device { gpu: Arc::clone(gpu), memory })
+    });
+    registered.collect()
+}

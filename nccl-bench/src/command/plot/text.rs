@@ -1,0 +1,185 @@
+//! Texts of a plot: numbers with units, facts of a run, and the width of a text.
+
+use record::{Outcome, Placement, Run};
+
+/// Font size of a chart's text, in the pixels of its SVG.
+pub(super) const FONT_SIZE: f64 = 13.0;
+
+/// The name of a placement.
+pub(super) fn placement_name(placement: Placement) -> &'static str {
+    match placement {
+        Placement::OutOfPlace => "out-of-place",
+        Placement::InPlace => "in-place",
+    }
+}
+
+/// The state of an incomplete run, in short and as a predicate; `None` for a complete one.
+pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
+    match outcome {
+        Outcome::Complete => None,
+        Outcome::Running => {
+            Some(("not finished", "had not ended when its file was written, or was killed".to_owned()))
+        }
+        Outcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
+        Outcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
+    }
+}
+
+/// `8 x NVIDIA H200, 4 x NVIDIA H100`.
+pub(super) fn devices(run: &Run) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for rank in &run.ranks {
+        match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&rank.device_name, 1)),
+        }
+    }
+    counts.into_iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The hosts, each once, in the order of ranks.
+pub(super) fn hosts(run: &Run) -> Vec<&str> {
+    let mut hosts: Vec<&str> = Vec::new();
+    for rank in &run.ranks {
+        if !hosts.contains(&rank.host.as_str()) {
+            hosts.push(&rank.host);
+        }
+    }
+    hosts
+}
+
+/// `1 rank`, `2 ranks`.
+pub(super) fn counted(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+/// The library that carried the data: `NCCL`.
+pub(super) fn library_name(run: &Run) -> &str {
+    match run.provenance.backend.as_str() {
+        "nccl" => "NCCL",
+        "fabric" => "libfabric",
+        "mpi" => "MPI",
+        other => other,
+    }
+}
+
+/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
+pub(super) fn library(run: &Run) -> String {
+    let version = &run.provenance.library_version;
+    if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
+}
+
+/// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
+pub(super) fn machine(run: &Run) -> String {
+    let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
+        format!("{} in host memory", counted(run.ranks.len(), "rank"))
+    } else {
+        devices(run)
+    };
+    format!("{what} on {}", counted(hosts(run).len(), "host"))
+}
+
+/// A size as tables and tooltips show it, with its exact bytes.
+pub(super) fn exact_size(size: u64) -> String {
+    let text = bytes(size);
+    if text.ends_with("iB") { format!("{text} ({size} B)") } else { text }
+}
+
+/// A time in microseconds or a bandwidth in GB/s, as tables and tooltips show it.
+pub(super) fn digits(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => if value.is_nan() { "NaN" } else { "inf" }.to_owned(),
+        0.0 => "0".to_owned(),
+        large if large >= 1e7 => format!("{value:.4e}"),
+        large if large >= 1e4 => format!("{value:.1}"),
+        usual if usual >= 0.1 => format!("{value:.2}"),
+        small if small >= 1e-3 => {
+            let decimals = 2 - small.log10().floor() as i32;
+            format!("{value:.*}", decimals.max(2) as usize)
+        }
+        _ => format!("{value:.2e}"),
+    }
+}
+
+/// A text without its middle where it is too long: names of files differ at their ends.
+pub(super) fn shortened(text: &str, longest: usize) -> String {
+    let count = text.chars().count();
+    if count <= longest {
+        return text.to_owned();
+    }
+    let half = (longest - 1) / 2;
+    let start: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(count - half).collect();
+    format!("{start}…{end}")
+}
+
+/// A size in binary units: `8 B`, `64 KiB`, `1.5 GiB`; in bytes where two decimals do not hold it.
+pub(super) fn bytes(size: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = UNITS.iter().enumerate().rev().find(|(index, _)| size >> (10 * (index + 1)) > 0);
+    let Some((index, unit)) = unit else { return format!("{size} B") };
+    let factor = 1u64 << (10 * (index + 1));
+    let exact = (u128::from(size) * 100).is_multiple_of(u128::from(factor));
+    if exact { format!("{} {unit}", size as f64 / factor as f64) } else { format!("{size} B") }
+}
+
+/// Estimates the width of a text from above, in pixels at [`FONT_SIZE`]: the font is not known, so a wide
+/// one is assumed.
+pub(super) fn width(text: &str) -> f64 {
+    let share = |character: char| match character {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,
+        ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '-' | '/' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' => 1.0,
+        'A'..='Z' => 0.75,
+        _ if character < '\u{1100}' => 0.64,
+        _ => 1.1,
+    };
+    text.chars().map(share).sum::<f64>() * FONT_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_at_least_and_no_noise() {
+        for (value, text) in [
+            (12.94, "12.94"),
+            (40_982.5, "40982.5"),
+            (0.0006, "6.00e-4"),
+            (0.0066, "0.00660"),
+            (0.05, "0.0500"),
+            (0.0, "0"),
+            (366.8, "366.80"),
+            (1e-9, "1.00e-9"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(digits(value), text);
+        }
+    }
+
+    #[test]
+    fn long_labels_keep_their_ends() {
+        assert_eq!(shortened("short", 9), "short");
+        assert_eq!(shortened("0123456789", 9), "0123…6789");
+        assert_eq!(shortened("ééééüüüüüü", 5), "éé…üü");
+    }
+
+    #[test]
+    fn sizes_are_exact() {
+        for (size, text) in [
+            (8, "8 B"),
+            (1023, "1023 B"),
+            (1036, "1036 B"),
+            (1536, "1.5 KiB"),
+            (5 << 28, "1.25 GiB"),
+            (1 << 20, "1 MiB"),
+            ((1 << 20) + 4, "1048580 B"),
+            (8 << 30, "8 GiB"),
+            (u64::MAX, "18446744073709551615 B"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The command: arguments, files and refusals.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use nccl_bench::command::plot::{self};
+use record::{BackendLibrary, Run, Versus};
+
+use crate::drawing::*;
+use crate::runs::*;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: plot::Arguments,
+}
+
+/// Parses a command line, with paths in a folder.
+fn arguments(folder: &Path, line: &str) -> plot::Arguments {
+    let mut arguments =
+        Line::try_parse_from(["plot"].into_iter().chain(line.split_whitespace())).unwrap().arguments;
+    arguments.files.iter_mut().chain([&mut arguments.output]).for_each(|path| *path = folder.join(&path));
+    arguments
+}
+
+/// Returns a run by the file's name.
+fn read(path: &Path) -> anyhow::Result<Run> {
+    match path.file_stem().unwrap().to_str().unwrap() {
+        "missing" => anyhow::bail!("no such file"),
+        "empty" => Ok(empty(2)),
+        "gather" => Ok(all_gather()),
+        "slow" => Ok(slower(&all_reduce(), 1.3)),
+        _ => Ok(with_everything()),
+    }
+}
+
+#[test]
+fn the_command_writes_pages_and_drawings() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let written = plot::run(&arguments(folder.path(), "a.json slow.json"), read).unwrap();
+    assert_eq!(written, [at("nccl-bench.html")]);
+    let page = fs::read_to_string(at("nccl-bench.html")).unwrap();
+    assert_eq!(entries(parse(&page).root_element())[..2], ["a", "slow"]);
+    let line =
+        "a.json slow.json --output x.svg --split --metric busbw,time --metric algbw --label one --label two";
+    let written = plot::run(&arguments(folder.path(), line), read).unwrap();
+    assert_eq!(written, ["busbw", "time", "algbw"].map(|metric| at(&format!("x-allreduce-{metric}.svg"))));
+    let drawing = fs::read_to_string(&written[2]).unwrap();
+    let document = parse(&drawing);
+    assert!(text_of(document.root_element()).contains("allreduce: algorithm bandwidth"));
+    assert!(all(document.root_element(), "entry").into_iter().map(text_of).any(|entry| entry == "two"));
+    let line = "a.json sub/a.json --output y.SVG --title T&T --placement in --spread max --scale log";
+    assert_eq!(plot::run(&arguments(folder.path(), line), read).unwrap(), [at("y.SVG")]);
+    let drawing = fs::read_to_string(at("y.SVG")).unwrap();
+    let text = text_of(parse(&drawing).root_element());
+    assert!(text.contains("T&T") && text.contains("sub/a.json") && text.contains("in-place"), "{text}");
+    let names = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(names, 5, "nothing else is left behind");
+}
+
+#[test]
+fn both_sides_of_a_run_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let two_sides = |_: &Path| {
+        let mut run = all_reduce();
+        run.provenance.backend = "fabric".to_owned();
+        run.provenance.versus = Some(BackendLibrary {
+            backend: "mpi".to_owned(),
+            library_version: "Open MPI 4.1.4".to_owned(),
+            library_path: String::new(),
+        });
+        for measurement in &mut run.measurements {
+            measurement.versus = Some(Versus {
+                time_us: 12_345.75,
+                algbw_gbps: 1.0,
+                busbw_gbps: 1.0,
+                rounds_us: Vec::new(),
+                wrong: None,
+                mismatches: Vec::new(),
+                ratio: measurement.time_us / 12_345.75,
+                best_ratio: 1.0,
+            });
+        }
+        Ok(run)
+    };
+    let drawn = |line: &str| {
+        let written = plot::run(&arguments(folder.path(), line), two_sides).unwrap();
+        text_of(parse(&fs::read_to_string(&written[0]).unwrap()).root_element())
+    };
+    // By name, and with a number that only the other side has.
+    for (line, drawn_sides, left_out) in [
+        ("a.json", &["a (fabric)", "a (mpi)", "12345.8"][..], &[][..]),
+        ("a.json --side other --label x", &["x (mpi)", "12345.8"], &["(fabric)"]),
+        ("a.json --side own", &["a"], &["(fabric)", "(mpi)", "12345.8"]),
+    ] {
+        let text = drawn(line);
+        for part in drawn_sides {
+            assert!(text.contains(part), "{line}: no '{part}' in {text}");
+        }
+        for part in left_out {
+            assert!(!text.contains(part), "{line}: '{part}' in {text}");
+        }
+    }
+    let line = arguments(folder.path(), "a.json --side other");
+    let error = plot::run(&line, |_| Ok(all_reduce())).unwrap_err();
+    assert!(format!("{error:#}").contains("a.json has no other side"), "{error:#}");
+}
+
+#[test]
+fn only_an_earlier_plot_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.html");
+    let refused = |line: &str| format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+    fs::write(&target, "<html>mine</html>").unwrap();
+    let message = refused("a.json --output out.html");
+    assert!(message.contains("is no plot of nccl-bench") && message.contains("--force"), "{message}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "<html>mine</html>");
+    plot::run(&arguments(folder.path(), "a.json --output out.html --force"), read).unwrap();
+    let first = fs::read_to_string(&target).unwrap();
+    plot::run(&arguments(folder.path(), "slow.json --output out.html"), read).unwrap();
+    assert_ne!(fs::read_to_string(&target).unwrap(), first);
+    fs::create_dir(folder.path().join("folder.svg")).unwrap();
+    assert!(refused("a.json --output folder.svg --force").contains("is no file"));
+    fs::write(folder.path().join("in.html"), "{}").unwrap();
+    assert!(refused("in.html --output in.html --force").contains("holds results"));
+    assert!(refused("a.json --output none/out.html").contains("cannot be written"));
+    #[cfg(unix)]
+    {
+        let link: PathBuf = folder.path().join("link.html");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        plot::run(&arguments(folder.path(), "a.json --output link.html"), read).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), first);
+    }
+    // Of several files none is written when one is refused.
+    fs::write(folder.path().join("s-allreduce-time.svg"), "mine").unwrap();
+    assert!(refused("a.json --output s.svg --split").contains("s-allreduce-time.svg exists"));
+    assert!(!folder.path().join("s-allreduce-busbw.svg").exists());
+}
+
+#[test]
+fn bad_requests_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, expected) in [
+        ("missing.json a.json x/missing.json", "2 files cannot be read"),
+        ("missing.json", "missing.json: no such file"),
+        ("empty.json", "measure first"),
+        ("a.json --output out.png", "must end in .html (a page) or .svg (a drawing)"),
+        ("a.json --output out.html --split", "name one, as in --output"),
+        ("a.json slow.json --label one", "there are 1 label for 2 files; give one --label per file"),
+    ] {
+        let message = format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert!(Line::try_parse_from(["plot"]).is_err());
+    assert!(Line::try_parse_from(["plot", "a.json", "--metric", "speed"]).is_err());
+}
