@@ -58,13 +58,14 @@ fuzz: ## five minutes of fuzzing for each kind of input over TCP (needs a nightl
 		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- -max_total_time=300; \
 	done
 
-check: ## formatting, lints, documentation, and generated files against their sources
+check: ## formatting, lints, documentation, generated files against their sources, and the shape of the code
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features mpi -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features mpi
 	$(CARGO) xtask bindings --check
 	$(CARGO) xtask functions --check
 	$(CARGO) xtask kernels --check
+	$(CARGO) xtask shape --check
 
 # candle needs an nvcc, whose place a script takes: nothing that it compiles is linked.
 beside: ## whether the library builds beside candle and burn with CUDA, which need cudarc in other ways

@@ -6,10 +6,12 @@ use anyhow::Result;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Block, Item, Meta, Signature, Token, punctuated::Punctuated};
+use syn::{Attribute, Block, Expr, ExprLit, Item, Lit, Meta, Signature, Token, punctuated::Punctuated};
 
 /// Configurations that no product is built with.
 const TEST_CONFIGURATIONS: [&str; 4] = ["test", "doctest", "loom", "fuzzing"];
+/// A feature that only tests enable, for records and hosts that several crates' tests use.
+const TEST_FEATURE: &str = "sample";
 /// First words that a doc comment must not have.
 const DOC_STARTS: [&str; 5] = ["What", "Whether", "How", "As", "Of"];
 
@@ -177,6 +179,9 @@ fn is_test(attributes: &[Attribute]) -> bool {
 }
 
 fn implies_test(meta: &Meta) -> bool {
+    if let Meta::NameValue(pair) = meta {
+        return pair.path.is_ident("feature") && is_text(&pair.value, TEST_FEATURE);
+    }
     let Meta::List(list) = meta else {
         return TEST_CONFIGURATIONS.iter().any(|name| meta.path().is_ident(name));
     };
@@ -185,6 +190,10 @@ fn implies_test(meta: &Meta) -> bool {
         return parts.iter().all(implies_test);
     }
     (list.path.is_ident("cfg") || list.path.is_ident("all")) && parts.iter().any(implies_test)
+}
+
+fn is_text(value: &Expr, text: &str) -> bool {
+    matches!(value, Expr::Lit(ExprLit { lit: Lit::Str(found), .. }) if found.value() == text)
 }
 
 /// Line and first line of text of each block of `///` or `//!`.

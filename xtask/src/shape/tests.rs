@@ -19,7 +19,7 @@ fn functions_are_measured_from_signature_to_brace() {
 
 #[test]
 fn modules_that_are_declared_for_tests_are_tests() {
-    let root = "#[cfg(all(loom, unix))]\nmod model;\n#[cfg(any(test, fuzzing))]\nmod fuzz;\n\
+    let root = "#[cfg(all(loom, unix))]\nmod model;\n#[cfg(any(test, feature = \"sample\"))]\nmod fuzz;\n\
                 #[cfg(any(test, unix))]\nmod a;\n#[cfg(not(test))]\nmod b;\n";
     let paths = ["src/model.rs", "src/fuzz/x.rs", "tests/c.rs", "src/a.rs", "src/b/mod.rs"];
     let files: Vec<_> =
