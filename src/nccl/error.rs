@@ -212,7 +212,7 @@ impl Error {
 }
 
 /// Calls it for each item, in spite of errors, and returns the first error.
-pub(crate) fn try_each<T>(
+pub(crate) fn each_first_error<T>(
     items: impl IntoIterator<Item = T>,
     mut call: impl FnMut(T) -> Result<(), Error>,
 ) -> Result<(), Error> {

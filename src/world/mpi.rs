@@ -77,7 +77,7 @@ impl Mpi {
         self.universe.world()
     }
 
-    /// Connects the ranks over TCP, at an address of rank 0 that is broadcast through MPI.
+    /// Connects the ranks over TCP, at an address of rank 0 that is gathered through MPI.
     fn connect_monitor(&self, options: &Options) -> Result<Option<Tcp>, Error> {
         if self.size == 1 {
             return Ok(None);

@@ -145,8 +145,8 @@ unsafe impl Schedule for Pairwise<'_> {
     }
 }
 
-/// [`Direct`] in one buffer: what arrives waits in scratch memory until all is sent. Parts of one length are cut into
-/// segments; others need not be received where they are sent from.
+/// [`Direct`] in one buffer: received parts wait in scratch memory until all are sent. Equal parts are cut into segments.
+/// Others are not: a received segment could overwrite a part that is sent later.
 pub(crate) struct InPlace<'a>(pub(crate) Message<'a>);
 
 impl InPlace<'_> {

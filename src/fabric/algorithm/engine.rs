@@ -136,7 +136,9 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     operation: &OperationContext<'_>,
 ) -> Result<(), Error> {
     let Pipeline { segments, in_flight } = schedule.pipeline();
-    let in_flight = in_flight.clamp(1, segments.max(1));
+    // Ranks may have different numbers of segments, but not different orders.
+    let stagger = in_flight.max(1);
+    let in_flight = stagger.min(segments.max(1));
     let lines = schedule.scratch_len().div_ceil(size_of::<CacheLine>());
     if workspace.scratch.len() < lines * in_flight {
         workspace.scratch.resize(lines * in_flight, CacheLine([0; 64]));
@@ -154,7 +156,7 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     let slots = &mut workspace.slots[..in_flight];
 
     let rounds = schedule.rounds();
-    let order = schedule.is_ordered().then_some(RoundOrder { rounds, in_flight });
+    let order = schedule.is_ordered().then_some(RoundOrder { rounds, stagger });
     for slot in &mut *slots {
         slot.segment = None;
         slot.pending.clear();
@@ -210,13 +212,14 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
 #[derive(Clone, Copy)]
 struct RoundOrder {
     rounds: usize,
-    in_flight: usize,
+    /// Distance of the rounds of one segment: the plan's segments in flight, the same on every rank.
+    stagger: usize,
 }
 
 impl RoundOrder {
-    /// Staggers the segments so that `in_flight` of them are in different rounds.
+    /// Staggers the segments so that those in flight are in different rounds.
     fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
-        (segment * self.rounds + number * self.in_flight, segment)
+        (segment * self.rounds + number * self.stagger, segment)
     }
 }
 

@@ -199,8 +199,8 @@ pub(crate) unsafe trait Schedule {
         1
     }
 
-    /// True when all ranks must begin the rounds of all segments in one order: needed where a rank waits for some ranks
-    /// in a round while others may be rounds ahead and send it messages that it has not posted receives for.
+    /// True when all ranks must begin the rounds of all segments in one order: needed if a rank can
+    /// receive messages of a later round while it still waits in an earlier one.
     fn is_ordered(&self) -> bool {
         false
     }

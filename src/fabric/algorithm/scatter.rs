@@ -5,8 +5,8 @@
 
 use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 
-/// A gather reversed: its rounds run from the last to the first, its receives become sends, and its copies go from
-/// target to source, which are source and target here.
+/// A gather reversed: its rounds run from the last to the first, and its receives become sends. Source and target swap
+/// roles, so copies reverse too.
 ///
 /// Copies that follow the messages of a gather must precede them here. So there is one more round: the first does the
 /// copies of the gather's last one, without messages.
@@ -26,6 +26,10 @@ unsafe impl<S: Schedule> Schedule for Reversed<S> {
 
     fn scratch_len(&self) -> usize {
         self.0.scratch_len()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {

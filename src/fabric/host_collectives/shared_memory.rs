@@ -225,8 +225,8 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Of longer ones every rank
-    /// reduces a part of each piece, and writes the result with the next operation.
+    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Otherwise each
+    /// rank reduces its part of every piece, and publishes it in a separate operation after the next piece is written.
     ///
     /// # Safety
     /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or

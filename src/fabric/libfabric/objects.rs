@@ -36,9 +36,8 @@ pub(crate) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
-    /// Registered memory, freed after everything is closed: over TCP a message finds its region by a key of the domain
-    /// when it begins, and any of the domain's endpoints continues to receive it after the region's endpoint was
-    /// closed.
+    /// Registered memory, freed after everything is closed: over TCP a region is looked up when a
+    /// message starts, and any endpoint of the domain may still write to it after the region's own endpoint has closed.
     memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 

@@ -31,8 +31,8 @@ struct PageBlock {
 unsafe impl Send for PageBlock {}
 
 /// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
-/// whatever has become of the region. Sizes are powers of two, which limits the memory kept to about twice what a
-/// program has had at a time of each size.
+/// whatever has become of the region. Sizes are powers of two, so at most about twice the peak use of each size is
+/// kept.
 static REUSABLE: Mutex<Vec<PageBlock>> = Mutex::new(Vec::new());
 
 /// Takes memory with this layout from [`REUSABLE`].

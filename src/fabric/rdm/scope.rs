@@ -138,8 +138,8 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). For most providers complete when the
-    /// data has arrived or will arrive before anything that is sent later.
+    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). With most providers it completes
+    /// once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was

@@ -5,7 +5,7 @@ pub(super) mod avx2 {
     use super::super::{self as portable, Operand, Operator};
 
     /// # Safety
-    /// As `super::assign`, on a processor with AVX2.
+    /// `assign` of the portable implementation, on a processor with AVX2.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
         // SAFETY: as promised by the caller.
@@ -13,7 +13,7 @@ pub(super) mod avx2 {
     }
 
     /// # Safety
-    /// As `super::into`, on a processor with AVX2.
+    /// `into` of the portable implementation, on a processor with AVX2.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn into<T: Operand, O: Operator>(
         out: *mut u8,
@@ -26,7 +26,7 @@ pub(super) mod avx2 {
     }
 
     /// # Safety
-    /// As `super::divide`, on a processor with AVX2.
+    /// `divide` of the portable implementation, on a processor with AVX2.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
         // SAFETY: as promised by the caller.
@@ -46,7 +46,7 @@ pub(super) mod f16c {
     const LANES: usize = 8;
 
     /// # Safety
-    /// As `super::assign`, on a processor with AVX2 and F16C.
+    /// `assign` of the portable implementation, on a processor with AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(in super::super) unsafe fn assign<O: Operator>(out: *mut u8, b: *const u8, count: usize) {
         // SAFETY: as promised by the caller; the loop reads each element of `a` before it writes it to `out`.
@@ -54,7 +54,7 @@ pub(super) mod f16c {
     }
 
     /// # Safety
-    /// As `super::into`, on a processor with AVX2 and F16C.
+    /// `into` of the portable implementation, on a processor with AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(in super::super) unsafe fn into<O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
         // SAFETY: as promised by the caller.

@@ -32,8 +32,8 @@ const fn hosts(
 /// is one for every operation.
 ///
 /// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs --tune`, for
-/// all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory with `nccl-bench --algo`, between
-/// the shared segment and messages, for these and for reduce, gather and scatter, up to 16 ranks for the first. Rules
+/// all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory also for reduce, gather and
+/// scatter; where the segment and messages cross over, with `nccl-bench --algo`, up to 16 ranks. Rules
 /// for other numbers of ranks are extrapolated; those for other collectives follow the sources named in the
 /// documentation of [`Algorithm`], and were not measured. Those for several hosts were measured with
 /// `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.

@@ -135,8 +135,8 @@ mod tests {
         };
         assert_eq!(plan(256, None).unwrap().intra_host, "shm");
         let tcp = provider::name_in(library, "tcp");
-        let oversubscribed = plan(257, None).unwrap();
-        assert_eq!((oversubscribed.intra_host, oversubscribed.inter_host), (tcp.clone(), tcp));
+        let beyond_shm = plan(257, None).unwrap();
+        assert_eq!((beyond_shm.intra_host, beyond_shm.inter_host), (tcp.clone(), tcp));
         assert_eq!(plan(256, Some("shm")).unwrap().intra_host, "shm");
         assert_eq!(
             plan(257, Some("shm")).err().unwrap().to_string(),

@@ -19,7 +19,8 @@ use crate::nccl::{allocation::Allocation, cuda, error::Error};
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
 /// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort handles.
-/// NCCL allows one thread at a time per communicator, abort included: the mutex is held during every call.
+/// NCCL allows one thread at a time per communicator: the mutex is held during every call but an abort, before which the
+/// state becomes `Aborting`.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) library: Library,
@@ -105,7 +106,8 @@ pub(crate) trait Object: fmt::Debug + Send + Sync {
     }
 }
 
-/// State of NCCL's object. Intermediate states allow queries and ending only, besides the listed operations.
+/// State of NCCL's object. Between `Alive` and `Aborting`, only queries, ending and the operations named
+/// at the state are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Alive,

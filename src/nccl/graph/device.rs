@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use nccl_sys::cudaStream_t;
 
 use crate::nccl::cuda;
-use crate::nccl::error::{Error, try_each};
+use crate::nccl::error::{Error, each_first_error};
 
 /// A stream for capturing. (Not one of cudarc: with a second stream, cudarc begins to track events of buffers.)
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl DeviceGraph {
         // SAFETY: graph and stream are alive, and the context is current.
         let launched = unsafe { result::graph::launch(self.exec, self.stream.cu_stream()) };
         let later = self.buffer_streams.iter().chain(written.filter(|stream| self.is_other(stream)));
-        let ordered = try_each(later, |other| order(&self.stream, other));
+        let ordered = each_first_error(later, |other| order(&self.stream, other));
         if ordered.is_err() {
             unordered.push(Arc::clone(&self.stream));
         }

@@ -10,7 +10,7 @@ use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::allocation::Owner;
 use super::communicator::{Communicator, Guards, Handle, Object};
-use super::error::{Error, try_each};
+use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
 use super::operation::batch::{Batch, Member, Step, nested};
 use super::operation::buffers::Buffers;
@@ -182,11 +182,11 @@ impl Graph {
         // Each one, in spite of errors: launched graphs release their buffers.
         let mut unordered = Vec::new();
         let written = || windows.iter().map(|(memory, _)| &memory.stream);
-        let result = try_each(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
+        let result = each_first_error(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
         drop(guards);
         drop(graphs);
         // Memory may be freed in the order of streams that are not ordered after the launch, so wait for it.
-        try_each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
+        each_first_error(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
             .and(result)
     }
 }

@@ -10,7 +10,7 @@ use super::registered::{Functions, Registered};
 use super::view::checked_range;
 use crate::Element;
 use crate::nccl::communicator::{Communicator, Guards, State};
-use crate::nccl::error::{Error, try_each};
+use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::{cuda, library::Library, nccl_group};
 
 const WINDOW: &str = "ncclCommWindowRegister";
@@ -116,7 +116,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     drop(guards);
     grouped?;
     // Each one, in spite of errors: NCCL may write into every window until it is done with that one.
-    try_each(&windows, Window::finish)?;
+    each_first_error(&windows, Window::finish)?;
     Ok(windows)
 }
 

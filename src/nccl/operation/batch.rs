@@ -14,7 +14,7 @@ use super::submit::call_nccl;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Guards, Handle, State, overlap};
 use crate::nccl::cuda;
-use crate::nccl::error::{Error, try_each};
+use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::library::Library;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, OwnedBuffer};
 
@@ -204,21 +204,23 @@ impl<'env> Batch<'env> {
     /// Waits until NCCL's own threads have finished the operations.
     pub(crate) fn wait_for_threads(&self, operation: &'static str) -> Result<(), Error> {
         // Each one, in spite of errors: afterwards the buffers may be used again.
-        try_each(&self.members, |member| member.handle.finish(operation, ncclResult_t::ncclInProgress))
+        each_first_error(&self.members, |member| {
+            member.handle.finish(operation, ncclResult_t::ncclInProgress)
+        })
     }
 
     /// Returns the buffers to cudarc, and makes their streams wait for those of the communicators.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         self.accesses.clear();
         // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
-        let led = try_each(&self.others, |OtherStream { member, stream: other, event }| {
+        let led = each_first_error(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
             cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
         if !self.has_events {
             return led;
         }
-        led.and(try_each(&self.members, |member| check_recorded(&member.stream)))
+        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream)))
     }
 }
 

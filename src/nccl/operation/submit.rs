@@ -10,7 +10,7 @@ use super::call_config::CallConfig;
 use super::functions::Arguments;
 use super::kind::Operation;
 use crate::nccl::communicator::{Handle, State};
-use crate::nccl::error::{Error, try_each};
+use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 use crate::nccl::{cuda, nccl_group};
 
@@ -54,7 +54,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         let result = code.and_then(|code| handle.finish(name, code));
         drop(accesses);
         // Even after an error, something may have been queued.
-        let result = result.and(try_each(&others, |stream| communicator.make_wait(stream)));
+        let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
         if events { result.and(check_recorded(stream)) } else { result }
     }
 }

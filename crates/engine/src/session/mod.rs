@@ -154,7 +154,7 @@ struct ProcessContext<'a> {
 /// Saves the results and ends the job.
 fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! {
     await_cause(error, rank);
-    salvage.end(rank, i32::from(FAILED), &format!("nccl-bench: {error:#}"))
+    salvage.end(rank, FAILED, &format!("{error:#}"))
 }
 
 /// Chooses the backend and runs a thread for each rank of this process.

@@ -181,9 +181,9 @@ impl Interrupt {
     }
 
     fn end(&self, signal: Signal) -> ! {
-        self.0.salvage.save(self.outcome(signal));
         let world = self.world().unwrap_or_else(world::single);
-        world.abort(i32::from(signal.exit_code()), &format!("nccl-bench: ended by {}", signal.name()))
+        let message = format!("ended by {}", signal.name());
+        self.0.salvage.end_job(&*world, self.outcome(signal), signal.exit_code(), &message)
     }
 
     /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the signal for

@@ -98,20 +98,35 @@ impl Salvage {
         }));
     }
 
-    /// Saves the results and ends the job with `code` and `message`. When another rank failed first, the
-    /// saved outcome and the message name that rank instead.
-    pub fn end(&self, rank: &dyn World, code: i32, message: &str) -> ! {
+    /// Saves the results with `outcome` and ends the job with an exit code and a message. Signals, the watchdog and failed
+    /// ranks all end here.
+    pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
+        self.save(outcome);
+        world.abort(i32::from(code), &format!("nccl-bench: {message}"))
+    }
+
+    /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message name that
+    /// rank instead.
+    pub fn end(&self, rank: &dyn World, code: u8, message: &str) -> ! {
         let cause = match rank.check() {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
             _ => None,
         };
         let outcome = match (&cause, rank.size()) {
             (Some(cause), _) => cause.to_string(),
-            (None, 1) => message.to_owned(),
-            (None, _) => format!("rank {} on host {}: {message}", rank.rank(), world::host().name),
+            (None, 1) => format!("nccl-bench: {message}"),
+            (None, _) => {
+                format!("rank {} on host {}: nccl-bench: {message}", rank.rank(), world::host().name)
+            }
         };
-        self.save(Outcome::Failed { message: outcome });
-        rank.abort(code, &cause.map_or_else(|| message.to_owned(), |cause| cause.to_string()))
+        let outcome = Outcome::Failed { message: outcome };
+        match cause {
+            Some(cause) => {
+                self.save(outcome);
+                rank.abort(i32::from(code), &cause.to_string())
+            }
+            None => self.end_job(rank, outcome, code, message),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HookState> {

@@ -68,11 +68,15 @@ impl Stop {
     pub fn code(&self) -> u8 {
         match self {
             Self::Refused(_) => REFUSED,
-            Self::Failed(error) => {
-                let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)))
-                    || matches!(error.downcast_ref(), Some(fabric::Error::TimedOut { .. }));
-                if late { TIMED_OUT } else { FAILED }
-            }
+            Self::Failed(error) => Self::code_of(error),
         }
+    }
+
+    /// Exit code of a failure.
+    #[must_use]
+    pub fn code_of(error: &anyhow::Error) -> u8 {
+        let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)))
+            || matches!(error.downcast_ref(), Some(fabric::Error::TimedOut { .. }));
+        if late { TIMED_OUT } else { FAILED }
     }
 }

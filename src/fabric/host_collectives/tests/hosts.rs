@@ -143,12 +143,18 @@ fn nor_do_those_of_ranks_on_hosts_of_their_own() {
 /// Parts of different lengths: segments without bytes overtake others.
 #[test]
 fn segments_of_unequal_parts_do_not_wait_for_each_other_in_a_circle() {
-    let (ranks, collective) = (5, Collective::AllToAllV);
-    for seed in 0..20 {
-        let options = with_algorithm(collective, Some(Algorithm::Pairwise), DEFAULTS);
-        let options = SelectionOptions { segment: Some(100), in_flight: Some(3), ..options };
-        let hosts = Some(((0..ranks).collect(), Delivery::InOrder));
-        check::<i32>(&Case { ranks, count: 1500, seed, options, hosts }, collective, ReduceOp::Sum, 0);
+    let collective = Collective::AllToAllV;
+    for (ranks, segment, in_flight, seeds) in [(5, 100, 3, 20), (13, 4000, 4, 3), (17, 5500, 4, 3)] {
+        for seed in 0..seeds {
+            let options = with_algorithm(collective, Some(Algorithm::Pairwise), DEFAULTS);
+            // The longest part of some ranks has fewer segments than are in flight.
+            let options = SelectionOptions { segment: Some(segment), in_flight: Some(in_flight), ..options };
+            for delivery in [Delivery::InOrder, Delivery::Any] {
+                let hosts = Some(((0..ranks).collect(), delivery));
+                let case = Case { ranks, count: 1500, seed, options, hosts };
+                check::<i32>(&case, collective, ReduceOp::Sum, 0);
+            }
+        }
     }
 }
 

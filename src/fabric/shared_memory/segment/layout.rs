@@ -60,8 +60,8 @@ impl<const LEN: usize> MessageCell<LEN> {
     }
 }
 
-/// Progress of a rank. It is written in every operation and seldom read, so it shares no cache line, and none that is
-/// prefetched in pairs, with anything else.
+/// Progress of a rank. It is written in every operation and seldom read, so it has a pair of cache lines to itself
+/// (prefetchers load lines in pairs).
 #[repr(C, align(128))]
 pub(super) struct RankState {
     /// Last operation begun in the segment.

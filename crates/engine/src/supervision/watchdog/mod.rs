@@ -263,8 +263,8 @@ impl Watcher {
 
     fn end(&self, ranks: &[RankStatus]) -> ! {
         let message = explain(ranks, self.limit);
-        self.salvage.save(Outcome::Failed { message: message.clone() });
-        self.process.abort(i32::from(TIMED_OUT), &format!("nccl-bench: {message}"))
+        let outcome = Outcome::Failed { message: message.clone() };
+        self.salvage.end_job(&*self.process, outcome, TIMED_OUT, &message)
     }
 }
 

@@ -116,8 +116,8 @@ fn run(
         // Other ranks wait for this one, perhaps in MPI, which has no timeout.
         Err(Stop::Failed(error)) => {
             await_cause(&error, &*world);
-            let text = format!("nccl-bench: {error:#}");
-            world.abort(i32::from(Stop::Failed(error).code()), &text)
+            let (code, message) = (Stop::code_of(&error), format!("{error:#}"));
+            Salvage::default().end(&*world, code, &message)
         }
         ended => ended,
     }
