@@ -42,7 +42,7 @@ struct Asked {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
     let problem = match &own {
         Err(Stop::Refused(problem)) => Some(problem.clone()),
         // A failure ends the job by itself.

@@ -14,12 +14,12 @@ use crate::supervision::Stop;
 /// The search for GPUs in the background. It begins before the processes have joined their world, because the CUDA
 /// driver takes some tenths of a second to start.
 #[derive(Debug)]
-pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
+pub(crate) struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
     /// Starts the search, unless `settings` selects another backend.
     #[must_use]
-    pub fn start(settings: &Request) -> Self {
+    pub(crate) fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
             return Self(None);
         }
@@ -49,7 +49,7 @@ impl Drop for Search {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
-pub fn choose(
+pub(crate) fn choose(
     settings: &Request,
     search: Search,
     process: &dyn World,

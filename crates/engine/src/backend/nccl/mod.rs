@@ -111,7 +111,7 @@ struct BufferSettings {
 }
 
 /// The GPUs of this process, and the data that its ranks need to connect.
-pub struct GpuNode {
+pub(super) struct GpuNode {
     library: Library,
     id: UniqueId,
     config: nccl::Config,
