@@ -1,5 +1,7 @@
 //! A run with every field filled, for tests.
 
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
 /// Records of text reports.
 pub mod row;
 

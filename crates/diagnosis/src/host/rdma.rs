@@ -22,7 +22,7 @@ pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 pub struct Host {
     /// `/sys/class/infiniband`.
     pub devices: Vec<RdmaDevice>,
-    /// The modules out of [`MODULES`] that are loaded.
+    /// Loaded kernel modules, of those that EFA and verbs need.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
     pub device_files: Vec<String>,

@@ -1,7 +1,7 @@
 //! A profiler plugin for NCCL inside this program, to which NCCL reports its choice when an operation starts.
 //!
 //! With `NCCL_PROFILER_PLUGIN=STATIC_PLUGIN` NCCL looks for the plugin among the symbols of the program itself: the newest
-//! of `ncclProfiler_v6` to `ncclProfiler_v1` that it knows. So programs that use this export the tables of [`abi`]
+//! of `ncclProfiler_v6` to `ncclProfiler_v1` that it knows. So programs that use this export the tables of `abi`
 //! (`nccl-bench/build.rs`). Only the fields that are used are declared there, after `src/include/plugin/profiler/` of
 //! NCCL's source, where no published version of the interface has changed:
 //!
