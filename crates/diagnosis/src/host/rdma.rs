@@ -95,8 +95,8 @@ pub enum Memlock {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` but for tests. Files that cannot be read count as missing. `service` is the value of
-    /// [`SERVICE`], if it has one.
+    /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing. `service`
+    /// is the value of [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
         let folder = root.join("dev/infiniband");
@@ -237,7 +237,7 @@ fn mounted_by_kubelet(line: &str) -> bool {
     const FILES: &str = "kubelet/pods/";
     let mut fields = line.split(' ').skip(3);
     let (Some(source), Some(target)) = (fields.next(), fields.next()) else { return false };
-    // Where the kubelet's files are on a disk of their own, only this one tells.
+    // When the kubelet's files are on a disk of their own, only this target shows it.
     let log = target == "/dev/termination-log";
     log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
 }

@@ -154,7 +154,7 @@ impl StreamRounds {
     /// unless `count` is 1: a round must not find its own right data of the launch before.
     #[must_use]
     pub(crate) fn graph(count: usize, seed: u64) -> Self {
-        // More launches than these only for graphs that would become large.
+        // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }

@@ -23,7 +23,7 @@ impl Search {
         if !settings.backend.may_use_gpus() {
             return Self(None);
         }
-        // Without a thread to be had, it is done when its result is wanted.
+        // If no thread can be started, the search runs when its result is needed.
         Self(thread::Builder::new().name("search".to_owned()).spawn(nccl::Gpus::find).ok())
     }
 
@@ -98,7 +98,7 @@ pub(crate) fn choose(
             processes.len(),
         )));
     }
-    // Each process has an environment of its own.
+    // The environment can differ between processes.
     let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
