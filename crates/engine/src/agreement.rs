@@ -42,7 +42,7 @@ struct Asked {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
     let problem = match &own {
         Err(Stop::Refused(problem)) => Some(problem.clone()),
         // A failure ends the job by itself.
@@ -51,7 +51,7 @@ pub fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>)
     };
     let options: Vec<_> =
         settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
-    // Usually all are alike, and a number of each process is enough to know it.
+    // A digest is enough in the usual case of equal options.
     let digest = match &problem {
         None => format!("{COMMAND} {:016x}", hash(&serde_json::to_string(&options)?)),
         Some(_) => format!("{COMMAND} problem"),
@@ -102,7 +102,7 @@ fn command(settings: &Request) -> String {
 fn problem_of(all: &[Asked]) -> Option<String> {
     let (index, asked) = all.iter().enumerate().find(|(_, asked)| asked.problem.is_some())?;
     let problem = asked.problem.as_deref()?;
-    // Rank 0 prints it, so its own needs no place.
+    // Rank 0 prints it, so its own needs no location.
     Some(if index == 0 {
         problem.to_owned()
     } else {
@@ -130,7 +130,7 @@ fn difference(all: &[Asked]) -> Option<String> {
     if groups.len() < 2 {
         return None;
     }
-    // Options that only one of two versions of the program has.
+    // Without names: two versions of the program, of which one lacks an option.
     let what = if names.is_empty() { "options".to_owned() } else { names.join(", ") };
     let mut text = format!("the processes were started with different options; they differ in {what}:");
     for (asked, members) in groups.iter().take(MOST_SHOWN) {

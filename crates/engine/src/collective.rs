@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
-        // Bytes over the busiest link: a ring moves each rank's n-1 parts twice in allreduce, once in the others; a root's
-        // link carries all parts but its own.
+        // Bytes over the busiest link: a ring moves each rank's n-1 parts twice in allreduce, once in the others; a
+        // root's link carries all parts but its own.
         let (ranks, bytes, link) = (8_usize, 8_000_000_usize, 100e9);
         let part = bytes as f64 / ranks as f64;
         for (collective, carried) in [

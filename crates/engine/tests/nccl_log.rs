@@ -1,5 +1,5 @@
-//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test does not use the
-//! usual harness.
+//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test does not
+//! use the usual harness.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,8 +1,8 @@
 //! The record of a run, the source of all reports and files.
 //!
-//! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose version is
-//! [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of version *n*: fields are
-//! only added, with a default. A number that is not finite is `null` there, and NaN when it was read.
+//! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose version
+//! is [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of version *n*:
+//! fields are only added, with a default. A number that is not finite is `null` there, and NaN when it was read.
 
 use std::collections::BTreeMap;
 

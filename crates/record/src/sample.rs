@@ -1,5 +1,7 @@
 //! A run with every field filled, for tests.
 
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
 /// Records of text reports.
 pub mod row;
 
@@ -12,7 +14,6 @@ use crate::statistics::Statistics;
 /// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an allgather with
 /// nothing that can be absent.
 pub fn full() -> Run {
-    let measurement = measurement("allreduce", Placement::OutOfPlace, 1 << 20, 12.5);
     Run {
         schema_version: SCHEMA_VERSION,
         program: "nccl-bench 0.1.0 (1a2b3c4d5e6f)".to_owned(),
@@ -20,96 +21,103 @@ pub fn full() -> Run {
         started_at: "2026-11-22T08:30:00.123Z".to_owned(),
         ended_at: Some("2026-11-22T08:30:05.000Z".to_owned()),
         outcome: Outcome::Complete,
-        provenance: Provenance {
-            backend: "nccl".to_owned(),
-            library_version: "2.28.9".to_owned(),
-            library_path: "/usr/lib/x86_64-linux-gnu/libnccl.so.2".to_owned(),
-            cuda_driver: Some("13.0".to_owned()),
-            versus: Some(BackendLibrary {
-                backend: "mpi".to_owned(),
-                library_version: "Open MPI 4.1.4".to_owned(),
-                library_path: "/usr/lib/x86_64-linux-gnu/libmpi.so.40".to_owned(),
-            }),
-            transport: Some("nvlink".to_owned()),
-            world: "mpirun (Open MPI), 2 processes".to_owned(),
-            system: "Linux 6.8.0 x86_64".to_owned(),
-            environment: [("NCCL_ALGO".to_owned(), "ring".to_owned())].into(),
-        },
-        settings: Settings {
-            threads: 1,
-            gpus: 1,
-            min_bytes: 8,
-            max_bytes: 1 << 20,
-            step_factor: Some(2),
-            step_bytes: Some(1024),
-            iterations: 20,
-            aggregated: 1,
-            warm_up: 5,
-            cycles: 2,
-            checks: 1,
-            stream_checks: Some(200),
-            average: Average::Mean,
-            blocking: Blocking::No,
-            graph_launches: 0,
-            registration: Registration::None,
-            unaligned: 0,
-            per_iteration: true,
-            per_iteration_skip: 1,
-            parallel_init: false,
-            cpu_time: true,
-            time_stamps: false,
-            cta_policy: Some(1),
-            default_stream: false,
-            rounds: Some(2),
-            until_stable: Some(0.01),
-            budget_seconds: Some(2.5),
-        },
+        provenance: provenance(),
+        settings: settings(),
         ranks: (0..2).map(rank).collect(),
-        measurements: vec![
-            measurement.clone(),
-            Measurement {
-                placement: Placement::InPlace,
-                wrong: Some(3),
-                mismatches: vec![Mismatch {
-                    rank: 1,
-                    wrong: 3,
-                    first: "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned(),
-                }],
-                versus: measurement.versus.clone().map(|versus| Versus {
-                    wrong: Some(1),
-                    mismatches: vec![Mismatch {
-                        rank: 0,
-                        wrong: 1,
-                        first: "element 0: expected 1.0 (0x3f800000), found 0.0 (0x00000000)".to_owned(),
-                    }],
-                    ..versus
-                }),
-                ..measurement.clone()
-            },
-            Measurement {
-                collective: "broadcast".to_owned(),
-                cycle: 1,
-                op: None,
-                root: Some(1),
-                ..measurement
-            },
-            Measurement {
-                collective: "allgather".to_owned(),
-                op: None,
-                cpu_time_us: None,
-                wrong: None,
-                statistics: None,
-                per_iteration: None,
-                per_rank: Vec::new(),
-                algorithm: None,
-                rounds_us: Vec::new(),
-                stable: None,
-                versus: None,
-                ..self::measurement("allgather", Placement::OutOfPlace, 8, 3.25)
-            },
-        ],
+        measurements: measurements(),
         notes: vec!["the largest size was 2M: reduced to what memory allows".to_owned()],
     }
+}
+
+fn provenance() -> Provenance {
+    Provenance {
+        backend: "nccl".to_owned(),
+        library_version: "2.28.9".to_owned(),
+        library_path: "/usr/lib/x86_64-linux-gnu/libnccl.so.2".to_owned(),
+        cuda_driver: Some("13.0".to_owned()),
+        versus: Some(BackendLibrary {
+            backend: "mpi".to_owned(),
+            library_version: "Open MPI 4.1.4".to_owned(),
+            library_path: "/usr/lib/x86_64-linux-gnu/libmpi.so.40".to_owned(),
+        }),
+        transport: Some("nvlink".to_owned()),
+        world: "mpirun (Open MPI), 2 processes".to_owned(),
+        system: "Linux 6.8.0 x86_64".to_owned(),
+        environment: [("NCCL_ALGO".to_owned(), "ring".to_owned())].into(),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        threads: 1,
+        gpus: 1,
+        min_bytes: 8,
+        max_bytes: 1 << 20,
+        step_factor: Some(2),
+        step_bytes: Some(1024),
+        iterations: 20,
+        aggregated: 1,
+        warm_up: 5,
+        cycles: 2,
+        checks: 1,
+        stream_checks: Some(200),
+        average: Average::Mean,
+        blocking: Blocking::No,
+        graph_launches: 0,
+        registration: Registration::None,
+        unaligned: 0,
+        per_iteration: true,
+        per_iteration_skip: 1,
+        parallel_init: false,
+        cpu_time: true,
+        time_stamps: false,
+        cta_policy: Some(1),
+        default_stream: false,
+        rounds: Some(2),
+        until_stable: Some(0.01),
+        budget_seconds: Some(2.5),
+    }
+}
+
+fn measurements() -> Vec<Measurement> {
+    let measurement = measurement("allreduce", Placement::OutOfPlace, 1 << 20, 12.5);
+    vec![
+        measurement.clone(),
+        Measurement {
+            placement: Placement::InPlace,
+            wrong: Some(3),
+            mismatches: vec![Mismatch {
+                rank: 1,
+                wrong: 3,
+                first: "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned(),
+            }],
+            versus: measurement.versus.clone().map(|versus| Versus {
+                wrong: Some(1),
+                mismatches: vec![Mismatch {
+                    rank: 0,
+                    wrong: 1,
+                    first: "element 0: expected 1.0 (0x3f800000), found 0.0 (0x00000000)".to_owned(),
+                }],
+                ..versus
+            }),
+            ..measurement.clone()
+        },
+        Measurement { collective: "broadcast".to_owned(), cycle: 1, op: None, root: Some(1), ..measurement },
+        Measurement {
+            collective: "allgather".to_owned(),
+            op: None,
+            cpu_time_us: None,
+            wrong: None,
+            statistics: None,
+            per_iteration: None,
+            per_rank: Vec::new(),
+            algorithm: None,
+            rounds_us: Vec::new(),
+            stable: None,
+            versus: None,
+            ..self::measurement("allgather", Placement::OutOfPlace, 8, 3.25)
+        },
+    ]
 }
 
 fn rank(rank: usize) -> Rank {

@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(other.provenance.library_version, "Open MPI 4.1.4");
         assert_eq!(own.provenance.library_version, run.provenance.library_version);
         assert!([own, other].iter().all(|side| side.provenance.versus.is_none()));
-        // The last has no other side.
+        // The last has no baseline.
         assert_eq!((own.measurements.len(), other.measurements.len()), (4, 3));
         for (index, (own, other)) in own.measurements.iter().zip(&other.measurements).enumerate() {
             let versus = run.measurements[index].versus.as_ref().unwrap();

@@ -22,7 +22,7 @@ pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 pub struct Host {
     /// `/sys/class/infiniband`.
     pub devices: Vec<RdmaDevice>,
-    /// The modules out of [`MODULES`] that are loaded.
+    /// Loaded kernel modules, of those that EFA and verbs need.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
     pub device_files: Vec<String>,
@@ -95,8 +95,8 @@ pub enum Memlock {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` but for tests. Files that cannot be read count as missing. `service` is the value of
-    /// [`SERVICE`], if it has one.
+    /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing. `service`
+    /// is the value of [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
         let folder = root.join("dev/infiniband");
@@ -237,7 +237,7 @@ fn mounted_by_kubelet(line: &str) -> bool {
     const FILES: &str = "kubelet/pods/";
     let mut fields = line.split(' ').skip(3);
     let (Some(source), Some(target)) = (fields.next(), fields.next()) else { return false };
-    // Where the kubelet's files are on a disk of their own, only this one tells.
+    // When the kubelet's files are on a disk of their own, only this target shows it.
     let log = target == "/dev/termination-log";
     log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
 }

@@ -1,6 +1,6 @@
 //! Hosts for tests, as folders below a root.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "for tests")]
+#![allow(clippy::unwrap_used, clippy::new_without_default, missing_docs, reason = "for tests")]
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -378,7 +378,7 @@ impl Backend for HostRank {
                 each_us.push((now - before).as_secs_f64() * 1e6);
                 before = now;
             }
-            // Every operation is waited for.
+            // Each operation is complete when it returns.
             match timed_loop.blocking {
                 Blocking::No | Blocking::Wait => {}
                 Blocking::WaitAndBarrier => {
@@ -425,7 +425,7 @@ mod tests {
     fn buffers_begin_at_a_page_of_4_16_or_64_kib_and_have_room_to_their_end() {
         for page in [4 << 10, 16 << 10, 64 << 10] {
             for bytes in [0, 1, 4096, 65_537, 1 << 20] {
-                // Two at a time, so that not both can begin at a page by chance.
+                // Two at a time, because one could begin at a page by chance.
                 for mut buffer in [0; 2].map(|_| Buffer::of_pages(bytes, page).unwrap()) {
                     let whole = buffer.bytes(0, bytes);
                     assert!(bytes == 0 || whole.as_ptr().addr().is_multiple_of(page), "{bytes} of {page}");

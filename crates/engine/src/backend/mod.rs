@@ -44,14 +44,14 @@ mod fabric;
 mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-pub mod nccl;
+mod nccl;
 mod operands;
 mod paired;
 mod selection;
 
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
-pub use selection::{Search, choose};
+pub(crate) use selection::{Search, choose};
 
 /// One operation of one rank.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Work {
 
 /// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimedLoop {
+pub(crate) struct TimedLoop {
     /// Number of iterations, at least 1.
     pub iterations: usize,
     /// Operations of an iteration, at least 1.
@@ -125,14 +125,14 @@ pub struct TimedLoop {
 impl TimedLoop {
     /// Total number of operations.
     #[must_use]
-    pub fn operations(&self) -> usize {
+    pub(crate) fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
 }
 
 /// Rounds of fill, operation and check that follow each other on a stream, each with data of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamRounds {
+pub(crate) struct StreamRounds {
     /// Number of rounds that are queued, or captured in a graph.
     pub rounds: usize,
     /// Launches of a graph of all rounds; 0: no graph.
@@ -146,29 +146,29 @@ pub struct StreamRounds {
 impl StreamRounds {
     /// Returns `count` rounds, queued one by one.
     #[must_use]
-    pub const fn eager(count: usize, seed: u64) -> Self {
+    pub(crate) const fn eager(count: usize, seed: u64) -> Self {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
     /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
     /// unless `count` is 1: a round must not find its own right data of the launch before.
     #[must_use]
-    pub fn graph(count: usize, seed: u64) -> Self {
-        // More launches than these only for graphs that would become large.
+    pub(crate) fn graph(count: usize, seed: u64) -> Self {
+        // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
     /// Total number of rounds.
     #[must_use]
-    pub fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
 
 /// Times of a timed loop on one rank.
 #[derive(Clone, Debug, Default)]
-pub struct Times {
+pub(crate) struct Times {
     /// Time of all operations, from the start of the first to the completion of the last.
     pub total: Duration,
     /// Time to enqueue all operations.
@@ -190,7 +190,7 @@ pub struct MemoryUse {
 
 /// Role of a backend in a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendRole {
+pub(crate) enum BackendRole {
     /// The measured backend.
     Primary,
     /// The backend that is measured in turn with it ([`Node::versus`]).
@@ -200,7 +200,7 @@ pub enum BackendRole {
 /// One rank's buffers and communicator. Used by one thread.
 ///
 /// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
-pub trait Backend {
+pub(crate) trait Backend {
     /// The transport, if it is known once the ranks are connected.
     fn transport(&self) -> Option<String> {
         None
@@ -289,7 +289,7 @@ pub trait Backend {
 
 /// Sizes of a rank's two buffers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferSizes {
+pub(crate) struct BufferSizes {
     /// The largest size of the sweep.
     pub size: usize,
     /// Size of the send buffer.
@@ -345,7 +345,7 @@ impl Default for Capabilities {
 }
 
 /// A process's part of a backend, prepared before anything is started.
-pub trait Node: Sync {
+pub(crate) trait Node: Sync {
     /// `-t`: threads per process.
     fn threads(&self) -> usize;
 
@@ -385,10 +385,10 @@ pub trait Node: Sync {
 }
 
 /// Function that runs with a connected rank.
-pub type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
+pub(crate) type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
 
 /// A rank's device, before the rank is connected.
-pub trait RankDevice {
+pub(crate) trait RankDevice {
     /// Describes the device for the record. The caller fills in rank, process and host.
     fn describe(&self) -> Rank;
 

@@ -32,7 +32,7 @@ impl Operands {
         let receive = start(sizes.receive, work.bytes());
         let input = match placement {
             Placement::InPlace => receive + work.collective.in_place_input(counts, rank),
-            // A send buffer that is smaller than the largest size moves on by what is sent.
+            // A send buffer that is smaller than the largest size moves on by the length of the input.
             Placement::OutOfPlace if sizes.send >= sizes.size => start(sizes.send, work.bytes()),
             Placement::OutOfPlace => start(sizes.send, counts.send * size),
         };
@@ -89,7 +89,8 @@ mod tests {
         Work { collective, data_type, op: Some(Op::Sum), participant, counts, traffic }
     }
 
-    /// Calls `look` with every collective and placement, the first operations of a loop, several ranks, sizes, types and shifts.
+    /// Calls `look` with every collective and placement, the first operations of a loop, several ranks, sizes, types
+    /// and shifts.
     fn each(mut look: impl FnMut(&Work, &Operands, &BufferSizes, usize)) {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 8].into_iter().filter(|&ranks| collective.runs_over(ranks)) {
@@ -162,7 +163,7 @@ mod tests {
         };
         assert_eq!(starts(Placement::OutOfPlace, 200), [(2, 2), (18, 18), (34, 34), (2, 2)]);
         assert_eq!(starts(Placement::InPlace, 200), [(10, 2), (26, 18), (42, 34), (10, 2)]);
-        // What is sent moves on by itself where the send buffer is smaller.
+        // With a smaller send buffer, the input moves on by what is sent.
         assert_eq!(starts(Placement::OutOfPlace, 64), [(2, 2), (10, 18), (2, 34), (10, 2)]);
     }
 }

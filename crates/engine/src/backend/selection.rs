@@ -14,16 +14,16 @@ use crate::supervision::Stop;
 /// The search for GPUs in the background. It begins before the processes have joined their world, because the CUDA
 /// driver takes some tenths of a second to start.
 #[derive(Debug)]
-pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
+pub(crate) struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
     /// Starts the search, unless `settings` selects another backend.
     #[must_use]
-    pub fn start(settings: &Request) -> Self {
+    pub(crate) fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
             return Self(None);
         }
-        // Without a thread to be had, it is done when its result is wanted.
+        // If no thread can be started, the search runs when its result is needed.
         Self(thread::Builder::new().name("search".to_owned()).spawn(nccl::Gpus::find).ok())
     }
 
@@ -49,7 +49,7 @@ impl Drop for Search {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
-pub fn choose(
+pub(crate) fn choose(
     settings: &Request,
     search: Search,
     process: &dyn World,
@@ -98,7 +98,7 @@ pub fn choose(
             processes.len(),
         )));
     }
-    // Each process has an environment of its own.
+    // The environment can differ between processes.
     let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(

@@ -27,7 +27,8 @@ const THREADS: u32 = 256;
 /// Enough blocks to fill a multiprocessor with threads, whatever its generation (2048 threads at most).
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which [`DeviceData::invert`] does.
+/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which [`DeviceData::invert`]
+/// does.
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
 impl FormatTag {
@@ -66,9 +67,9 @@ pub struct DeviceData {
     kernels: HashMap<FormatTag, Kernels>,
     /// The kernel of invert.cu.
     invert: Option<CudaFunction>,
-    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch with a
-    /// slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed, since kernels
-    /// of a stream that failed may still write it.
+    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch
+    /// with a slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed,
+    /// since kernels of a stream that failed may still write it.
     report: CUdeviceptr,
 }
 
@@ -289,8 +290,8 @@ impl DeviceData {
     }
 
     /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first triggers
-    /// programmatic launch, so that a kernel which allows that may start, then waits for this long, and writes after that.
-    /// May be captured into a graph once it is [loaded](Self::load_invert).
+    /// programmatic launch, so that a kernel which allows that may start, then waits for this long, and writes after
+    /// that. May be captured into a graph once it is [loaded](Self::load_invert).
     ///
     /// # Errors
     /// If the driver fails, as it does below [`EARLY_CAPABILITY`].

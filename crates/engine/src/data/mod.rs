@@ -2,9 +2,11 @@
 //!
 //! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such that the
 //! result of a reduction does not depend on the order in which it was done. So any result can be checked, bit by bit,
-//! by calculating it again, without communication (the one tolerance is that of float averages: [`DataSpec::tolerance`]).
+//! by calculating it again, without communication (the one tolerance is that of float averages:
+//! [`DataSpec::tolerance`]).
 //!
-//! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same values.
+//! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same
+//! values.
 //!
 //! The expected content of a buffer is a list of [`ExpectedSegment`]s:
 //!

@@ -27,8 +27,8 @@
 //!   r = n, `q + 1`, with the element's sign, which truncates toward zero.
 //! - **Average of floats**, n a power of two up to 1024 (e4m3: 512): the sum's data; 1/n is a power of two and a number
 //!   of the type, so scaling before or after the sum, or dividing, only changes exponents: exact.
-//! - **Average of floats of 16 bits or more**, other n: NCCL multiplies each contribution by 1/n rounded to the type, then sums; others
-//!   divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b have one sign, each is at least a
+//! - **Average of floats of 16 bits or more**, other n: NCCL multiplies each contribution by 1/n rounded to the type,
+//!   then sums; others divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b have one sign, each is at least a
 //!   quarter of T = a + b, and T has the format's significand, so it is exact. In units in the last place of the
 //!   result's binade, whose values are below 2: the error of 1/n moves the result by less than 1 (its relative error is
 //!   at most half a unit, and the result is below 2 = two units of relative size), rounding a/n and b/n by at most 1/2

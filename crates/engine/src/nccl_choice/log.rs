@@ -74,7 +74,7 @@ fn parse_message(message: &str) -> Option<Choice> {
         "" => {
             let (algorithm, protocol) = (after("Algo")?, after("proto")?);
             let channels = words.iter().find_map(|word| channels(word));
-            // With its channels NCCL began to write the bytes of the count, and names instead of numbers.
+            // Versions that log channels log the bytes of the count, and names instead of numbers.
             let bytes = if channels.is_some() { Bytes::Count(bytes) } else { Bytes::Larger(bytes) };
             let algorithm = Algorithm {
                 algorithm: named_or_numbered(algorithm, &ALGORITHMS),
@@ -258,7 +258,7 @@ impl Log {
             && length > 0
         {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // A kernel that refuses only costs memory: about 110 bytes for each operation.
+            // If the kernel refuses, the log takes about 110 bytes of memory for each operation.
             // SAFETY: the descriptor is open, and the call touches no memory of this program.
             let _ = unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, length) };
         }

@@ -201,7 +201,7 @@ mod tests {
         let name = |lines: &[(&str, u64)], operation: &OperationKey<'_>| {
             chosen(&choices(lines), operation).map(|it| it.algorithm)
         };
-        // From 2.24 on what a rank sends, before the whole result.
+        // From 2.24 on the bytes that a rank sends, before that those of the result.
         let new = ("AllGather: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}", 1);
         let old = ("AllGather: 8192 Bytes -> Algo 6 proto 2 time 1.0", 1);
         assert_eq!(name(&[new], &gather).as_deref(), Some("ring"));
@@ -214,7 +214,7 @@ mod tests {
         let reduce = OperationKey { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
         assert_eq!(name(&[group], &reduce).as_deref(), Some("tree"));
         assert_eq!(name(&[group], &OperationKey { aggregated: 3, ..reduce }), None);
-        // The most frequent answer counts, else the last.
+        // The most frequent choice counts, of equally frequent ones the last.
         let tree = "AllGather: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}";
         assert_eq!(name(&[(new.0, 20), (tree, 1)], &gather).as_deref(), Some("ring"));
         assert_eq!(name(&[(new.0, 1), (tree, 1)], &gather).as_deref(), Some("tree"));
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(chosen(&[("RING", None)], log), found("ring", Some(4)));
         assert_eq!(chosen(&[("RING", None)], ""), found("ring", None));
         assert_eq!(chosen(&[], kernel), found("AllReduce_AGxLL_R", Some(2)));
-        // What came before does not count.
+        // Earlier choices do not count.
         assert_eq!(chosen(&[], ""), None);
     }
 }

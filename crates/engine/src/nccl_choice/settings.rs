@@ -54,7 +54,7 @@ pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str
 /// The `NAME=value` lines of a configuration file of NCCL. The first line of a name counts.
 fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
     let mut text = Vec::new();
-    // A file that is not there, or not to be read, has no settings for NCCL either.
+    // NCCL ignores files that do not exist or cannot be read.
     if File::open(path).and_then(|mut file| file.read_to_end(&mut text)).is_err() {
         return HashMap::new();
     }

@@ -130,8 +130,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default maximum,
-    /// 20 iterations, one verification.
+    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default
+    /// maximum, 20 iterations, one verification.
     #[must_use]
     pub fn new(collectives: Vec<Collective>) -> Self {
         Self {

@@ -82,10 +82,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP) and starts the search for GPUs in the background.
+    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP) and starts the search for GPUs in the
+    /// background.
     ///
-    /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and threads
-    /// that run already would still receive the signals.
+    /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
+    /// threads that run already would still receive the signals.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -194,10 +195,10 @@ fn run_ranks(
             .zip(progress)
             .enumerate()
             .map(|(index, (world, progress))| {
-                // Each thread owns its world: one that panics leaves it, and its siblings learn which rank that was.
+                // Each thread owns its world, which reports the rank when the thread panics.
                 thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
                     match rank::run(request, node, index, &world, &progress, context) {
-                        // The siblings may be waiting for this rank: the whole job has to end.
+                        // Other ranks may wait for this one, so the job ends.
                         Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
                         result => result,
                     }

@@ -65,9 +65,9 @@ impl Salvage {
     pub fn save(&self, outcome: Outcome) -> bool {
         if let Some(hook) = self.begin() {
             let ended = Ended(self.clone());
-            // When there is no thread left, the closure is dropped, and that ends it, too.
+            // If no thread can be started, the closure is dropped, which also ends it.
             let _ = thread::Builder::new().name("salvage".to_owned()).spawn(move || {
-                // Also when the hook panics: nothing is waited for then.
+                // Ended also when the hook panics.
                 let _ended = ended;
                 hook(outcome);
             });

@@ -8,7 +8,7 @@
 mod rank;
 mod repeat;
 mod results;
-pub mod sizing;
+pub(crate) mod sizing;
 
 use collectives::DataType;
 use collectives::world::World;
@@ -46,7 +46,7 @@ impl SweepPlan {
 
     /// The timed loop of a size and placement.
     #[must_use]
-    pub fn timed_loop(&self) -> TimedLoop {
+    pub(crate) fn timed_loop(&self) -> TimedLoop {
         TimedLoop {
             iterations: self.request.iterations,
             aggregated: self.request.aggregated,
@@ -79,7 +79,7 @@ pub enum Event<'a> {
 
 /// End of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SweepEnd {
+pub(crate) enum SweepEnd {
     /// Everything was measured.
     Complete,
     /// A rank has received this signal.
@@ -87,7 +87,7 @@ pub enum SweepEnd {
 }
 
 /// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices.
-pub trait RankObserver {
+pub(crate) trait RankObserver {
     /// Called for each event.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ pub trait RankObserver {
 ///
 /// # Errors
 /// When the backend or another rank fails, or the observer does.
-pub fn run(
+pub(crate) fn run(
     plan: &SweepPlan,
     world: &dyn World,
     position: GroupPosition,

@@ -218,7 +218,7 @@ impl RankSweep<'_> {
             if plan.request.until_stable.is_some() || plan.request.budget.is_some() {
                 let over = begun.elapsed() >= budget;
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
-                // All ranks decide by the same numbers.
+                // All ranks decide by the same times.
                 let all = self.exchange(&RoundTimes { seconds: seconds.collect(), over })?;
                 for (role, common) in common.iter_mut().enumerate() {
                     let times = all.iter().map(|round| round.seconds.get(role).copied().unwrap_or(f64::NAN));

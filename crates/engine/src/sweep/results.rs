@@ -68,6 +68,20 @@ impl JobResult {
                 .collect(),
         }
     }
+
+    /// The record of a baseline with this result, beside that of the primary backend.
+    fn versus(self, primary: &Self, bandwidth: Bandwidth) -> Versus {
+        Versus {
+            time_us: self.seconds * 1e6,
+            algbw_gbps: bandwidth.algorithm,
+            busbw_gbps: bandwidth.bus,
+            ratio: primary.seconds / self.seconds,
+            best_ratio: primary.best / self.best,
+            rounds_us: self.rounds_us,
+            wrong: self.wrong,
+            mismatches: self.mismatches,
+        }
+    }
 }
 
 /// Message of one rank after a round.
@@ -135,19 +149,10 @@ pub(super) fn measurement(
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
     let bandwidth =
-        |taken: &JobResult| Bandwidth::new(collective, moved, taken.seconds, work.participant.ranks);
+        |result: &JobResult| Bandwidth::new(collective, moved, result.seconds, work.participant.ranks);
     let versus = role(BackendRole::Baseline).map(|baseline| {
-        let Bandwidth { algorithm, bus } = bandwidth(&baseline);
-        Versus {
-            time_us: baseline.seconds * 1e6,
-            algbw_gbps: algorithm,
-            busbw_gbps: bus,
-            ratio: primary.seconds / baseline.seconds,
-            best_ratio: primary.best / baseline.best,
-            rounds_us: baseline.rounds_us,
-            wrong: baseline.wrong,
-            mismatches: baseline.mismatches,
-        }
+        let bandwidth = bandwidth(&baseline);
+        baseline.versus(&primary, bandwidth)
     });
     let bandwidth = bandwidth(&primary);
     let skipped =

@@ -10,7 +10,7 @@ use crate::supervision::Stop;
 
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was
 /// reduced. The same on every rank.
-pub fn sizes(
+pub(crate) fn sizes(
     settings: &Request,
     node: &dyn Node,
     device: &dyn RankDevice,

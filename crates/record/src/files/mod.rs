@@ -19,7 +19,8 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub use read::{ReadError, ReadProblem, Truncated, read, read_each};
+pub use read::{ReadError, ReadProblem, read};
+pub(crate) use read::{Truncated, read_each};
 
 use crate::run::{Measurement, Run};
 use json_lines::JsonLines;
@@ -48,7 +49,7 @@ pub enum Format {
 
 impl Format {
     /// All formats, with the suffixes that select them.
-    pub const SUFFIXES: [(&'static str, Self); 4] =
+    const SUFFIXES: [(&'static str, Self); 4] =
         [("json", Self::Json), ("jsonl", Self::JsonLines), ("csv", Self::Csv), ("md", Self::Markdown)];
 }
 

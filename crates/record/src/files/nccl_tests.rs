@@ -102,7 +102,7 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let failed_checks = run.failed_checks();
     let mean = run.mean_busbw_gbps();
     let enough = names::enough(mean.unwrap_or(f64::NAN), names::minimum_busbw(&run.provenance));
-    let document = Document {
+    let document = OutputDocument {
         version: VERSION,
         start_time: names::local_time(&run.started_at, zone),
         args: &run.command,
@@ -144,14 +144,14 @@ const fn truth(value: bool) -> &'static str {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct OutputDocument<'a> {
     version: u32,
     start_time: String,
     args: &'a [String],
     env: Vec<String>,
     nccl_version: Option<u32>,
     config: Config<'a>,
-    results: Vec<Row<'a>>,
+    results: Vec<OutputRow<'a>>,
     out_of_bounds: OutOfBounds,
     average_bus_bandwidth: AverageBusBandwidth,
     errors: [String; 1],
@@ -240,7 +240,7 @@ fn devices(ranks: &[Rank]) -> Vec<Device<'_>> {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct OutputRow<'a> {
     size: u64,
     count: u64,
     #[serde(rename = "type")]
@@ -298,7 +298,7 @@ struct AverageBusBandwidth {
 }
 
 /// Rows of the results. An in-place measurement shares the row of the out-of-place one before it.
-fn results(run: &Run) -> Vec<Row<'_>> {
+fn results(run: &Run) -> Vec<OutputRow<'_>> {
     let of_command = collective(&run.command);
     let mut rows = Vec::new();
     let mut measurements = run.measurements.iter().peekable();
@@ -309,7 +309,7 @@ fn results(run: &Run) -> Vec<Row<'_>> {
             }
             Placement::InPlace => (None, Some(first)),
         };
-        rows.push(Row {
+        rows.push(OutputRow {
             size: first.bytes,
             count: first.count,
             data_type: &first.data_type,

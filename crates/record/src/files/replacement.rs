@@ -56,7 +56,7 @@ fn begin_beside(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<NamedTempFile> {
-    // The file that is replaced keeps its mode; a new one has what the umask leaves.
+    // The file that is replaced keeps its mode; a new one has the mode of the umask.
     let older = fs::metadata(path).map(|found| found.permissions());
     let mut file = tempfile::Builder::new()
         .prefix(".nccl-bench-")
@@ -71,8 +71,8 @@ fn begin_beside(
     content(&mut out)?;
     out.flush()?;
     drop(out);
-    // Before the rename: after a power cut there is one of both files, whole. It is also when some file systems notice
-    // that the disk is full.
+    // Before the rename, so that a power cut leaves one of both files complete. Some file systems report a full disk
+    // only here.
     file.as_file().sync_all()?;
     Ok(file)
 }
@@ -100,7 +100,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = folder(path);
-            // A link to what does not exist yet; links in a circle are another kind of error.
+            // A link to a file that does not exist yet. A circle of links is another kind of error.
             if let Ok(target) = fs::read_link(path) {
                 return resolve(&folder.join(target));
             }

@@ -159,7 +159,7 @@ pub fn read(
         if let Some(versus) = &each.versus {
             other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
             if side == SelectedSide::Own {
-                // Wrong data on either side counts against the run.
+                // Wrong data of the baseline counts as well.
                 wrong = wrong
                     .map(|wrong| wrong.saturating_add(versus.wrong.unwrap_or(0)))
                     .or(versus.wrong.filter(|&wrong| wrong > 0));

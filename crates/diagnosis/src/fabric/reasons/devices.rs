@@ -229,7 +229,7 @@ fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
     let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
     let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
     match host.container {
-        // What a namespace does not see, it cannot open.
+        // Devices that are not visible in a namespace cannot be opened there.
         _ if error == Errno::PERM && host.devices.is_empty() && host.shared_devices == Some(false) => {
             into_the_network(host)
         }

@@ -297,7 +297,7 @@ fn hides(value: &str, provider: &str) -> bool {
 fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
     let Facts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
-    // What is excluded need not be there.
+    // Excluded providers need not exist.
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
     let lacking: Vec<&str> = parts.filter(|part| !names.contains(part)).collect();
     if lacking.is_empty() {

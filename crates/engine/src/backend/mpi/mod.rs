@@ -64,7 +64,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
     Ok(HostBackend {
         connector: Arc::new(Mpi),
         name: "mpi",
-        // A world of MPI describes itself by its library.
+        // The description of a world of MPI is its library.
         version: process.describe(),
         path: library_path(),
         capabilities: Capabilities {
@@ -215,7 +215,7 @@ impl Carrier for MpiRank {
         require(work, receive, work.counts.receive)?;
         let (from, to) = (send.as_ptr().cast::<c_void>(), receive.as_mut_ptr().cast::<c_void>());
         match work.collective {
-            // MPI's has one buffer; the root's result lies in the other one, too.
+            // MPI_Bcast has one buffer, so the root copies its result to the other one.
             Collective::Broadcast if work.participant.is_root() => {
                 // SAFETY: the root's buffer is only read.
                 unsafe { self.call(work, ptr::null(), from.cast_mut()) }?;
@@ -254,14 +254,14 @@ impl Carrier for MpiRank {
             | Collective::AllToAll
             | Collective::Gather => (in_place(), at(0)),
         };
-        // SAFETY: from each address on there are as many elements as the counts say, as the whole is as long as the longer
-        // buffer; a buffer that is missing is one that MPI does not look at on this rank.
+        // SAFETY: from each address on there are as many elements as the counts say, as the whole is as long as the
+        // longer buffer; a buffer that is missing is one that MPI does not look at on this rank.
         unsafe { self.call(work, from, to) }
     }
 
     fn result_start(&self, work: &Work, placement: Placement) -> usize {
         match (work.collective, placement) {
-            // Where NCCL leaves it at the rank's own part.
+            // NCCL has it at the rank's own part.
             (Collective::ReduceScatter, Placement::InPlace) => 0,
             _ => work.collective.result_start(&work.counts, work.participant.rank, placement),
         }
@@ -277,21 +277,22 @@ impl MpiRank {
     /// Calls the MPI function of the collective.
     ///
     /// # Safety
-    /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in the
-    /// place of a buffer on this rank; what is written overlaps nothing else.
+    /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in
+    /// the place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
         let Participant { rank, root, .. } = work.participant;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
-        // What goes from a rank to a rank.
+        // Elements from one rank to another.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
         if let Some(traffic) = &work.traffic {
             self.sent.set(traffic.send_ranges(rank))?;
             self.received.set(traffic.receive_ranges(rank))?;
         }
-        // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is initialised, and
-        // no other thread of this process calls it now. MPI is done with the buffers when a function returns.
+        // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is
+        // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a function
+        // returns.
         let (function, code) = unsafe {
             match work.collective {
                 Collective::AllReduce => {

@@ -110,7 +110,7 @@ pub(super) fn ranks_on_gpus(
         .collect();
     let ProcessGpus { identity, addresses, multi_rank, .. } = processes[process];
     let count = |&ordinal: &usize| {
-        // Parts of one GPU (MIG) have its address, too.
+        // MIG instances of one GPU share its address.
         if multi_rank { all.iter().filter(|gpu| **gpu == (identity, addresses[ordinal])).count() } else { 1 }
     };
     shares[process].ordinals.iter().map(count).collect()

@@ -111,7 +111,7 @@ struct BufferSettings {
 }
 
 /// The GPUs of this process, and the data that its ranks need to connect.
-pub struct GpuNode {
+pub(super) struct GpuNode {
     library: Library,
     id: UniqueId,
     config: nccl::Config,
@@ -143,7 +143,7 @@ impl GpuNode {
         let first = one_version(&found)?;
         let threads = settings.threads.unwrap_or(1);
         let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
-        // The one option that may differ between processes: with a process per GPU it chooses each one's.
+        // The only option that may differ between processes: with a process per GPU it selects each one's.
         let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
         let bases: Vec<Option<usize>> =
             bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
@@ -399,7 +399,7 @@ impl RankDevice for GpuDevice {
         let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
         let GroupPosition { rank, ranks, .. } = self.position;
         let (communicator, data) = thread::scope(|scope| {
-            // Beside NCCL, which waits for the other ranks meanwhile.
+            // At the same time as NCCL, which waits for the other ranks.
             let loading =
                 thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
                     let mut data = DeviceData::new(&self.context)?;

@@ -34,7 +34,7 @@ impl GpuRank<'_> {
         rounds: &StreamRounds,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<Tally>> {
-        // Loading may wait for the device, which then must not wait for another rank, and cannot be captured.
+        // Loading cannot be captured, and may wait for the device, which must not wait for another rank then.
         self.data.load(work.data_type)?;
         if self.data.triggers_early() {
             self.data.load_invert()?;
@@ -47,7 +47,7 @@ impl GpuRank<'_> {
             for _ in 0..rounds.graph_launches {
                 graph.launch().context("launching the graph of the check on the stream")?;
             }
-            // Before the graph ends.
+            // The graph must not be dropped before it has run.
             self.wait()?;
         } else {
             barrier()?;
@@ -71,13 +71,13 @@ impl GpuRank<'_> {
         common: &LoopParameters<'_, T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
-        // As the safe layer does for collectives alone: NCCL may allocate memory meanwhile.
+        // Relaxed, as in the safe layer, because NCCL may allocate memory meanwhile.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
             .context("beginning the capture of the check on the stream")?;
         let queued =
             (0..rounds.rounds).try_for_each(|round| self.round(work, placement, rounds, round, common));
-        // Also where a round failed.
+        // Ends the capture also when a round has failed.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         queued?;
         let graph = graph.context("capturing the check on the stream")?;
@@ -153,7 +153,7 @@ impl GpuRank<'_> {
         let size = work.data_type.size();
         let wrong = (bits ^ work.significant_bit()?).to_le_bytes();
         let address = self.memory.result_address(work, placement) + (index * size) as u64;
-        // Byte by byte, since a graph keeps the value of a memset, and only the address of what a copy reads.
+        // Byte by byte, because a graph keeps the value of a memset, but only the source address of a copy.
         for (place, &byte) in (address..).zip(&wrong[..size]) {
             // SAFETY: the element is in this rank's memory, and its stream is alive.
             unsafe { result::memset_d8_async(place, byte, 1, self.stream().cu_stream()) }

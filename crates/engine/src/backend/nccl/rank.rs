@@ -138,7 +138,7 @@ impl<'a> GpuRank<'a> {
             self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, false)
         })?;
         graph.launch()?;
-        // Before the graph ends.
+        // The graph must not be dropped before it has run.
         self.wait()
     }
 

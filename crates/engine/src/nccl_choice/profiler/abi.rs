@@ -36,7 +36,7 @@ pub(super) struct Descriptor<K, C: Copy, P: Copy> {
 union Details<C: Copy, P: Copy> {
     collective: C,
     send_or_receive: P,
-    copies: v6::Copies,
+    copies: v6::CopiesV6,
 }
 
 /// The table of one version: `ncclProfiler_v<n>_t`.

@@ -145,8 +145,8 @@ impl Drop for Watchdog {
 }
 
 impl RankProgress {
-    /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All ranks begin the
-    /// same steps in the same order.
+    /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All ranks begin
+    /// the same steps in the same order.
     pub fn begin_step(&self, name: impl Into<Cow<'static, str>>) {
         self.begin(name.into(), true);
     }

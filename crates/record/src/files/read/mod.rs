@@ -33,7 +33,7 @@ const LONGEST_LINE: u64 = 1 << 30;
 
 /// Treatment of a JSON file that ends in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truncated {
+pub(crate) enum Truncated {
     /// Refuse it.
     Refused,
     /// Read the measurements that it has; the outcome is [`Outcome::Running`].
@@ -63,7 +63,11 @@ pub fn read(path: &Path) -> Result<Run, ReadError> {
 ///
 /// # Errors
 /// Like [`read`]; measurements passed to `take` before the error are not valid results.
-pub fn read_each(path: &Path, cut: Truncated, take: &mut dyn FnMut(Measurement)) -> Result<Run, ReadError> {
+pub(crate) fn read_each(
+    path: &Path,
+    cut: Truncated,
+    take: &mut dyn FnMut(Measurement),
+) -> Result<Run, ReadError> {
     let content = source::open(path).and_then(|source| content(source, cut, take));
     let run = content.and_then(|content| {
         if content.measurements == 0 {

@@ -6,13 +6,13 @@ use super::{Descriptor, Plugin, ProfiledOperation};
 
 #[used]
 #[unsafe(export_name = "ncclProfiler_v2")]
-pub(in super::super) static PLUGIN: Plugin<Init, Descriptor<u8, Collective, SendOrReceive>> =
+pub(in super::super) static PLUGIN: Plugin<InitV2, Descriptor<u8, CollectiveV2, SendOrReceiveV2>> =
     Plugin::new(init);
 
 /// Details of a collective.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in super::super) struct Collective {
+pub(in super::super) struct CollectiveV2 {
     communicator: *const c_char,
     hash: u64,
     sequence: u64,
@@ -29,8 +29,8 @@ pub(in super::super) struct Collective {
     protocol: *const c_char,
 }
 
-impl From<Collective> for ProfiledOperation {
-    fn from(Collective { function, count, data_type, algorithm, protocol, .. }: Collective) -> Self {
+impl From<CollectiveV2> for ProfiledOperation {
+    fn from(CollectiveV2 { function, count, data_type, algorithm, protocol, .. }: CollectiveV2) -> Self {
         // `most_channels` is only an upper bound.
         Self::Collective { function, count, data_type, algorithm, protocol, channels: 0 }
     }
@@ -39,7 +39,7 @@ impl From<Collective> for ProfiledOperation {
 /// Details of a send or a receive.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in super::super) struct SendOrReceive {
+pub(in super::super) struct SendOrReceiveV2 {
     communicator: *const c_char,
     hash: u64,
     function: *const c_char,
@@ -49,13 +49,13 @@ pub(in super::super) struct SendOrReceive {
     peer: c_int,
 }
 
-impl From<SendOrReceive> for ProfiledOperation {
-    fn from(SendOrReceive { peer, count, .. }: SendOrReceive) -> Self {
+impl From<SendOrReceiveV2> for ProfiledOperation {
+    fn from(SendOrReceiveV2 { peer, count, .. }: SendOrReceiveV2) -> Self {
         Self::SendOrReceive { peer, count, channels: 0 }
     }
 }
 
-pub(in super::super) type Init = unsafe extern "C" fn(context: *mut *mut c_void, mask: *mut c_int) -> c_int;
+pub(in super::super) type InitV2 = unsafe extern "C" fn(context: *mut *mut c_void, mask: *mut c_int) -> c_int;
 
 pub(super) unsafe extern "C" fn init(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
     // SAFETY: NCCL's contract of this function.

@@ -2,18 +2,18 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::v2::{Init, SendOrReceive, init};
+use super::v2::{InitV2, SendOrReceiveV2, init};
 use super::{Descriptor, Plugin, ProfiledOperation};
 
 #[used]
 #[unsafe(export_name = "ncclProfiler_v3")]
-pub(in super::super) static PLUGIN: Plugin<Init, Descriptor<u8, Collective, SendOrReceive>> =
+pub(in super::super) static PLUGIN: Plugin<InitV2, Descriptor<u8, CollectiveV3, SendOrReceiveV2>> =
     Plugin::new(init);
 
 /// Details of a collective.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in super::super) struct Collective {
+pub(in super::super) struct CollectiveV3 {
     communicator: *const c_char,
     hash: u64,
     sequence: u64,
@@ -29,8 +29,8 @@ pub(in super::super) struct Collective {
     protocol: *const c_char,
 }
 
-impl From<Collective> for ProfiledOperation {
-    fn from(Collective { function, count, data_type, algorithm, protocol, .. }: Collective) -> Self {
+impl From<CollectiveV3> for ProfiledOperation {
+    fn from(CollectiveV3 { function, count, data_type, algorithm, protocol, .. }: CollectiveV3) -> Self {
         // `most_channels` is only an upper bound.
         Self::Collective { function, count, data_type, algorithm, protocol, channels: 0 }
     }

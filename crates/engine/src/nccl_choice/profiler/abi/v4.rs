@@ -6,13 +6,13 @@ use super::{Descriptor, Plugin, ProfiledOperation};
 
 #[used]
 #[unsafe(export_name = "ncclProfiler_v4")]
-pub(in super::super) static PLUGIN: Plugin<Init, Descriptor<u8, Collective, SendOrReceive>> =
+pub(in super::super) static PLUGIN: Plugin<InitV4, Descriptor<u8, CollectiveV4, SendOrReceiveV4>> =
     Plugin::new(init);
 
 /// Details of a collective.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in super::super) struct Collective {
+pub(in super::super) struct CollectiveV4 {
     sequence: u64,
     function: *const c_char,
     send: *const c_void,
@@ -26,9 +26,9 @@ pub(in super::super) struct Collective {
     protocol: *const c_char,
 }
 
-impl From<Collective> for ProfiledOperation {
-    fn from(details: Collective) -> Self {
-        let Collective { function, count, data_type, algorithm, protocol, channels, .. } = details;
+impl From<CollectiveV4> for ProfiledOperation {
+    fn from(details: CollectiveV4) -> Self {
+        let CollectiveV4 { function, count, data_type, algorithm, protocol, channels, .. } = details;
         Self::Collective { function, count, data_type, algorithm, protocol, channels }
     }
 }
@@ -36,7 +36,7 @@ impl From<Collective> for ProfiledOperation {
 /// Details of a send or a receive.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in super::super) struct SendOrReceive {
+pub(in super::super) struct SendOrReceiveV4 {
     function: *const c_char,
     buffer: *mut c_void,
     data_type: *const c_char,
@@ -45,13 +45,13 @@ pub(in super::super) struct SendOrReceive {
     channels: u8,
 }
 
-impl From<SendOrReceive> for ProfiledOperation {
-    fn from(SendOrReceive { peer, count, channels, .. }: SendOrReceive) -> Self {
+impl From<SendOrReceiveV4> for ProfiledOperation {
+    fn from(SendOrReceiveV4 { peer, count, channels, .. }: SendOrReceiveV4) -> Self {
         Self::SendOrReceive { peer, count, channels }
     }
 }
 
-type Init = unsafe extern "C" fn(
+type InitV4 = unsafe extern "C" fn(
     context: *mut *mut c_void,
     mask: *mut c_int,
     name: *const c_char,

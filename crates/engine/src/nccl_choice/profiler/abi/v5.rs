@@ -2,15 +2,15 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::v4::{Collective, SendOrReceive};
+use super::v4::{CollectiveV4, SendOrReceiveV4};
 use super::{Descriptor, Plugin};
 
 #[used]
 #[unsafe(export_name = "ncclProfiler_v5")]
-pub(in super::super) static PLUGIN: Plugin<Init, Descriptor<u64, Collective, SendOrReceive>> =
+pub(in super::super) static PLUGIN: Plugin<InitV5, Descriptor<u64, CollectiveV4, SendOrReceiveV4>> =
     Plugin::new(init);
 
-pub(in super::super) type Init = unsafe extern "C" fn(
+pub(in super::super) type InitV5 = unsafe extern "C" fn(
     context: *mut *mut c_void,
     id: u64,
     mask: *mut c_int,

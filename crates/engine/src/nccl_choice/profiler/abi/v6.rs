@@ -2,19 +2,19 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::v4::{Collective, SendOrReceive};
-use super::v5::{Init, init};
+use super::v4::{CollectiveV4, SendOrReceiveV4};
+use super::v5::{InitV5, init};
 use super::{Descriptor, Plugin, ProfiledOperation};
 
 #[used]
 #[unsafe(export_name = "ncclProfiler_v6")]
-pub(in super::super) static PLUGIN: Plugin<Init, Descriptor<u64, Collective, SendOrReceive>> =
+pub(in super::super) static PLUGIN: Plugin<InitV5, Descriptor<u64, CollectiveV4, SendOrReceiveV4>> =
     Plugin::new(init);
 
 /// Details of a collective that copy engines carry out.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Copies {
+pub(super) struct CopiesV6 {
     sequence: u64,
     function: *const c_char,
     send: *const c_void,
@@ -24,8 +24,8 @@ pub(super) struct Copies {
     data_type: *const c_char,
 }
 
-impl From<Copies> for ProfiledOperation {
-    fn from(Copies { function, count, data_type, .. }: Copies) -> Self {
+impl From<CopiesV6> for ProfiledOperation {
+    fn from(CopiesV6 { function, count, data_type, .. }: CopiesV6) -> Self {
         Self::Copies { function, count, data_type }
     }
 }
