@@ -40,9 +40,8 @@ impl super::Command for Man {
 
     fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let Some(folder) = matches.get_one::<PathBuf>(FOLDER) else {
-            let mut text = Vec::new();
-            man(context.root, &mut text).map_err(Stop::from)?;
-            return print(&String::from_utf8_lossy(&text));
+            let page = main_page(&built(context.root)).map_err(Stop::from)?;
+            return print(&String::from_utf8_lossy(&page.text));
         };
         let written =
             write_pages(context.root, folder).map_err(|error| ExitError::refused(error.to_string()))?;
@@ -50,28 +49,20 @@ impl super::Command for Man {
     }
 }
 
-/// Writes the manual page of `command` itself, with its commands and the topics of `help`.
-///
-/// # Errors
-/// When `out` cannot be written.
-pub fn man(command: &Command, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(&main_page(&built(command))?.text)
-}
-
 /// A manual page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+struct Page {
     /// Its file: `nccl-bench-allreduce.1`.
-    pub file: String,
+    file: String,
     /// Its text, in roff.
-    pub text: Vec<u8>,
+    text: Vec<u8>,
 }
 
 /// All manual pages: that of `command`, one for each of its commands, and one for each topic of `help`.
 ///
 /// # Errors
 /// Never in practice: it writes to memory.
-pub fn pages(command: &Command) -> io::Result<Vec<Page>> {
+fn pages(command: &Command) -> io::Result<Vec<Page>> {
     let command = built(command);
     let mut pages = vec![main_page(&command)?];
     pages_below(&command, &command, &mut pages)?;
@@ -95,7 +86,7 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
 ///
 /// # Errors
 /// When a folder or file cannot be written; the error names it.
-pub fn write_pages(command: &Command, folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn write_pages(command: &Command, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for page in pages(command)? {
         let section = page.file.rsplit('.').next().unwrap_or(COMMANDS);
@@ -213,21 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_output_is_an_error_and_no_panic() {
-        struct Closed;
-        impl Write for Closed {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let kind = |result: io::Result<()>| result.unwrap_err().kind();
-        assert_eq!(kind(man(&command(), &mut Closed)), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
     fn there_is_a_page_for_each_command_and_topic() {
         let pages = pages(&command()).unwrap();
         let files: Vec<_> = pages.iter().map(|page| page.file.as_str()).collect();
@@ -244,9 +220,6 @@ mod tests {
         assert!(text(&pages[1]).contains("minbytes"));
         let topic = pages.iter().find(|page| page.file == "bench-busbw.7").unwrap();
         assert!(text(topic).contains("2(n\\-1)/n"));
-        let mut out = Vec::new();
-        man(&command(), &mut out).unwrap();
-        assert_eq!(out, pages[0].text);
     }
 
     #[test]

@@ -28,11 +28,11 @@ pub struct Arguments {
     #[arg(value_name = "COLLECTIVE", value_delimiter = ',', value_parser = fabric_collective)]
     pub collectives: Vec<Collective>,
 
-    /// Only what so many ranks use, in the lines of hosts so many hosts
+    /// Only the algorithms of N ranks; in the lines of hosts, of N hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub ranks: Option<u32>,
 
-    /// Only what is used where this carries the messages: shared-memory, network or hosts
+    /// Only the algorithms for this medium: shared-memory, network or hosts
     #[arg(long, value_name = "MEDIUM")]
     pub medium: Option<Medium>,
 

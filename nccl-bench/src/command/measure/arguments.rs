@@ -138,8 +138,8 @@ pub struct Arguments {
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,
 
-    /// Repeat each measurement until the uncertainty of its median is at most this share: 1%. A measurement that has not reached
-    /// it after --budget [default: 5 s] is marked NOT STABLE
+    /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it: 1%. A measurement
+    /// that is not after --budget [default: 5 s] is marked NOT STABLE
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
