@@ -1,7 +1,6 @@
 //! The end of the program: messages and exit codes.
 
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use engine::supervision::{CLOSED_PIPE, REFUSED, Stop};
 
@@ -28,24 +27,24 @@ impl ExitError {
 
     /// Prints the message, and returns the exit code.
     #[must_use]
-    pub fn report(self) -> ExitCode {
+    pub fn report(self) -> u8 {
         match self {
             Self::Stopped(stop) => {
                 match &stop {
                     Stop::Refused(message) => eprintln!("error: {message}"),
                     Stop::Failed(error) => eprintln!("error: {error:#}"),
                 }
-                ExitCode::from(stop.code())
+                stop.code()
             }
             Self::Parser(answer) => {
                 let printed = answer.print().and_then(|()| io::stdout().flush());
                 match printed {
                     Err(problem) if !answer.use_stderr() => Self::Output(problem).report(),
-                    _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(REFUSED)),
+                    _ => u8::try_from(answer.exit_code()).unwrap_or(REFUSED),
                 }
             }
             // The reader has closed the pipe.
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(CLOSED_PIPE),
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => CLOSED_PIPE,
             Self::Output(error) => {
                 let error = anyhow::Error::new(error).context("writing to standard output");
                 Self::Stopped(Stop::Failed(error)).report()

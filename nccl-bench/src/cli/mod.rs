@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use engine::collective::Collective;
 use engine::request::Variables;
 
-use crate::command::measure::{self, ALL, EXAMPLES, Measurement, Started};
+use crate::command::measure::{self, ALL, EXAMPLES, Invocation, ParsedMeasurement};
 use crate::command::{self, Context, Program};
 use crate::exit::ExitError;
 use crate::log;
@@ -24,7 +24,7 @@ const STYLES: Styles = Styles::styled()
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main(program: Program) -> ExitCode {
-    run(&program).map_or_else(ExitError::report, ExitCode::from)
+    ExitCode::from(run(&program).unwrap_or_else(ExitError::report))
 }
 
 fn run(program: &Program) -> Result<u8, ExitError> {
@@ -32,12 +32,12 @@ fn run(program: &Program) -> Result<u8, ExitError> {
     ignore_file_size_signal().map_err(Stop::from)?;
     tracing::debug!("started");
     let root = definition();
-    let (started, arguments) = arguments(std::env::args_os())?;
+    let (invocation, arguments) = arguments(std::env::args_os())?;
     let matches = root.clone().try_get_matches_from(arguments)?;
     let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
     let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
     let command = command.ok_or_else(|| conflict(format!("there is no command '{name}'")))?;
-    command.run(matches, &Context { program, root: &root, started })
+    command.run(matches, &Context { program, root: &root, invocation })
 }
 
 /// The definition of the whole command line, also for completions and manual pages.
@@ -63,7 +63,7 @@ fn collective_of_program(program: &Path) -> Option<Collective> {
 }
 
 /// Inserts the command that the program's name stands for, and turns a list of collectives into a command with a flag.
-fn arguments<I, T>(arguments: I) -> Result<(Started, Vec<OsString>), clap::Error>
+fn arguments<I, T>(arguments: I) -> Result<(Invocation, Vec<OsString>), clap::Error>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
@@ -79,7 +79,7 @@ where
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    Ok((Started { as_nccl_tests: by_name.is_some(), command }, arguments))
+    Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, arguments))
 }
 
 /// Checks a command line as the program would, without running the command.
@@ -104,7 +104,7 @@ where
 ///
 /// # Errors
 /// The parser's answer, which includes those to `--help` and `--version`.
-pub fn measurement<I, T>(line: I) -> Result<Measurement, clap::Error>
+pub fn measurement<I, T>(line: I) -> Result<ParsedMeasurement, clap::Error>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
@@ -112,17 +112,20 @@ where
     measurement_with(line, Variables::read(|name| std::env::var(name).ok()))
 }
 
-fn measurement_with<I, T>(line: I, variables: Result<Variables, String>) -> Result<Measurement, clap::Error>
+fn measurement_with<I, T>(
+    line: I,
+    variables: Result<Variables, String>,
+) -> Result<ParsedMeasurement, clap::Error>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
-    let (started, arguments) = arguments(line)?;
+    let (invocation, arguments) = arguments(line)?;
     let matches = definition().try_get_matches_from(arguments)?;
     let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
     let collective = name.parse().ok();
     let variables = variables.map_err(conflict)?;
-    measure::parse(collective, matches, &started, variables).map_err(|refusal| match refusal {
+    measure::parse(collective, matches, &invocation, variables).map_err(|refusal| match refusal {
         measure::Refusal::Parser(error) => error,
         measure::Refusal::Conflict(message) => conflict(message),
     })
@@ -143,6 +146,11 @@ mod tests {
     use engine::request::{BackendChoice, Request, Roots, Versus};
     use record::{Average, Blocking, Registration};
     use std::time::Duration;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        definition().debug_assert();
+    }
 
     fn settings(line: &str) -> Request {
         measurement_with(line.split_whitespace(), Ok(Variables::default())).unwrap().request

@@ -18,7 +18,7 @@ use engine::supervision::Stop;
 
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
-use measure::Started;
+use measure::Invocation;
 
 /// A command of the program.
 pub trait Command {
@@ -67,7 +67,7 @@ pub struct Context<'a> {
     /// The whole command line.
     pub root: &'a clap::Command,
     /// The command line, and the defaults that the program's name selects.
-    pub started: Started,
+    pub invocation: Invocation,
 }
 
 impl Context<'_> {

@@ -175,7 +175,7 @@ mod tests {
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let progress = Progress::on(target, 4 * (FIXED_COST + 1));
             progress
-                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of position");
+                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
             progress.bar.force_draw();
             progress.measured(1);
             progress.bar.force_draw();
@@ -189,7 +189,7 @@ mod tests {
                 "{last}"
             );
             assert_eq!(last.contains("allreduce bfloat16 sum of 1073741824"), columns >= 80, "{last}");
-            assert_eq!(last.contains("out of position: timed operations"), columns >= 120, "{last}");
+            assert_eq!(last.contains("out of place: timed operations"), columns >= 120, "{last}");
             progress.end();
             let written = screen.written.lock().unwrap().clone();
             assert!(
@@ -212,8 +212,8 @@ mod tests {
     fn a_narrow_terminal_shows_what_is_measured_first() {
         assert_eq!(subject_first("the warm-up of allreduce"), "allreduce: warm-up");
         assert_eq!(
-            subject_first("one more untimed iteration of gather half of 8 bytes, in position"),
-            "gather half of 8 bytes, in position: one more untimed iteration"
+            subject_first("one more untimed iteration of gather half of 8 bytes, in place"),
+            "gather half of 8 bytes, in place: one more untimed iteration"
         );
         assert_eq!(subject_first("writing the report"), "writing the report");
     }

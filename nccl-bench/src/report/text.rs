@@ -196,8 +196,7 @@ impl<W: Write> TextReport<W> {
         self.write(&(foot.failures() + &foot.render()))
     }
 
-    /// Ends the report of an incomplete run with the reason, and without a foot, by whose words automation recognises
-    /// success. An incomplete row becomes a comment, which parsers skip.
+    /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for success. An incomplete row becomes a comment, which parsers skip.
     ///
     /// # Errors
     /// When the output is closed or full.

@@ -88,7 +88,7 @@ impl Work {
         self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
     }
 
-    /// The lowest bit of an element whose change exceeds the tolerance, however wrong the element is already.
+    /// Lowest bit whose flip exceeds the tolerance, even for an element at its edge.
     fn significant_bit(&self) -> Result<u64, DataError> {
         Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
     }

@@ -125,7 +125,8 @@ pub struct Request {
     pub variables: Variables,
     /// Changes that were made to the request, with reasons, for the record.
     pub notes: Vec<String>,
-    /// Options of the caller that must be equal on all processes, by name: those that `statistics` follows from, and others.
+    /// Further options that must be equal on all processes, with their values. A caller that has any also lists those
+    /// from which `statistics` follows, which is then not compared itself.
     pub also_equal: Vec<(&'static str, String)>,
 }
 
@@ -183,6 +184,27 @@ impl Request {
             notes: Vec::new(),
             also_equal: Vec::new(),
         }
+    }
+
+    /// Checks what no backend could measure.
+    ///
+    /// # Errors
+    /// The reason, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
+            "a list of collectives, types or operators is empty"
+        } else if self.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < self.min_bytes) {
+            "the smallest size is 0, or above the largest"
+        } else if self.iterations == 0 || self.aggregated == 0 || self.rounds == 0 {
+            "iterations, operations per iteration and rounds are at least 1"
+        } else if self.graph_launches > 0
+            && (self.default_stream || self.per_iteration || self.blocking != Blocking::No)
+        {
+            "a CUDA graph cannot be captured on the default stream, with a time for each iteration, or with blocking"
+        } else {
+            return Ok(());
+        };
+        Err(problem.to_owned())
     }
 
     /// The options and variables that must be equal on all processes: by name, with the value as text that is equal

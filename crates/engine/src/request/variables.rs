@@ -28,9 +28,9 @@ pub struct Variables {
 /// Division of the processes into groups that measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupSplit {
-    /// By the process number and this mask.
+    /// The process number, masked: `number & mask`.
     And(u64),
-    /// By the process number or these bits.
+    /// The process number with bits set: `number | bits`.
     Or(u64),
     /// By the remainder of the process number.
     Modulo(u64),

@@ -120,7 +120,8 @@ impl Session {
         let Self { request, choices, choices_note, salvage, interrupt, search } = self;
         interrupt.joined(world);
         salvage.watch(&**world);
-        let prepared = if world.rank() == 0 { observer.prepare() } else { Ok(()) };
+        let checked = request.check().map_err(Stop::Refused);
+        let prepared = checked.and_then(|()| if world.rank() == 0 { observer.prepare() } else { Ok(()) });
         let result = agreement::agree(world, &request, prepared).and_then(|()| {
             let saved = Arc::clone(&observer);
             salvage.set(move |outcome| saved.salvage(outcome));
@@ -137,13 +138,17 @@ impl Session {
         });
         interrupt.done();
         match result {
-            Err(Stop::Failed(error)) => fail(&error, &**world, &salvage),
+            Err(Stop::Failed(error)) => {
+                // So that it removes files that it has only created.
+                drop(observer);
+                fail(&error, &**world, &salvage)
+            }
             other => other,
         }
     }
 }
 
-/// State context by all ranks of a process.
+/// State shared by the ranks of a process.
 struct ProcessContext<'a> {
     observer: &'a dyn Observer,
     choices: Mutex<ChoiceSources>,

@@ -15,12 +15,12 @@ pub struct Start<'a> {
     pub plan: &'a SweepPlan,
     /// Position of rank 0 in its group.
     pub position: GroupPosition,
-    /// The largest size, in bytes, where memory did not allow the requested one.
+    /// Largest size in bytes, if memory limited the requested one.
     pub reduced_to: Option<u64>,
 }
 
-/// Receives the events of rank 0, in order. The thread of rank 0 calls it, and any thread that ends the process early
-/// ([`Observer::salvage`]).
+/// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the thread of
+/// [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the process early.
 pub trait Observer: Send + Sync + 'static {
     /// Opens the outputs. Called before the processes compare their requests.
     ///
@@ -59,8 +59,9 @@ pub trait Observer: Send + Sync + 'static {
     /// See [`Observer::start`].
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;
 
-    /// Saves the results, because the process is about to end. Called at most once, on another thread than the other
-    /// methods. It must not wait for a lock that those hold while they block.
+    /// Saves the results, because the process is about to end. Called at most once, on a thread of its own: before
+    /// [`Observer::start`], during any other method, or after [`Observer::finish`]. It must not wait for a lock that
+    /// those hold while they block.
     fn salvage(&self, outcome: Outcome);
 
     /// Returns true when the reader of the results has gone. The run then stops as if by SIGPIPE.

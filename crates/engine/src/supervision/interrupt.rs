@@ -106,7 +106,7 @@ impl std::fmt::Debug for InterruptState {
 impl Interrupt {
     /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the process
     /// started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
-    /// commands. It is blocked as well, because a library that installs a handler would end the ignoring. Call this
+    /// commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call this
     /// first in `main`: threads that run already would not block the signals.
     ///
     /// # Errors

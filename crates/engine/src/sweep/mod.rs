@@ -100,7 +100,7 @@ pub(crate) trait RankObserver {
     /// Begins a step without a time limit.
     fn begin_unlimited_step(&self, _what: &'static str) {}
 
-    /// Returns the signal after which the sweep shall stop with this measurement.
+    /// The signal that stops the sweep after this measurement, if any.
     fn stop(&self) -> Option<Signal> {
         None
     }

@@ -9,19 +9,19 @@ use engine::collective::{Collective, Layout as _, Participant};
 use engine::data::traffic::Traffic;
 use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
 
-use super::Measurement;
+use super::ParsedMeasurement;
 
 /// Default largest size: that of GPUs with enough memory.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The plan.
 #[must_use]
-pub(super) fn render(measurement: &Measurement) -> String {
+pub(super) fn render(measurement: &ParsedMeasurement) -> String {
     plan(measurement, ranks(measurement))
 }
 
 /// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and GPUs.
-fn ranks(Measurement { arguments, request }: &Measurement) -> usize {
+fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement) -> usize {
     let processes = Started::detect().size.unwrap_or(1);
     let alone = match request.backend {
         BackendChoice::Fabric if processes == 1 => RANKS_ALONE,
@@ -31,7 +31,7 @@ fn ranks(Measurement { arguments, request }: &Measurement) -> usize {
     arguments.ranks.unwrap_or(processes * own)
 }
 
-fn plan(Measurement { arguments, request }: &Measurement, ranks: usize) -> String {
+fn plan(ParsedMeasurement { arguments, request }: &ParsedMeasurement, ranks: usize) -> String {
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.min_bytes));
     let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
     let mut text = format!(

@@ -20,7 +20,7 @@ use crate::exit::{ExitError, print};
 use crate::mpi_exec::JoinRequest;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
-pub use request::{Started, request};
+pub use request::{Invocation, request};
 
 /// Name of the command that measures several collectives.
 pub const ALL: &str = "all";
@@ -31,7 +31,7 @@ pub struct Measure(pub Option<Collective>);
 
 /// A parsed command line.
 #[derive(Debug)]
-pub struct Measurement {
+pub struct ParsedMeasurement {
     /// The arguments; the report needs some of them.
     pub arguments: Arguments,
     /// The request for the engine.
@@ -54,17 +54,17 @@ pub enum Refusal {
 pub fn parse(
     collective: Option<Collective>,
     matches: &ArgMatches,
-    started: &Started,
+    invocation: &Invocation,
     variables: Variables,
-) -> Result<Measurement, Refusal> {
+) -> Result<ParsedMeasurement, Refusal> {
     let arguments = Arguments::from_arg_matches(matches).map_err(Refusal::Parser)?;
     let collectives = match collective {
         Some(collective) => vec![collective],
         None if arguments.collectives.is_empty() => Collective::ALL.to_vec(),
         None => arguments.collectives.clone(),
     };
-    let request = request(&arguments, collectives, started, variables).map_err(Refusal::Conflict)?;
-    Ok(Measurement { arguments, request })
+    let request = request(&arguments, collectives, invocation, variables).map_err(Refusal::Conflict)?;
+    Ok(ParsedMeasurement { arguments, request })
 }
 
 impl Command for Measure {
@@ -87,7 +87,7 @@ impl Command for Measure {
         let variables = Variables::read(|name| std::env::var(name).ok());
         let measurement = variables
             .map_err(Refusal::Conflict)
-            .and_then(|variables| parse(self.0, matches, &context.started, variables))
+            .and_then(|variables| parse(self.0, matches, &context.invocation, variables))
             .map_err(|refusal| match refusal {
                 Refusal::Parser(error) => error.into(),
                 Refusal::Conflict(message) => context.refuse(message),
@@ -100,8 +100,8 @@ impl Command for Measure {
 }
 
 /// Joins the job, measures, and reports.
-fn measure(measurement: Measurement, context: &Context<'_>) -> Result<u8, ExitError> {
-    let Measurement { arguments, request } = measurement;
+fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, ExitError> {
+    let ParsedMeasurement { arguments, request } = measurement;
     let join_request = JoinRequest::from(&request);
     (context.program.hand_over)(&join_request)?;
     let recorder = Arc::new(Recorder::new(&arguments, &request));
@@ -111,7 +111,8 @@ fn measure(measurement: Measurement, context: &Context<'_>) -> Result<u8, ExitEr
         Ok(verdict) => Ok(verdict.code()),
         // All processes are refused with the same message; one of them prints it.
         Err(Stop::Refused(_)) if world.rank() != 0 && !has_terminal_of_its_own() => Ok(REFUSED),
-        Err(stop) => Err(stop.into()),
+        // Before the world is left, which can take a minute, and in which the launcher may end this process.
+        Err(stop) => Ok(ExitError::from(stop).report()),
     }
 }
 

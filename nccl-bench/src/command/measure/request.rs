@@ -21,7 +21,7 @@ const PAIRED_ROUNDS: usize = 9;
 
 /// The command line, and what the name in it means.
 #[derive(Clone, Debug, Default)]
-pub struct Started {
+pub struct Invocation {
     /// True for a link with the name of a program of nccl-tests, which selects nccl-tests' defaults.
     pub as_nccl_tests: bool,
     /// The command line.
@@ -35,14 +35,14 @@ pub struct Started {
 pub fn request(
     arguments: &Arguments,
     collectives: Vec<Collective>,
-    started: &Started,
+    invocation: &Invocation,
     variables: Variables,
 ) -> Result<Request, String> {
-    check_sizes(arguments, &collectives, started, &variables)?;
+    check_sizes(arguments, &collectives, invocation, &variables)?;
     check_verification(arguments)?;
     let tuning = fabric_options(arguments);
     tuning.choices(&collectives)?;
-    let (min_bytes, max_bytes) = sizes(arguments, started);
+    let (min_bytes, max_bytes) = sizes(arguments, invocation);
     let all = All {
         collectives: collectives.len() == Collective::ALL.len(),
         data_types: arguments.data_types.0.len() == DataType::ALL.len(),
@@ -50,10 +50,10 @@ pub fn request(
     };
     let mut request = Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
-        command: started.command.clone(),
+        command: invocation.command.clone(),
         min_bytes,
         max_bytes,
-        step: step(arguments, started),
+        step: step(arguments, invocation),
         data_types: arguments.data_types.0.clone(),
         all,
         ops: arguments.ops.0.clone(),
@@ -80,8 +80,8 @@ pub fn request(
         memory_report: arguments.memory_report,
         statistics: arguments.stats || !arguments.output.is_empty(),
         log_choices: arguments.show_algorithm,
-        gpus: arguments.gpus.or(started.as_nccl_tests.then_some(1)),
-        asks_for_gpus: asks_for_gpus(arguments, started),
+        gpus: arguments.gpus.or(invocation.as_nccl_tests.then_some(1)),
+        asks_for_gpus: asks_for_gpus(arguments, invocation),
         threads: arguments.threads,
         parallel_init: arguments.parallel_init,
         timeout: (arguments.timeout > 0).then(|| Duration::from_secs(arguments.timeout as u64)),
@@ -111,18 +111,18 @@ fn fabric_options(arguments: &Arguments) -> FabricOptions {
 }
 
 /// The smallest and the largest size.
-fn sizes(arguments: &Arguments, started: &Started) -> (u64, Option<u64>) {
-    let default_min = if started.as_nccl_tests { NCCL_TESTS_BYTES } else { 8 };
+fn sizes(arguments: &Arguments, invocation: &Invocation) -> (u64, Option<u64>) {
+    let default_min = if invocation.as_nccl_tests { NCCL_TESTS_BYTES } else { 8 };
     let min_bytes = arguments.min_bytes.map_or(default_min, |size| size.0);
     let max_bytes = arguments.max_bytes.map(|size| size.0);
-    (min_bytes, max_bytes.or(started.as_nccl_tests.then_some(NCCL_TESTS_BYTES)))
+    (min_bytes, max_bytes.or(invocation.as_nccl_tests.then_some(NCCL_TESTS_BYTES)))
 }
 
-fn step(arguments: &Arguments, started: &Started) -> Step {
+fn step(arguments: &Arguments, invocation: &Invocation) -> Step {
     match (arguments.step_factor, arguments.step_bytes) {
         (Some(factor), _) => Step::Factor(factor),
         (None, Some(bytes)) => Step::Bytes(bytes.0),
-        (None, None) if started.as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
+        (None, None) if invocation.as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
         (None, None) => Step::Factor(2),
     }
 }
@@ -139,10 +139,10 @@ fn report_options(arguments: &Arguments) -> Vec<(&'static str, String)> {
 fn check_sizes(
     arguments: &Arguments,
     collectives: &[Collective],
-    started: &Started,
+    invocation: &Invocation,
     variables: &Variables,
 ) -> Result<(), String> {
-    let (min_bytes, max_bytes) = sizes(arguments, started);
+    let (min_bytes, max_bytes) = sizes(arguments, invocation);
     if let Some(max) = max_bytes
         && max < min_bytes
     {
@@ -241,12 +241,12 @@ fn check_verification(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// The argument, variable or program name that asks for GPUs.
-fn asks_for_gpus(arguments: &Arguments, started: &Started) -> Option<String> {
+fn asks_for_gpus(arguments: &Arguments, invocation: &Invocation) -> Option<String> {
     match arguments.gpus {
         Some(gpus) => Some(format!("-g {gpus}")),
-        None if started.as_nccl_tests => {
+        None if invocation.as_nccl_tests => {
             let program =
-                started.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+                invocation.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
             Some(format!("the program's name, {},", program.to_string_lossy()))
         }
         None => gpu_variable(),
