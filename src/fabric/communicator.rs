@@ -131,7 +131,7 @@ impl Communicator {
             None
         };
         if shared.is_some() {
-            description += "; a shared memory segment";
+            description += "; a board in shared memory";
         }
         let collectives = HostCollectives::new(network, shared, selection_options)?;
         Ok(Self { collectives, world, description, not_sync: PhantomData })

@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Side of results of --vs; both: each as a file of its own
+    /// For results of --vs, which side; both: each as a file of its own
     #[arg(long, value_enum, default_value_t = SelectedSide::Own)]
     pub side: SelectedSide,
 

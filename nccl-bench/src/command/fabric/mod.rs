@@ -19,7 +19,7 @@ pub struct Fabric;
 /// The subcommands.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Subcommand {
-    /// The providers and endpoints that libfabric offers on this machine, and why one is missing
+    /// What libfabric offers on this machine, and why something is missing
     Info(info::Arguments),
     /// The table of algorithms of the collectives over host memory
     Algorithms(algorithms::Arguments),

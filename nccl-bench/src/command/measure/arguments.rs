@@ -133,7 +133,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", help_heading = MEASURING)]
     pub(crate) rounds: Option<usize>,
 
-    /// Baseline: measure each size on this backend, too, in turn with --backend round by round, with columns for its time and
+    /// Also measure each size on this backend, in turn with --backend, round by round, with columns for its time and
     /// bandwidth and the ratio of times. mpi: beside libfabric, or beside NCCL with --backend nccl; fabric: beside NCCL
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,

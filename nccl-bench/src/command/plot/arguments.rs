@@ -44,7 +44,7 @@ pub struct Arguments {
     #[arg(long = "placement", value_name = "PLACEMENT", default_value = "both")]
     pub placements: Placements,
 
-    /// Side of results of --vs; both: each as a run of its own
+    /// For results of --vs, which side; both: each as a run of its own
     #[arg(long, value_enum, default_value_t = SelectedSide::Both)]
     pub side: SelectedSide,
 

@@ -162,7 +162,7 @@ impl FromStr for Memory {
 pub enum Completion {
     /// Polls the completion queue (fi_cq_read)
     Poll,
-    /// Lets the provider wait until something completes, blocking or not (fi_cq_sread)
+    /// Lets the provider wait until something completes, asleep or polling (fi_cq_sread)
     Block,
 }
 
