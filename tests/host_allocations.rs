@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::{Element, ReduceOp};
@@ -191,6 +193,28 @@ fn operations_after_the_first_allocate_nothing() {
             });
         }
     }
+}
+
+/// A rank compares its calls with the others' when one operation has waited for a second, not when many have together.
+#[test]
+fn short_waits_are_not_added_up() {
+    let _alone = alone();
+    on_every_rank(2, &over("shm"), |communicator| {
+        let mut values = [1.0_f32; 4];
+        let mut least = u64::MAX;
+        // Those calls are counted that begin after more than a second.
+        for call in 0..25 {
+            if communicator.rank() == 0 {
+                thread::sleep(Duration::from_millis(100));
+            }
+            let before = allocations();
+            communicator.all_reduce_in_place(&mut values, ReduceOp::Avg).unwrap();
+            if call >= 15 {
+                least = least.min(allocations() - before);
+            }
+        }
+        assert_eq!(least, 0, "rank {}", communicator.rank());
+    });
 }
 
 #[test]
