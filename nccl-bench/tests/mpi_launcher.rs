@@ -46,6 +46,16 @@ fn ranks_of_mpirun_form_one_job_and_only_rank_0_prints() {
     assert!(out.contains("# Out of bounds values : 0 OK"), "{out}");
 }
 
+/// The other ranks end at once, whereupon the launcher ends this one: several tries, since that is a race.
+#[test]
+fn a_refusal_is_printed_before_the_launcher_ends_the_job() {
+    for _ in 0..8 {
+        let output = under("mpirun", 4, "allreduce --backend fabric -G 1");
+        let err = text(&output.stderr);
+        assert!(!output.status.success() && err.contains("error: -G (CUDA graphs)"), "{err}");
+    }
+}
+
 #[test]
 fn processes_and_threads_multiply() {
     let output = under("mpirun", 2, "allgather --backend fabric -t 2 -b 4K -e 4K -n 1");
