@@ -79,7 +79,11 @@ const CASES: &[(&str, i32, &str)] = &[
         4,
         "nonexistent.invalid cannot be resolved",
     ),
-    ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=192.0.2.1 A -T 2", 4, "192.0.2.1, which is not an address of this host"),
+    (
+        "WORLD_SIZE=2 RANK=0 MASTER_ADDR=192.0.2.1 A -T 2",
+        4,
+        "192.0.2.1, which is not an address of this host",
+    ),
     ("JOB_COMPLETION_INDEX=0 NCCL_BENCH_ADDR=h:1 A", 2, "NCCL_BENCH_ADDR is set but NCCL_BENCH_SIZE is not"),
     ("JOB_COMPLETION_INDEX=1 A", 2, "this is pod 1 of an indexed Job"),
     ("FABRIC_LIBRARY=/nope.so A", 2, "no usable libfabric was found"),
