@@ -6,7 +6,7 @@ use std::str::FromStr;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// Type of a buffer's elements, in the order of `ncclDataType_t`.
+/// Type of a buffer's elements, in the order of `ncclDataType_t` and with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DataType {
@@ -37,87 +37,14 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// All types, in NCCL's order.
-    pub const ALL: [Self; 12] = [
-        Self::Int8,
-        Self::Uint8,
-        Self::Int32,
-        Self::Uint32,
-        Self::Int64,
-        Self::Uint64,
-        Self::Float16,
-        Self::Float32,
-        Self::Float64,
-        Self::Bfloat16,
-        Self::Float8E4M3,
-        Self::Float8E5M2,
-    ];
-
-    /// Size of one element in bytes.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Self::Int8 | Self::Uint8 | Self::Float8E4M3 | Self::Float8E5M2 => 1,
-            Self::Float16 | Self::Bfloat16 => 2,
-            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
-            Self::Int64 | Self::Uint64 | Self::Float64 => 8,
-        }
-    }
-
-    /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Int8 => "int8",
-            Self::Uint8 => "uint8",
-            Self::Int32 => "int32",
-            Self::Uint32 => "uint32",
-            Self::Int64 => "int64",
-            Self::Uint64 => "uint64",
-            Self::Float16 => "half",
-            Self::Float32 => "float",
-            Self::Float64 => "double",
-            Self::Bfloat16 => "bfloat16",
-            Self::Float8E4M3 => "f8e4m3",
-            Self::Float8E5M2 => "f8e5m2",
-        }
-    }
-
-    /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
-    #[must_use]
-    pub const fn rust_name(self) -> &'static str {
-        match self {
-            Self::Int8 => "i8",
-            Self::Uint8 => "u8",
-            Self::Int32 => "i32",
-            Self::Uint32 => "u32",
-            Self::Int64 => "i64",
-            Self::Uint64 => "u64",
-            Self::Float16 => "f16",
-            Self::Float32 => "f32",
-            Self::Float64 => "f64",
-            Self::Bfloat16 => "bf16",
-            Self::Float8E4M3 => "F8E4M3",
-            Self::Float8E5M2 => "F8E5M2",
-        }
-    }
-
     /// True for floating-point types.
     #[must_use]
     pub const fn is_float(self) -> bool {
-        matches!(
-            self,
-            Self::Float16
-                | Self::Float32
-                | Self::Float64
-                | Self::Bfloat16
-                | Self::Float8E4M3
-                | Self::Float8E5M2
-        )
+        !matches!(self, Self::Int8 | Self::Uint8 | Self::Int32 | Self::Uint32 | Self::Int64 | Self::Uint64)
     }
 }
 
-/// A reduction operator of all backends.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -209,29 +136,53 @@ pub unsafe trait Element:
 }
 
 macro_rules! elements {
-    ($($type:ty => $tag:ident),* $(,)?) => {$(
-        impl sealed::Sealed for $type {}
-        // SAFETY: the tag names this very type (asserted by size below); numbers have no invalid bit patterns.
-        unsafe impl Element for $type {
-            const DATA_TYPE: DataType = DataType::$tag;
+    ($($data_type:ident: $type:ident, $name:literal;)*) => {
+        impl DataType {
+            /// All types, in NCCL's order.
+            pub const ALL: [Self; 12] = [$(Self::$data_type),*];
+
+            /// Size of one element in bytes.
+            #[must_use]
+            pub const fn size(self) -> usize {
+                match self { $(Self::$data_type => size_of::<$type>(),)* }
+            }
+
+            /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$data_type => $name,)* }
+            }
+
+            /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
+            #[must_use]
+            pub const fn rust_name(self) -> &'static str {
+                match self { $(Self::$data_type => stringify!($type),)* }
+            }
         }
-        const _: () = assert!(size_of::<$type>() == DataType::$tag.size());
-    )*};
+
+        $(
+            impl sealed::Sealed for $type {}
+            // SAFETY: the tag names this very type; numbers have no invalid bit patterns.
+            unsafe impl Element for $type {
+                const DATA_TYPE: DataType = DataType::$data_type;
+            }
+        )*
+    };
 }
 
 elements! {
-    i8 => Int8,
-    u8 => Uint8,
-    i32 => Int32,
-    u32 => Uint32,
-    i64 => Int64,
-    u64 => Uint64,
-    f16 => Float16,
-    f32 => Float32,
-    f64 => Float64,
-    bf16 => Bfloat16,
-    F8E4M3 => Float8E4M3,
-    F8E5M2 => Float8E5M2,
+    Int8: i8, "int8";
+    Uint8: u8, "uint8";
+    Int32: i32, "int32";
+    Uint32: u32, "uint32";
+    Int64: i64, "int64";
+    Uint64: u64, "uint64";
+    Float16: f16, "half";
+    Float32: f32, "float";
+    Float64: f64, "double";
+    Bfloat16: bf16, "bfloat16";
+    Float8E4M3: F8E4M3, "f8e4m3";
+    Float8E5M2: F8E5M2, "f8e5m2";
 }
 
 #[cfg(test)]
