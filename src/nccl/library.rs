@@ -50,7 +50,6 @@ impl Library {
         self.0.path()
     }
 
-    /// Refuses a feature that the loaded library does not support.
     pub(crate) fn require(self, what: &'static str, since: Version) -> Result<(), Error> {
         let loaded = self.version();
         if loaded >= since {

@@ -28,17 +28,7 @@ pub struct Builder<'a> {
 }
 
 impl Communicator {
-    /// Builds a communicator on the device of the stream. By default it has a single rank.
-    ///
-    /// ```no_run
-    /// # use std::sync::Arc;
-    /// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
-    /// # use cudarc::driver::CudaStream;
-    /// # fn example(library: Library, stream: &Arc<CudaStream>, rank: usize, size: usize, id: &UniqueId) -> Result<(), Error> {
-    /// let communicator = Communicator::builder(library, stream).rank(rank, size).id(id).init()?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Builds a communicator on the device of the stream. By default it has a single rank. See the crate's example.
     pub fn builder(library: Library, stream: &Arc<CudaStream>) -> Builder<'_> {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
@@ -68,15 +58,14 @@ impl Builder<'_> {
         self
     }
 
-    /// Id by which the ranks find each other. A single rank needs none. Several ids, each created by another rank, let
-    /// thousands of ranks connect faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids in the
-    /// same order.
+    /// Id by which the ranks find each other. A single rank needs none.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
     }
 
-    /// Several [ids](Self::id).
+    /// Several [ids](Self::id), each created by another rank, let thousands of ranks connect faster
+    /// (`ncclCommInitRankScalable`, NCCL 2.23). All ranks pass the same ids in the same order.
     pub fn ids(mut self, ids: &[UniqueId]) -> Self {
         self.ids.extend(ids);
         self
@@ -120,7 +109,6 @@ impl Builder<'_> {
         Pending::start(GROW, || self.start_with(GROW, call))?.join()
     }
 
-    /// Calls NCCL.
     fn start(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {

@@ -58,7 +58,6 @@ impl<'a> Guards<'a> {
         Self(handles.into_iter().map(|handle| (handle, handle.lock())).collect())
     }
 
-    /// Refuses if one of them accepts no operations.
     pub(crate) fn all_alive(self, operation: &'static str) -> Result<Self, Error> {
         for (handle, state) in &self.0 {
             handle.comm(**state, State::is_alive, operation)?;
@@ -79,18 +78,15 @@ impl<'a> Guards<'a> {
     }
 }
 
-/// Memory of a registration or window.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredMemory {
     pub(crate) addresses: Range<u64>,
     /// NCCL's handle of the window or registration, as a number.
     pub(crate) raw: usize,
-    /// True for a symmetric window.
     pub(crate) symmetric: bool,
     pub(crate) stream: Arc<CudaStream>,
 }
 
-/// A registration, a window, an operator or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
     /// Ends NCCL's part of it, because its communicator is about to end. It is not used afterwards.
     fn release(&self);
@@ -153,7 +149,6 @@ impl State {
 }
 
 impl Handle {
-    /// `key` is the same for all ranks of the communicator, and unique among communicators.
     pub(super) fn new(
         library: Library,
         stream: &Arc<CudaStream>,
@@ -180,18 +175,16 @@ impl Handle {
         self.library.raw()
     }
 
-    /// Slot into which NCCL writes its handle.
     pub(crate) fn slot(&self) -> *mut ncclComm_t {
         self.slot.as_ptr()
     }
 
-    /// NCCL's handle in any state; null until NCCL has written it.
+    /// Null until NCCL has written it.
     #[inline]
     pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Streams of its operations and graphs.
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
         lock(&self.streams).clone()
     }
@@ -203,7 +196,6 @@ impl Handle {
         streams.push(Arc::clone(stream));
     }
 
-    /// Adds an object that must end before the communicator.
     pub(crate) fn add(&self, object: Weak<dyn Object>) {
         let mut objects = lock(&self.objects);
         objects.retain(|object| object.strong_count() > 0);
@@ -220,12 +212,10 @@ impl Handle {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// All registrations and windows.
     pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
 
-    /// Registrations and windows that overlap these addresses.
     pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         let mut registered = self.registered();
         registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
@@ -260,16 +250,12 @@ impl Handle {
             .map_err(Error::cuda("cuMemsetD8Async"))
     }
 
-    /// Keeps all other threads out of NCCL with this communicator.
     #[inline]
     pub(crate) fn lock(&self) -> StateGuard<'_> {
         self.state.lock()
     }
 
-    /// NCCL's handle, valid while the state's guard is held.
-    ///
-    /// # Errors
-    /// [`Error::Unusable`] or [`Error::Aborted`] in a state that is not accepted.
+    /// NCCL's handle, valid while the state's guard is held. An error in a state that is not accepted.
     #[inline]
     pub(crate) fn comm(
         &self,
@@ -280,7 +266,6 @@ impl Handle {
         if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
     }
 
-    /// True once NCCL has ended it or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
     }
@@ -295,8 +280,7 @@ impl Handle {
         before
     }
 
-    /// Sets the state to `to`, so that other threads cannot launch graphs, and waits. The state is alive again if that
-    /// fails.
+    /// Waits in the state `to`, so that other threads cannot launch graphs. The state is alive again if that fails.
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
@@ -307,7 +291,6 @@ impl Handle {
         wait().inspect_err(|_| _ = self.replace(to, State::Alive))
     }
 
-    /// Calls a function of NCCL in the accepted states.
     pub(crate) fn call(
         &self,
         operation: &'static str,
@@ -339,7 +322,6 @@ impl Drop for Handle {
     }
 }
 
-/// True if the ranges overlap.
 pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }

@@ -26,14 +26,8 @@ pub use suspend::MemoryStatistics;
 /// One rank of a communicator over GPUs. It may move between threads, but only one thread uses it at a time; any thread
 /// may use an [`AbortHandle`].
 ///
-/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not
-/// wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
-///
-/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted
-/// instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or its stream is
-/// being captured into a CUDA graph, which waiting would invalidate; and without a warning if the thread is panicking.
-/// [`Communicator::close`] does the same and returns the error. One thread may close several ranks, one after the
-/// other.
+/// Dropping it [closes](Self::close) it, and writes a warning to the log on an error. If the thread is panicking, it is
+/// aborted without a warning. One thread may close several ranks, one after the other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
@@ -53,7 +47,7 @@ impl Communicator {
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
-    /// Called once all ranks have joined.
+    /// Reads rank and size, once all ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
@@ -67,8 +61,7 @@ impl Communicator {
     ) -> Result<usize, Error> {
         let mut value = 0;
         self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the three functions that are passed write one
-            // int.
+            // SAFETY: `call` holds the guard, and the handle is alive; the functions that are passed write one int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
@@ -136,7 +129,6 @@ impl Communicator {
     }
 
     /// Returns an asynchronous error of a rank or the network, if NCCL has detected one (`ncclCommGetAsyncError`).
-    /// Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];

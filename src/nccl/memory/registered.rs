@@ -14,10 +14,8 @@ use crate::nccl::{cuda, error::Error, nccl_group};
 /// NCCL's functions for a kind of registered memory.
 #[derive(Debug)]
 pub(super) struct Functions {
-    /// Name of the function that registers the memory.
     pub(super) register_name: &'static str,
     pub(super) deregister_name: &'static str,
-    /// Deregisters the memory.
     pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
@@ -36,7 +34,6 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// Prepares a buffer for registration.
     pub(super) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         buffer: &B,
@@ -78,12 +75,10 @@ impl Registered {
         self.communicator.keep(left);
     }
 
-    /// True if it is registered with NCCL.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
     }
 
-    /// NCCL's handle.
     pub(super) fn raw(&self) -> *mut c_void {
         self.slot.load(Ordering::Acquire)
     }
@@ -175,16 +170,6 @@ impl Communicator {
     /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later refuses memory
     /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
     /// `Memory::try_from` has adopted; collectives use it unregistered.
-    ///
-    /// ```no_run
-    /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
-    /// # fn example(communicator: &Communicator) -> Result<(), Error> {
-    /// let mut memory = Memory::alloc(communicator.library(), communicator.stream(), 1 << 20)?;
-    /// let registration = communicator.register(&memory)?;
-    /// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, ReduceOp::Sum)?;
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which

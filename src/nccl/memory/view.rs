@@ -72,7 +72,6 @@ impl<T: Element> MemoryViewMut<'_, T> {
     }
 }
 
-/// The range of elements, if it is within `len`.
 pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

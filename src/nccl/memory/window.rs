@@ -191,8 +191,8 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// Checks a write of `len` elements at element `offset` of another rank's window, which has the size of this one.
-    /// Returns NCCL's handle and the offset in bytes.
+    /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's handle and the
+    /// offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,

@@ -28,7 +28,6 @@ const _: () = {
 /// First NCCL with 8-bit floating-point types.
 const FP8: Version = Version::new(2, 24, 0);
 
-/// Refuses a type that the library does not support.
 #[inline]
 pub(super) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
     if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
@@ -38,16 +37,13 @@ pub(super) const fn is_fp8(data_type: DataType) -> bool {
     data_type.size() == 1 && data_type.is_float()
 }
 
-/// A checked operation without its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     /// Count argument of NCCL's function, in elements.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
-    /// This rank.
     pub(crate) rank: usize,
-    /// Number of ranks.
     pub(crate) size: usize,
     /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device current
     /// before it.
@@ -155,7 +151,6 @@ impl Kind {
 }
 
 impl Operation {
-    /// Name of NCCL's function.
     #[inline]
     pub(crate) const fn name(&self) -> &'static str {
         self.kind.name()

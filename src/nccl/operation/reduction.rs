@@ -41,15 +41,7 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 /// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling. Created
 /// by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
 /// type. All ranks use a scaled sum; their scalars may differ.
-///
-/// ```no_run
-/// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
-/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
-/// let mean = communicator.scaled_sum(1.0 / communicator.size() as f32)?;
-/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, &mean)?;
-/// # Ok(())
-/// # }
-/// ```
+/// See `examples/nccl_scaled_sum.rs`.
 pub struct ScaledSum<'c, T> {
     operator: Arc<Operator>,
     /// The communicator lives, and nothing writes the scalar, as long as this object.
@@ -135,9 +127,8 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
 pub struct Operator {
     pub(super) communicator: Arc<Handle>,
     op: ncclRedOp_t,
-    /// Scalar in device memory; `None` for a host scalar.
+    /// In device memory; `None` for a host scalar.
     pub(super) scalar: Option<OwnedBuffer>,
-    /// True once it has been released.
     ended: AtomicBool,
 }
 
