@@ -38,7 +38,6 @@ pub enum DataType {
 
 impl DataType {
     /// True for floating-point types.
-    #[must_use]
     pub const fn is_float(self) -> bool {
         !matches!(self, Self::Int8 | Self::Uint8 | Self::Int32 | Self::Uint32 | Self::Int64 | Self::Uint64)
     }
@@ -65,7 +64,6 @@ impl ReduceOp {
     pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
 
     /// Name in nccl-tests.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -142,19 +140,16 @@ macro_rules! elements {
             pub const ALL: [Self; 12] = [$(Self::$data_type),*];
 
             /// Size of one element in bytes.
-            #[must_use]
             pub const fn size(self) -> usize {
                 match self { $(Self::$data_type => size_of::<$type>(),)* }
             }
 
             /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$data_type => $name,)* }
             }
 
             /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
-            #[must_use]
             pub const fn rust_name(self) -> &'static str {
                 match self { $(Self::$data_type => stringify!($type),)* }
             }

@@ -52,13 +52,11 @@ impl Nccl {
     }
 
     /// Version from `ncclGetVersion`.
-    #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
     /// Path of the loaded file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

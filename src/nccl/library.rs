@@ -33,19 +33,16 @@ impl Library {
     }
 
     /// Raw functions.
-    #[must_use]
     pub fn raw(self) -> &'static Nccl {
         self.0
     }
 
     /// Version of the loaded library (`ncclGetVersion`).
-    #[must_use]
     pub fn version(self) -> Version {
         self.0.version()
     }
 
     /// Path of the loaded file.
-    #[must_use]
     pub fn path(self) -> &'static Path {
         self.0.path()
     }

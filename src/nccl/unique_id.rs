@@ -38,7 +38,6 @@ impl UniqueId {
     }
 
     /// Bytes to send to the other ranks.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }

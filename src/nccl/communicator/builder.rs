@@ -159,7 +159,7 @@ impl Builder<'_> {
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
         // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device is
         // current.
-        let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
+        let code = call(library.raw(), communicator.handle.slot.as_ptr(), &mut raw)?;
         Pending::new(name, communicator, code, None)
     }
 }

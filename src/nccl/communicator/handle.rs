@@ -32,7 +32,7 @@ pub(crate) struct Handle {
     /// Number of communicators derived from this one: the same on all ranks, which derive them together.
     pub(super) derived: AtomicU64,
     /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has returned.
-    slot: AtomicPtr<ncclComm>,
+    pub(super) slot: AtomicPtr<ncclComm>,
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
     /// exchange instead of two. An abort, which may wait long, polls instead.
     pub(super) state: SpinMutex<State, Yield>,
@@ -41,7 +41,7 @@ pub(crate) struct Handle {
     /// Graphs, operators, registrations and windows, which must end before the communicator.
     objects: Mutex<Vec<Weak<dyn Object>>>,
     /// Objects without another owner whose release has failed. Kept until the communicator has ended.
-    pub(super) kept: Mutex<Vec<Arc<dyn Object>>>,
+    pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
     /// Byte that a [fence](Self::fence) writes, if operations need fences.
     scratch: OnceLock<Allocation>,
 }
@@ -170,15 +170,6 @@ impl Handle {
         })
     }
 
-    #[inline]
-    pub(crate) fn raw(&self) -> &'static Nccl {
-        self.library.raw()
-    }
-
-    pub(crate) fn slot(&self) -> *mut ncclComm_t {
-        self.slot.as_ptr()
-    }
-
     /// Null until NCCL has written it.
     #[inline]
     pub(crate) fn raw_handle(&self) -> ncclComm_t {
@@ -202,11 +193,6 @@ impl Handle {
         objects.push(object);
     }
 
-    /// Keeps an object without another owner, whose release has failed, until the communicator has ended.
-    pub(crate) fn keep(&self, object: Arc<dyn Object>) {
-        lock(&self.kept).push(object);
-    }
-
     /// All graphs, registrations and windows. Drop them without the lock: the last owner of one may add another.
     pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
@@ -220,10 +206,6 @@ impl Handle {
         let mut registered = self.registered();
         registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
         registered
-    }
-
-    pub(crate) fn in_a_symmetric_window(&self, address: u64) -> bool {
-        self.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
     /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if the
@@ -299,7 +281,7 @@ impl Handle {
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;
-        self.library.check(operation, call(self.raw(), comm)?)
+        self.library.check(operation, call(self.library.raw(), comm)?)
     }
 
     /// Returns false while NCCL's background work goes on, or its error.

@@ -46,7 +46,7 @@ impl Handle {
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         let comm = self.comm(*state, |state| state == from, operation)?;
-        let code = self.library.accept(operation, call(self.raw(), comm)?)?;
+        let code = self.library.accept(operation, call(self.library.raw(), comm)?)?;
         *state = to;
         drop(state);
         self.finish(operation, code)
@@ -142,7 +142,7 @@ impl Handle {
         let comm = self.comm(*state, State::exists, OPERATION)?;
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and it is not used afterwards.
-        let code = unsafe { self.raw().ncclCommDestroy(comm) };
+        let code = unsafe { self.library.raw().ncclCommDestroy(comm) };
         // Unlocked before the drop: a thread that drops a registration waits for the lock and then frees the memory.
         drop(state);
         self.after_end(OPERATION, code)
@@ -174,7 +174,7 @@ impl Handle {
             ncclResult_t::ncclSuccess
         } else {
             // SAFETY: the handle is alive, and the state keeps all other threads from using it, now and afterwards.
-            unsafe { self.raw().ncclCommAbort(comm) }
+            unsafe { self.library.raw().ncclCommAbort(comm) }
         };
         *self.lock() = State::Aborted;
         // Dropped after the abort: the last owner of memory or of a registration waits for it.

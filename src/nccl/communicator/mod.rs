@@ -68,32 +68,27 @@ impl Communicator {
     }
 
     /// This rank, `0..size`.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// Number of ranks.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Stream of the collectives.
-    #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
     /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by two threads
     /// at the same time, or used after the communicator has ended. Null while NCCL is connecting.
-    #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.raw_handle()
     }
 
     /// Library of the communicator.
-    #[must_use]
     pub fn library(&self) -> Library {
         self.handle.library
     }
@@ -205,12 +200,6 @@ impl Communicator {
         }
         let (expected, found) = (own.ordinal(), other.ordinal());
         Err(Error::WrongDevice { operation, buffer, expected, found })
-    }
-
-    /// Makes NCCL's stream wait for the queued work of `other`.
-    #[cold]
-    pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
-        cuda::order(&*self.event()?, other, &self.stream)
     }
 
     /// Makes `other` wait for the queued work of NCCL's stream.

@@ -303,7 +303,7 @@ impl Communicator {
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
-        let code = call(library.raw(), comm, child.handle.slot(), raw)?;
+        let code = call(library.raw(), comm, child.handle.slot.as_ptr(), raw)?;
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;

@@ -30,7 +30,6 @@ impl<'a> Access<'a> {
     }
 
     /// Device address.
-    #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }

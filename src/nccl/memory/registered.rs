@@ -7,6 +7,7 @@ use std::{ffi::c_void, ops::Range};
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::buffer::{DeviceBuffer, OwnedBuffer};
+use crate::lock::lock;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, nccl_group};
@@ -72,7 +73,7 @@ impl Registered {
             ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
         });
         left.add_to_communicator();
-        self.communicator.keep(left);
+        lock(&self.communicator.kept).push(left);
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -94,7 +95,7 @@ impl Registered {
         let state = handle.lock();
         let communicator = handle.comm(*state, State::exists, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.functions.deregister)(handle.raw(), communicator, self.raw()) }?;
+        let code = unsafe { (self.functions.deregister)(handle.library.raw(), communicator, self.raw()) }?;
         drop(state);
         handle.finish(operation, code)
     }

@@ -50,7 +50,6 @@ impl<'a, T: Element> MemoryView<'a, T> {
 
 impl<T: Element> MemoryViewMut<'_, T> {
     /// A read-only view of the same part.
-    #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
         self.0
     }
@@ -100,7 +99,6 @@ macro_rules! memory_view {
     ($($type:ident $(. $view:tt)?),*) => {$(
         impl<T: Element> $type<'_, T> {
             /// Device address of the first element, for kernels.
-            #[must_use]
             pub fn address(&self) -> CUdeviceptr {
                 self$(.$view)?.address
             }

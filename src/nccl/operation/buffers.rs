@@ -160,7 +160,7 @@ impl Communicator {
         cuda::refuse_per_thread(operation, stream)?;
         // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
-        self.wait_for(stream)?;
+        cuda::order(&*self.event()?, stream, &self.stream)?;
         others.push(Arc::clone(stream));
         Ok(())
     }
@@ -203,8 +203,10 @@ impl Communicator {
     #[cold]
     fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
+        let in_symmetric_window =
+            || self.handle.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric);
         // Operations of a single rank are copies.
-        if loaded < Version::new(2, 30, 0) && self.size() > 1 && self.handle.in_a_symmetric_window(address) {
+        if loaded < Version::new(2, 30, 0) && self.size() > 1 && in_symmetric_window() {
             return Err(Error::Misaligned { operation, loaded });
         }
         Ok(())
