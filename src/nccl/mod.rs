@@ -58,10 +58,9 @@
 //! until it is complete, and abort on a timeout.
 //!
 //! - If a rank is missing, the others wait forever. With `Config::blocking(false)` NCCL works on a thread of its own, and calls
-//!   wait for at most [`Config::deadline`], after which the communicator is aborted.
-//! - [`Builder::init_pending`] returns immediately: a [`Pending`] can be polled, waited for with a limit, and aborted.
-//! - An [`AbortHandle`] ends a communicator, with its queued work and graphs, from any thread: see `examples/nccl_watchdog.rs`.
-//! - [`Communicator::revoke`] stops queued and hanging work but keeps the communicator, so that it can be shrunk.
+//!   wait for at most [`Config::deadline`], after which the communicator is aborted. [`Builder::init_pending`] does not wait.
+//! - An [`AbortHandle`] ends a communicator from any thread: see `examples/nccl_watchdog.rs`. [`Communicator::revoke`] keeps it,
+//!   so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs the error.
 //!
 //! # Versions of NCCL

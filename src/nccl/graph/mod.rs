@@ -90,9 +90,6 @@ impl Capture {
 
     /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several communicators
     /// of one thread need.
-    ///
-    /// # Errors
-    /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }

@@ -100,9 +100,6 @@ impl<'env> Group<'env> {
 
     /// Nests a group in this one, which launches it: for functions that group operations and may be called inside a
     /// group or not. If it fails, this whole group is cancelled, even if the error is not propagated.
-    ///
-    /// # Errors
-    /// The closure's.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
