@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::bindings::{Functions, ncclResult_t};
-use crate::table::{API, FLOOR};
+use crate::table::{API, FLOOR, function};
 use crate::version::Version;
 
 /// Soname of the library.
@@ -93,11 +93,9 @@ impl Nccl {
             let address = found.map_err(|error| reason(&error))?.into_raw();
             if address.is_null() { Err(format!("{symbol} has no address")) } else { Ok(address) }
         };
-        let get_version = lookup("ncclGetVersion")?;
+        type GetVersion = unsafe extern "C" fn(*mut c_int) -> ncclResult_t;
         // SAFETY: the signature of ncclGetVersion in every NCCL.
-        let get_version = unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> ncclResult_t>(get_version)
-        };
+        let get_version: GetVersion = unsafe { function(&lookup, "ncclGetVersion") }?;
         let mut code: c_int = 0;
         // SAFETY: the function writes one int.
         let result = unsafe { get_version(&mut code) };

@@ -64,8 +64,19 @@ impl Nccl {
     }
 }
 
-/// Finds the address of an exported function, or the loader's reason why not.
+/// Finds the address of an exported function, never null, or the loader's reason why not.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Result<*mut c_void, String>;
+
+/// Looks a function of type `F` up.
+///
+/// # Safety
+/// `F` is the type of NCCL's function of that name, and `lookup` returns its address.
+pub(crate) unsafe fn function<F: Copy>(lookup: Lookup<'_>, name: &str) -> Result<F, String> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = lookup(name)?;
+    // SAFETY: the address of a function of this type, by the contract; it is not null.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
 
 /// Defines the addresses and methods of the functions that `cargo xtask bindings` has found in the header.
 macro_rules! functions {
@@ -86,23 +97,13 @@ macro_rules! functions {
             /// # Safety
             /// `lookup` returns the address of NCCL's function of that name.
             pub(crate) unsafe fn find(lookup: crate::table::Lookup<'_>) -> Result<Self, String> {
-                type Address = *mut ::std::ffi::c_void;
-                Ok(Self {
-                    $($required: {
-                        let address = lookup(stringify!($required))?;
-                        // SAFETY: by contract this is NCCL's function, whose signature is the one of its header; the address is
-                        // not null.
-                        unsafe {
-                            std::mem::transmute::<Address, unsafe extern "C" fn($($r_type),*) -> $r_result>(address)
-                        }
-                    },)*
-                    $($optional: lookup(stringify!($optional)).ok().map(|address| {
-                        // SAFETY: as above.
-                        unsafe {
-                            std::mem::transmute::<Address, unsafe extern "C" fn($($o_type),*) -> $o_result>(address)
-                        }
-                    }),)*
-                })
+                // SAFETY: each field has the type of NCCL's function of that name; the addresses are right by the contract.
+                unsafe {
+                    Ok(Self {
+                        $($required: crate::table::function(lookup, stringify!($required))?,)*
+                        $($optional: crate::table::function(lookup, stringify!($optional)).ok(),)*
+                    })
+                }
             }
         }
 

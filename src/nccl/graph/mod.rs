@@ -187,15 +187,14 @@ fn non_blocking() -> Error {
 
 /// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
-    for (index, one) in members.iter().enumerate() {
-        let mut same = members[..index].iter().filter(|other| {
-            one.handle.communicator_key == other.handle.communicator_key
-                && one.stream.context() == other.stream.context()
-        });
-        if same.next().is_some() {
-            let reason = "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
-            return Err(Error::argument(CAPTURE, reason));
-        }
+    let share = |one: &Member, other: &Member| {
+        one.handle.communicator_key == other.handle.communicator_key
+            && one.stream.context() == other.stream.context()
+    };
+    if (0..).zip(members).any(|(index, one)| members[..index].iter().any(|other| share(one, other))) {
+        let reason =
+            "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
+        return Err(Error::argument(CAPTURE, reason));
     }
     Ok(())
 }

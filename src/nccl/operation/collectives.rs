@@ -15,7 +15,7 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 /// The collectives of a [`Communicator`], and of a [`Call`] of a [`group`](super::group()), a
 /// [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait to call them.
 ///
-/// Each method returns once the operation is queued: see [streams and order](super#streams-and-order). All ranks call
+/// Each method returns once the operation is queued: see [streams and order](crate::nccl#streams-and-order). All ranks call
 /// the same collectives in the same order with the same type, operator, root and lengths.
 ///
 /// # Errors
