@@ -26,25 +26,36 @@
 //!
 //! For small operations, one thread for all GPUs takes several times as long as a thread or process per GPU.
 //!
-//! Communicators can be derived from others: [`split`](Communicator::split) into parts, [`shrink`](Communicator::shrink)
-//! to the ranks that are alive, and [`grow`](Communicator::grow) by new ranks; also without waiting
-//! ([`split_pending`](Communicator::split_pending)), and for several ranks in one thread
-//! ([`split_all`](Communicator::split_all)). [`suspend`](Communicator::suspend) releases device memory temporarily.
+//! [`Config`] has NCCL's settings. Communicators can be derived from others: [`split`](Communicator::split) into parts,
+//! [`shrink`](Communicator::shrink) to the ranks that are alive, and [`grow`](Communicator::grow) by new ranks.
+//! [`suspend`](Communicator::suspend) releases a communicator's device memory temporarily. Split and shrink have variants for
+//! several ranks in one thread ([`split_all`](Communicator::split_all)), and all three have non-blocking ones
+//! ([`split_pending`](Communicator::split_pending)).
 //!
 //! # Collectives
-//! The trait [`Collectives`] has the collectives, most with an in-place variant, and the operations between two ranks.
-//! Lengths are in elements, and the type is that of the buffers: any [`Element`](crate::Element). The operator is a
-//! [`ReduceOp`](crate::ReduceOp) or a [`ScaledSum`]. A call through [`Communicator::with`] has its own [`CallConfig`].
-//! [`group()`] launches several operations together; [`Graph`] captures them into a CUDA graph.
+//! The trait [`Collectives`] has all-reduce, reduce, broadcast, all-gather, reduce-scatter, all-to-all (also with parts of
+//! different lengths), gather, scatter, send and receive. Most have an in-place variant. Lengths are in elements, and the type is
+//! that of the buffers: any [`Element`](crate::Element), which are integers and floating-point numbers of 8 to 64 bits. The
+//! operator is a [`ReduceOp`](crate::ReduceOp) or a [`ScaledSum`], which multiplies each rank's input by a factor of its own. A
+//! call through [`Communicator::with`] has its own settings ([`CallConfig`]).
 //!
-//! # Memory
-//! Collectives read any [`DeviceBuffer`] and write any [`DeviceBufferMut`]: cudarc's `CudaSlice`, `CudaView` and
-//! `CudaViewMut`, and views of [`Memory`], which is allocated by NCCL or adopted from another allocator.
+//! [`group()`] launches several operations together, of one or several communicators, or none if its closure fails. It is needed
+//! for several ranks in one thread, and to send and receive at the same time. [`Group::nested`] is for functions that may be
+//! called inside a group or not; [`simulate()`] returns NCCL's estimate of the duration instead of launching.
 //!
-//! A [`Memory`] has shared ownership with its [`Registration`]s ([`Communicator::register`]), [`Window`]s
-//! ([`Communicator::window`]) and [`Graph`]s, which also own NCCL's handles. They have no lifetimes: a struct may hold a
-//! communicator, its memory and its windows, and they may be dropped in any order on any thread. A forgotten one leaks
-//! its memory only.
+//! # Memory, registrations and windows
+//! Collectives read any [`DeviceBuffer`] and write any [`DeviceBufferMut`]: cudarc's `CudaSlice`, `CudaView` and `CudaViewMut`,
+//! and views of [`Memory`], which is allocated by NCCL or adopted ([`Memory::from_raw`], unsafe, takes an address).
+//!
+//! A [`Memory`] has shared ownership with its [`Registration`]s ([`Communicator::register`], which avoid intermediate copies),
+//! [`Window`]s, which all ranks can access ([`Communicator::window`]), and [`Graph`]s; these also own NCCL's handles. They have no
+//! lifetimes: a struct may hold a communicator, its memory and its windows, and they may be dropped in any order on any thread. A
+//! forgotten one leaks its memory only.
+//!
+//! # CUDA graphs
+//! [`Graph::capture`] creates a CUDA graph of collectives, which [`Graph::launch`] launches any number of times, with new values
+//! in its memory. Capture graphs with other kernels and copies through cudarc, with [`Communicator::captured`], which is unsafe,
+//! since nothing keeps their buffers. All other operations on a captured stream are refused.
 //!
 //! # Streams and order
 //! A communicator's operations run on its stream in the order of the calls, and the host does not wait for them: synchronise the
@@ -58,9 +69,10 @@
 //! until it is complete, and abort on a timeout.
 //!
 //! - If a rank is missing, the others wait forever. With `Config::blocking(false)` NCCL works on a thread of its own, and calls
-//!   wait for at most [`Config::deadline`], after which the communicator is aborted. [`Builder::init_pending`] does not wait.
-//! - An [`AbortHandle`] ends a communicator from any thread: see `examples/nccl_watchdog.rs`. [`Communicator::revoke`] keeps it,
-//!   so that it can be shrunk.
+//!   wait for at most [`Config::deadline`], after which the communicator is aborted.
+//! - [`Builder::init_pending`] returns immediately: a [`Pending`] can be polled, waited for with a limit, and aborted.
+//! - An [`AbortHandle`] ends a communicator, with its queued work and graphs, from any thread: see `examples/nccl_watchdog.rs`.
+//! - [`Communicator::revoke`] stops queued and hanging work but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs the error.
 //!
 //! # Versions of NCCL

@@ -12,7 +12,14 @@ const PARAMETER: &str = "ncclParamGetParameter";
 impl Library {
     /// Names and values of NCCL's parameters (`ncclParamGetAllParameterKeys`, NCCL 2.30.4). Up to 2.32, NCCL lists only
     /// a few of the `NCCL_*` variables, mostly about its log, and a few more with `NCCL_PARAM_DUMP_ALL=true` in the
-    /// environment. See `examples/nccl_parameters.rs`.
+    /// environment.
+    ///
+    /// ```no_run
+    /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
+    ///     println!("{name}={value}");
+    /// }
+    /// # Ok::<(), collectives::nccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`].

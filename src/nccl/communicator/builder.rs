@@ -28,7 +28,17 @@ pub struct Builder<'a> {
 }
 
 impl Communicator {
-    /// Builds a communicator on the device of the stream. By default it has a single rank. See the crate's example.
+    /// Builds a communicator on the device of the stream. By default it has a single rank.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
+    /// # use cudarc::driver::CudaStream;
+    /// # fn example(library: Library, stream: &Arc<CudaStream>, rank: usize, size: usize, id: &UniqueId) -> Result<(), Error> {
+    /// let communicator = Communicator::builder(library, stream).rank(rank, size).id(id).init()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(library: Library, stream: &Arc<CudaStream>) -> Builder<'_> {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }

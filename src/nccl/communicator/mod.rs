@@ -26,8 +26,14 @@ pub use suspend::MemoryStatistics;
 /// One rank of a communicator over GPUs. It may move between threads, but only one thread uses it at a time; any thread
 /// may use an [`AbortHandle`].
 ///
-/// Dropping it [closes](Self::close) it, and writes a warning to the log on an error. If the thread is panicking, it is
-/// aborted without a warning. One thread may close several ranks, one after the other.
+/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not
+/// wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
+///
+/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted
+/// instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or its stream is
+/// being captured into a CUDA graph, which waiting would invalidate; and without a warning if the thread is panicking.
+/// [`Communicator::close`] does the same and returns the error. One thread may close several ranks, one after the
+/// other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,

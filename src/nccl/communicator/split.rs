@@ -111,8 +111,16 @@ impl Grow {
 
 impl Communicator {
     /// Creates a communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call it, or
-    /// [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one thread, and
-    /// `examples/nccl_split.rs`.
+    /// [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one thread.
+    ///
+    /// ```no_run
+    /// # use collectives::nccl::{Communicator, Error, Split};
+    /// # fn example(communicator: &Communicator) -> Result<(), Error> {
+    /// let half = (communicator.rank() * 2 / communicator.size()) as i32;
+    /// let half = communicator.split(&Split::color(half))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Argument`] for a negative color; [`Error::Stream`], [`Error::WrongDevice`] for the stream; [`Error::TooOld`] for

@@ -27,6 +27,16 @@ impl Communicator {
     /// Waits for the queued work and releases the communicator's device memory, as far as NCCL can allocate it again
     /// (`ncclCommSuspend`, NCCL 2.29.7). Operations are refused until [`resume`](Self::resume). All ranks call it.
     ///
+    /// ```no_run
+    /// # use collectives::nccl::{Communicator, Error};
+    /// # fn example(communicator: &Communicator) -> Result<(), Error> {
+    /// communicator.suspend()?;
+    /// // Another job uses the GPU ...
+    /// communicator.resume()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that share resources;
     /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`]. [`Error::Stream`] while one of

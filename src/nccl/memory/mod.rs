@@ -27,9 +27,9 @@ pub use window::{Signal, Window, WindowKind, windows};
 /// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a buffer of
 /// bytes.
 ///
-/// The last owner frees it, in the order of its stream, and waits for that with memory of [`alloc`](Self::alloc). If it
-/// cannot wait, the memory is leaked with a warning: while its stream is being captured into a CUDA graph, and in a
-/// panicking thread while the stream has work.
+/// It is freed once this object and all its registrations, windows and graphs are dropped, in the order of its stream;
+/// the last owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
+/// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream has work.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -106,7 +106,10 @@ impl Memory {
         MemoryView::new(&self.allocation, range)
     }
 
-    /// Mutable [`slice`](Self::slice).
+    /// Returns a mutable view. The range counts elements of type `T` from the beginning of the memory.
+    ///
+    /// # Errors
+    /// [`Error::View`] if it would reach past the end.
     pub fn slice_mut<T: Element>(
         &mut self,
         range: impl RangeBounds<usize>,

@@ -172,6 +172,16 @@ impl Communicator {
     /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
     /// `Memory::try_from` has adopted; collectives use it unregistered.
     ///
+    /// ```no_run
+    /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
+    /// # fn example(communicator: &Communicator) -> Result<(), Error> {
+    /// let mut memory = Memory::alloc(communicator.library(), communicator.stream(), 1 << 20)?;
+    /// let registration = communicator.register(&memory)?;
+    /// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, ReduceOp::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which
     /// `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].

@@ -15,8 +15,10 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 /// The collectives of a [`Communicator`], and of a [`Call`] of a [`group`](super::group()), a
 /// [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait to call them.
 ///
-/// Each method returns once the operation is queued: see [streams and order](crate::nccl#streams-and-order). All ranks call
-/// the same collectives in the same order with the same type, operator, root and lengths.
+/// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If a buffer
+/// belongs to another stream, the operation is ordered after the work that is queued there, and before work that is
+/// queued there later. All ranks call the same collectives in the same order with the same type, operator, root and
+/// lengths.
 ///
 /// # Errors
 /// All methods return these errors before anything is queued:
@@ -26,7 +28,8 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 ///   numbers before NCCL 2.24.
 /// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being captured into
 ///   a CUDA graph.
-/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30.
+/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30, if the
+///   offset of the buffer or of a rank's part is not a multiple of 4 bytes.
 /// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work: the call
 ///   had no effect, or its work is done.
 /// - [`Error::NotOwned`] in a graph for a buffer without an owner.

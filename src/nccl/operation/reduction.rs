@@ -41,7 +41,15 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 /// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling. Created
 /// by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
 /// type. All ranks use a scaled sum; their scalars may differ.
-/// See `examples/nccl_scaled_sum.rs`.
+///
+/// ```no_run
+/// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mean = communicator.scaled_sum(1.0 / communicator.size() as f32)?;
+/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, &mean)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct ScaledSum<'c, T> {
     operator: Arc<Operator>,
     /// The communicator lives, and nothing writes the scalar, as long as this object.
