@@ -6,118 +6,77 @@ use std::str::FromStr;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// Type of a buffer's elements, in the order of `ncclDataType_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DataType {
-    /// `i8`
-    Int8,
-    /// `u8`
-    Uint8,
-    /// `i32`
-    Int32,
-    /// `u32`
-    Uint32,
-    /// `i64`
-    Int64,
-    /// `u64`
-    Uint64,
-    /// `half::f16`: IEEE 754 binary16
-    Float16,
-    /// `f32`
-    Float32,
-    /// `f64`
-    Float64,
-    /// `half::bf16`: bfloat16
-    Bfloat16,
-    /// `float8::F8E4M3`: 4 bits of exponent, 3 of fraction, no infinities. NCCL 2.24 or newer.
-    Float8E4M3,
-    /// `float8::F8E5M2`: 5 bits of exponent, 2 of fraction. NCCL 2.24 or newer.
-    Float8E5M2,
+/// Defines [`DataType`] and the [`Element`]s: a variant, the Rust type, and the name in nccl-tests.
+macro_rules! elements {
+    ($($(#[$doc:meta])* $data_type:ident: $type:ident, $name:literal;)*) => {
+        /// Type of a buffer's elements, in the order of `ncclDataType_t` and with its numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum DataType {
+            $(
+                #[doc = concat!("`", stringify!($type), "`.")]
+                $(#[$doc])*
+                $data_type,
+            )*
+        }
+
+        impl DataType {
+            /// All types, in NCCL's order.
+            pub const ALL: [Self; 12] = [$(Self::$data_type),*];
+
+            /// Size of one element in bytes.
+            pub const fn size(self) -> usize {
+                match self { $(Self::$data_type => size_of::<$type>(),)* }
+            }
+
+            /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$data_type => $name,)* }
+            }
+
+            /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
+            pub const fn rust_name(self) -> &'static str {
+                match self { $(Self::$data_type => stringify!($type),)* }
+            }
+        }
+
+        $(
+            impl sealed::Sealed for $type {}
+            // SAFETY: the tag names this very type; numbers have no invalid bit patterns.
+            unsafe impl Element for $type {
+                const DATA_TYPE: DataType = DataType::$data_type;
+            }
+        )*
+    };
+}
+
+elements! {
+    Int8: i8, "int8";
+    Uint8: u8, "uint8";
+    Int32: i32, "int32";
+    Uint32: u32, "uint32";
+    Int64: i64, "int64";
+    Uint64: u64, "uint64";
+    /// IEEE 754 binary16, of the crate `half`.
+    Float16: f16, "half";
+    Float32: f32, "float";
+    Float64: f64, "double";
+    /// Type of the crate `half`.
+    Bfloat16: bf16, "bfloat16";
+    /// 4 bits of exponent, 3 of fraction, no infinities, of the crate `float8`. NCCL 2.24 or newer.
+    Float8E4M3: F8E4M3, "f8e4m3";
+    /// 5 bits of exponent, 2 of fraction, of the crate `float8`. NCCL 2.24 or newer.
+    Float8E5M2: F8E5M2, "f8e5m2";
 }
 
 impl DataType {
-    /// All types, in NCCL's order.
-    pub const ALL: [Self; 12] = [
-        Self::Int8,
-        Self::Uint8,
-        Self::Int32,
-        Self::Uint32,
-        Self::Int64,
-        Self::Uint64,
-        Self::Float16,
-        Self::Float32,
-        Self::Float64,
-        Self::Bfloat16,
-        Self::Float8E4M3,
-        Self::Float8E5M2,
-    ];
-
-    /// Size of one element in bytes.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Self::Int8 | Self::Uint8 | Self::Float8E4M3 | Self::Float8E5M2 => 1,
-            Self::Float16 | Self::Bfloat16 => 2,
-            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
-            Self::Int64 | Self::Uint64 | Self::Float64 => 8,
-        }
-    }
-
-    /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Int8 => "int8",
-            Self::Uint8 => "uint8",
-            Self::Int32 => "int32",
-            Self::Uint32 => "uint32",
-            Self::Int64 => "int64",
-            Self::Uint64 => "uint64",
-            Self::Float16 => "half",
-            Self::Float32 => "float",
-            Self::Float64 => "double",
-            Self::Bfloat16 => "bfloat16",
-            Self::Float8E4M3 => "f8e4m3",
-            Self::Float8E5M2 => "f8e5m2",
-        }
-    }
-
-    /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
-    #[must_use]
-    pub const fn rust_name(self) -> &'static str {
-        match self {
-            Self::Int8 => "i8",
-            Self::Uint8 => "u8",
-            Self::Int32 => "i32",
-            Self::Uint32 => "u32",
-            Self::Int64 => "i64",
-            Self::Uint64 => "u64",
-            Self::Float16 => "f16",
-            Self::Float32 => "f32",
-            Self::Float64 => "f64",
-            Self::Bfloat16 => "bf16",
-            Self::Float8E4M3 => "F8E4M3",
-            Self::Float8E5M2 => "F8E5M2",
-        }
-    }
-
     /// True for floating-point types.
-    #[must_use]
     pub const fn is_float(self) -> bool {
-        matches!(
-            self,
-            Self::Float16
-                | Self::Float32
-                | Self::Float64
-                | Self::Bfloat16
-                | Self::Float8E4M3
-                | Self::Float8E5M2
-        )
+        !matches!(self, Self::Int8 | Self::Uint8 | Self::Int32 | Self::Uint32 | Self::Int64 | Self::Uint64)
     }
 }
 
-/// A reduction operator of all backends.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -138,7 +97,6 @@ impl ReduceOp {
     pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
 
     /// Name in nccl-tests.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -206,32 +164,6 @@ pub unsafe trait Element:
 {
     /// Tag of the type.
     const DATA_TYPE: DataType;
-}
-
-macro_rules! elements {
-    ($($type:ty => $tag:ident),* $(,)?) => {$(
-        impl sealed::Sealed for $type {}
-        // SAFETY: the tag names this very type (asserted by size below); numbers have no invalid bit patterns.
-        unsafe impl Element for $type {
-            const DATA_TYPE: DataType = DataType::$tag;
-        }
-        const _: () = assert!(size_of::<$type>() == DataType::$tag.size());
-    )*};
-}
-
-elements! {
-    i8 => Int8,
-    u8 => Uint8,
-    i32 => Int32,
-    u32 => Uint32,
-    i64 => Int64,
-    u64 => Uint64,
-    f16 => Float16,
-    f32 => Float32,
-    f64 => Float64,
-    bf16 => Bfloat16,
-    F8E4M3 => Float8E4M3,
-    F8E5M2 => Float8E5M2,
 }
 
 #[cfg(test)]

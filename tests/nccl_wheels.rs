@@ -13,8 +13,7 @@ use nccl_sys::Nccl;
 mod wheels;
 
 fn library(version: &str) -> Library {
-    let path = wheels::folder("nccl").join(version).join("lib/libnccl.so.2");
-    assert!(path.exists(), "{} is missing: run `cargo xtask wheels nccl`", path.display());
+    let path = wheels::nccl(version).join("lib/libnccl.so.2");
     // SAFETY: NVIDIA's own library.
     Library::from_raw(Box::leak(Box::new(unsafe { Nccl::from_path(path) }.unwrap())))
 }

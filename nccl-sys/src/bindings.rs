@@ -415,339 +415,336 @@ pub struct ncclParamHandle {
     _unused: [u8; 0],
 }
 pub type ncclParamHandle_t = *mut ncclParamHandle;
-/// Declarations that the table of function pointers is checked against. Nothing links to them.
-pub(crate) mod functions {
-    use super::*;
-
-    unsafe extern "C" {
-        pub fn ncclMemAlloc(ptr: *mut *mut ::std::os::raw::c_void, size: usize) -> ncclResult_t;
-        pub fn ncclMemFree(ptr: *mut ::std::os::raw::c_void) -> ncclResult_t;
-        pub fn ncclGetVersion(version: *mut ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
-        pub fn ncclCommInitRankConfig(
-            comm: *mut ncclComm_t,
-            nranks: ::std::os::raw::c_int,
-            commId: ncclUniqueId,
-            rank: ::std::os::raw::c_int,
-            config: *mut ncclConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclCommInitRank(
-            comm: *mut ncclComm_t,
-            nranks: ::std::os::raw::c_int,
-            commId: ncclUniqueId,
-            rank: ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclCommInitAll(
-            comm: *mut ncclComm_t,
-            ndev: ::std::os::raw::c_int,
-            devlist: *const ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
-        pub fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
-        pub fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
-        pub fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclCommSplit(
-            comm: ncclComm_t,
-            color: ::std::os::raw::c_int,
-            key: ::std::os::raw::c_int,
-            newcomm: *mut ncclComm_t,
-            config: *mut ncclConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclCommShrink(
-            comm: ncclComm_t,
-            excludeRanksList: *mut ::std::os::raw::c_int,
-            excludeRanksCount: ::std::os::raw::c_int,
-            newcomm: *mut ncclComm_t,
-            config: *mut ncclConfig_t,
-            shrinkFlags: ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclCommGetUniqueId(comm: ncclComm_t, uniqueId: *mut ncclUniqueId) -> ncclResult_t;
-        pub fn ncclCommGrow(
-            comm: ncclComm_t,
-            nRanks: ::std::os::raw::c_int,
-            uniqueId: *const ncclUniqueId,
-            rank: ::std::os::raw::c_int,
-            newcomm: *mut ncclComm_t,
-            config: *mut ncclConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclCommInitRankScalable(
-            newcomm: *mut ncclComm_t,
-            nranks: ::std::os::raw::c_int,
-            myrank: ::std::os::raw::c_int,
-            nId: ::std::os::raw::c_int,
-            commIds: *mut ncclUniqueId,
-            config: *mut ncclConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclGetErrorString(result: ncclResult_t) -> *const ::std::os::raw::c_char;
-        pub fn ncclGetLastError(comm: ncclComm_t) -> *const ::std::os::raw::c_char;
-        pub fn ncclResetDebugInit();
-        pub fn ncclCommGetAsyncError(comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t;
-        pub fn ncclCommCount(comm: ncclComm_t, count: *mut ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclCommCuDevice(comm: ncclComm_t, device: *mut ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclCommUserRank(comm: ncclComm_t, rank: *mut ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclCommRegister(
-            comm: ncclComm_t,
-            buff: *mut ::std::os::raw::c_void,
-            size: usize,
-            handle: *mut *mut ::std::os::raw::c_void,
-        ) -> ncclResult_t;
-        pub fn ncclCommDeregister(comm: ncclComm_t, handle: *mut ::std::os::raw::c_void) -> ncclResult_t;
-        pub fn ncclCommSuspend(comm: ncclComm_t, flags: ::std::os::raw::c_int) -> ncclResult_t;
-        pub fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t;
-        pub fn ncclCommMemStats(comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64) -> ncclResult_t;
-        pub fn ncclCommWindowRegister(
-            comm: ncclComm_t,
-            buff: *mut ::std::os::raw::c_void,
-            size: usize,
-            win: *mut ncclWindow_t,
-            winFlags: ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclCommWindowDeregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t;
-        pub fn ncclWinGetUserPtr(
-            comm: ncclComm_t,
-            win: ncclWindow_t,
-            outUserPtr: *mut *mut ::std::os::raw::c_void,
-        ) -> ncclResult_t;
-        pub fn ncclRedOpCreatePreMulSum(
-            op: *mut ncclRedOp_t,
-            scalar: *mut ::std::os::raw::c_void,
-            datatype: ncclDataType_t,
-            residence: ncclScalarResidence_t,
-            comm: ncclComm_t,
-        ) -> ncclResult_t;
-        pub fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
-        pub fn ncclReduce(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclBcast(
-            buff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclBroadcast(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclAllReduce(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclReduceScatter(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            recvcount: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclAllGather(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            sendcount: usize,
-            datatype: ncclDataType_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclAlltoAll(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclGather(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclScatter(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclAllReduceConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclBroadcastConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclReduceConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclAllGatherConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            sendcount: usize,
-            datatype: ncclDataType_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclReduceScatterConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            recvcount: usize,
-            datatype: ncclDataType_t,
-            op: ncclRedOp_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclAlltoAllConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclGatherConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclScatterConfig(
-            sendbuff: *const ::std::os::raw::c_void,
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            root: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-            config: *const ncclCollConfig_t,
-        ) -> ncclResult_t;
-        pub fn ncclSend(
-            sendbuff: *const ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            peer: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclRecv(
-            recvbuff: *mut ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            peer: ::std::os::raw::c_int,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclPutSignal(
-            localbuff: *const ::std::os::raw::c_void,
-            count: usize,
-            datatype: ncclDataType_t,
-            peer: ::std::os::raw::c_int,
-            peerWin: ncclWindow_t,
-            peerWinOffset: usize,
-            sigIdx: ::std::os::raw::c_int,
-            ctx: ::std::os::raw::c_int,
-            flags: ::std::os::raw::c_uint,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclSignal(
-            peer: ::std::os::raw::c_int,
-            sigIdx: ::std::os::raw::c_int,
-            ctx: ::std::os::raw::c_int,
-            flags: ::std::os::raw::c_uint,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclWaitSignal(
-            nDesc: ::std::os::raw::c_int,
-            signalDescs: *mut ncclWaitSignalDesc_t,
-            comm: ncclComm_t,
-            stream: cudaStream_t,
-        ) -> ncclResult_t;
-        pub fn ncclGroupStart() -> ncclResult_t;
-        pub fn ncclGroupEnd() -> ncclResult_t;
-        pub fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t;
-        pub fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t;
-        pub fn ncclParamBind(out: *mut ncclParamHandle_t, key: *const ::std::os::raw::c_char)
-        -> ncclResult_t;
-        pub fn ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t;
-        pub fn ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t;
-        pub fn ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t;
-        pub fn ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t;
-        pub fn ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t;
-        pub fn ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t;
-        pub fn ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t;
-        pub fn ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t;
-        pub fn ncclParamGetStr(h: ncclParamHandle_t, out: *mut *const ::std::os::raw::c_char)
-        -> ncclResult_t;
-        pub fn ncclParamGet(
-            h: ncclParamHandle_t,
-            out: *mut ::std::os::raw::c_void,
-            maxLen: ::std::os::raw::c_int,
-            len: *mut ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclParamGetParameter(
-            key: *const ::std::os::raw::c_char,
-            value: *mut *const ::std::os::raw::c_char,
-            valueLen: *mut ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclParamGetAllParameterKeys(
-            table: *mut *mut *const ::std::os::raw::c_char,
-            tableLen: *mut ::std::os::raw::c_int,
-        ) -> ncclResult_t;
-        pub fn ncclParamDumpAll();
-    }
+crate::table::functions! {
+required {
+    fn ncclGetVersion(version: *mut ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclGetErrorString(result: ncclResult_t) -> *const ::std::os::raw::c_char;
+    fn ncclGetLastError(comm: ncclComm_t) -> *const ::std::os::raw::c_char;
+    fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
+    fn ncclCommInitRank(
+        comm: *mut ncclComm_t,
+        nranks: ::std::os::raw::c_int,
+        commId: ncclUniqueId,
+        rank: ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclCommInitRankConfig(
+        comm: *mut ncclComm_t,
+        nranks: ::std::os::raw::c_int,
+        commId: ncclUniqueId,
+        rank: ::std::os::raw::c_int,
+        config: *mut ncclConfig_t,
+    ) -> ncclResult_t;
+    fn ncclCommInitAll(
+        comm: *mut ncclComm_t,
+        ndev: ::std::os::raw::c_int,
+        devlist: *const ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclCommSplit(
+        comm: ncclComm_t,
+        color: ::std::os::raw::c_int,
+        key: ::std::os::raw::c_int,
+        newcomm: *mut ncclComm_t,
+        config: *mut ncclConfig_t,
+    ) -> ncclResult_t;
+    fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
+    fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
+    fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
+    fn ncclCommGetAsyncError(comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t;
+    fn ncclCommCount(comm: ncclComm_t, count: *mut ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclCommCuDevice(comm: ncclComm_t, device: *mut ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclCommUserRank(comm: ncclComm_t, rank: *mut ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclRedOpCreatePreMulSum(
+        op: *mut ncclRedOp_t,
+        scalar: *mut ::std::os::raw::c_void,
+        datatype: ncclDataType_t,
+        residence: ncclScalarResidence_t,
+        comm: ncclComm_t,
+    ) -> ncclResult_t;
+    fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
+    fn ncclAllReduce(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclAllGather(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        sendcount: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclReduceScatter(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        recvcount: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclReduce(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclBroadcast(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclBcast(
+        buff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclSend(
+        sendbuff: *const ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        peer: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclRecv(
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        peer: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclGroupStart() -> ncclResult_t;
+    fn ncclGroupEnd() -> ncclResult_t;
+}
+optional {
+    fn ncclMemAlloc(ptr: *mut *mut ::std::os::raw::c_void, size: usize) -> ncclResult_t;
+    fn ncclMemFree(ptr: *mut ::std::os::raw::c_void) -> ncclResult_t;
+    fn ncclCommRegister(
+        comm: ncclComm_t,
+        buff: *mut ::std::os::raw::c_void,
+        size: usize,
+        handle: *mut *mut ::std::os::raw::c_void,
+    ) -> ncclResult_t;
+    fn ncclCommDeregister(comm: ncclComm_t, handle: *mut ::std::os::raw::c_void) -> ncclResult_t;
+    fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t;
+    fn ncclCommInitRankScalable(
+        newcomm: *mut ncclComm_t,
+        nranks: ::std::os::raw::c_int,
+        myrank: ::std::os::raw::c_int,
+        nId: ::std::os::raw::c_int,
+        commIds: *mut ncclUniqueId,
+        config: *mut ncclConfig_t,
+    ) -> ncclResult_t;
+    fn ncclResetDebugInit() -> ();
+    fn ncclCommShrink(
+        comm: ncclComm_t,
+        excludeRanksList: *mut ::std::os::raw::c_int,
+        excludeRanksCount: ::std::os::raw::c_int,
+        newcomm: *mut ncclComm_t,
+        config: *mut ncclConfig_t,
+        shrinkFlags: ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclCommWindowRegister(
+        comm: ncclComm_t,
+        buff: *mut ::std::os::raw::c_void,
+        size: usize,
+        win: *mut ncclWindow_t,
+        winFlags: ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclCommWindowDeregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t;
+    fn ncclAlltoAll(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclGather(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclScatter(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclCommGetUniqueId(comm: ncclComm_t, uniqueId: *mut ncclUniqueId) -> ncclResult_t;
+    fn ncclCommGrow(
+        comm: ncclComm_t,
+        nRanks: ::std::os::raw::c_int,
+        uniqueId: *const ncclUniqueId,
+        rank: ::std::os::raw::c_int,
+        newcomm: *mut ncclComm_t,
+        config: *mut ncclConfig_t,
+    ) -> ncclResult_t;
+    fn ncclWinGetUserPtr(
+        comm: ncclComm_t,
+        win: ncclWindow_t,
+        outUserPtr: *mut *mut ::std::os::raw::c_void,
+    ) -> ncclResult_t;
+    fn ncclPutSignal(
+        localbuff: *const ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        peer: ::std::os::raw::c_int,
+        peerWin: ncclWindow_t,
+        peerWinOffset: usize,
+        sigIdx: ::std::os::raw::c_int,
+        ctx: ::std::os::raw::c_int,
+        flags: ::std::os::raw::c_uint,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclSignal(
+        peer: ::std::os::raw::c_int,
+        sigIdx: ::std::os::raw::c_int,
+        ctx: ::std::os::raw::c_int,
+        flags: ::std::os::raw::c_uint,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclWaitSignal(
+        nDesc: ::std::os::raw::c_int,
+        signalDescs: *mut ncclWaitSignalDesc_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) -> ncclResult_t;
+    fn ncclCommSuspend(comm: ncclComm_t, flags: ::std::os::raw::c_int) -> ncclResult_t;
+    fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t;
+    fn ncclCommMemStats(comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64) -> ncclResult_t;
+    fn ncclParamBind(out: *mut ncclParamHandle_t, key: *const ::std::os::raw::c_char) -> ncclResult_t;
+    fn ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t;
+    fn ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t;
+    fn ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t;
+    fn ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t;
+    fn ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t;
+    fn ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t;
+    fn ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t;
+    fn ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t;
+    fn ncclParamGetStr(h: ncclParamHandle_t, out: *mut *const ::std::os::raw::c_char) -> ncclResult_t;
+    fn ncclParamGet(
+        h: ncclParamHandle_t,
+        out: *mut ::std::os::raw::c_void,
+        maxLen: ::std::os::raw::c_int,
+        len: *mut ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclParamGetParameter(
+        key: *const ::std::os::raw::c_char,
+        value: *mut *const ::std::os::raw::c_char,
+        valueLen: *mut ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclParamGetAllParameterKeys(
+        table: *mut *mut *const ::std::os::raw::c_char,
+        tableLen: *mut ::std::os::raw::c_int,
+    ) -> ncclResult_t;
+    fn ncclParamDumpAll() -> ();
+    fn ncclAllReduceConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclBroadcastConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclReduceConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclAllGatherConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        sendcount: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclReduceScatterConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        recvcount: usize,
+        datatype: ncclDataType_t,
+        op: ncclRedOp_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclAlltoAllConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclGatherConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclScatterConfig(
+        sendbuff: *const ::std::os::raw::c_void,
+        recvbuff: *mut ::std::os::raw::c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        root: ::std::os::raw::c_int,
+        comm: ncclComm_t,
+        stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) -> ncclResult_t;
+    fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t;
+}
 }

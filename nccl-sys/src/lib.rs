@@ -20,6 +20,6 @@ mod version;
 
 pub use bindings::*;
 pub use initializer::NCCL_CONFIG_UNDEF_INT;
-pub use library::{Attempt, LoadError, MissingSymbol, Nccl};
+pub use library::{LoadError, MissingSymbol, Nccl};
 pub use table::{API, FLOOR};
 pub use version::Version;

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bindings::ncclResult_t;
-use crate::table::{FLOOR, Functions};
+use crate::bindings::{Functions, ncclResult_t};
+use crate::table::{API, FLOOR, function};
 use crate::version::Version;
 
 /// Soname of the library.
@@ -47,24 +47,23 @@ impl Nccl {
     /// If it cannot be loaded, is older than [`FLOOR`] or lacks a function of [`FLOOR`].
     pub unsafe fn from_path(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller vouches for the file.
-        unsafe { Self::open(path.as_ref().as_os_str()) }.map_err(|reason| LoadError {
-            attempts: vec![Attempt { place: path.as_ref().display().to_string(), reason }],
-        })
+        unsafe { Self::open(path.as_ref().as_os_str()) }
+            .map_err(|reason| LoadError { attempts: vec![(path.as_ref().to_owned(), reason)] })
     }
 
     /// Version from `ncclGetVersion`.
-    #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
     /// Path of the loaded file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn missing(&self, name: &'static str, since: Version) -> MissingSymbol {
+    #[cold]
+    pub(crate) fn missing(&self, name: &'static str) -> MissingSymbol {
+        let since = API.iter().find(|(function, _)| *function == name).map_or(FLOOR, |(_, since)| *since);
         MissingSymbol { name, since, loaded: self.version, path: self.path.clone() }
     }
 
@@ -74,7 +73,7 @@ impl Nccl {
             // SAFETY: a file of this name in these places is NCCL's library; $NCCL_LIBRARY is the user's own word.
             match unsafe { Self::open(place.as_os_str()) } {
                 Ok(nccl) => return Ok(nccl),
-                Err(reason) => attempts.push(Attempt { place: place.display().to_string(), reason }),
+                Err(reason) => attempts.push((place, reason)),
             }
         }
         Err(LoadError { attempts })
@@ -94,11 +93,9 @@ impl Nccl {
             let address = found.map_err(|error| reason(&error))?.into_raw();
             if address.is_null() { Err(format!("{symbol} has no address")) } else { Ok(address) }
         };
-        let get_version = lookup("ncclGetVersion")?;
+        type GetVersion = unsafe extern "C" fn(*mut c_int) -> ncclResult_t;
         // SAFETY: the signature of ncclGetVersion in every NCCL.
-        let get_version = unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> ncclResult_t>(get_version)
-        };
+        let get_version: GetVersion = unsafe { function(&lookup, "ncclGetVersion") }?;
         let mut code: c_int = 0;
         // SAFETY: the function writes one int.
         let result = unsafe { get_version(&mut code) };
@@ -118,11 +115,8 @@ impl Nccl {
 
 impl fmt::Debug for Nccl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Nccl")
-            .field("version", &self.version)
-            .field("path", &self.path)
-            .finish_non_exhaustive()
+        let Self { version, path, .. } = self;
+        formatter.debug_struct("Nccl").field("version", version).field("path", path).finish_non_exhaustive()
     }
 }
 
@@ -134,12 +128,8 @@ fn reason(error: &libloading::Error) -> String {
 
 /// File that contains an address.
 fn origin(address: *const c_void) -> Option<PathBuf> {
-    let mut info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
+    // SAFETY: a struct of pointers, which may be null.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr only looks the address up, and writes one Dl_info.
     let found = unsafe { libc::dladdr(address, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
@@ -209,46 +199,27 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// A place where libnccl was searched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// Path, or name passed to the loader.
-    pub place: String,
-    /// Reason for the failure: the loader's message, or a missing function.
-    pub reason: String,
-}
-
 /// No libnccl could be loaded. Displays all places that were tried, and how to install NCCL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "NCCL {FLOOR} or newer could not be loaded. Tried:\n{}Install NCCL (Debian, Ubuntu with NVIDIA's repository: apt \
+     install libnccl2; Python: pip install nvidia-nccl-cu12) or set NCCL_LIBRARY to the path of {SONAME}.",
+    list(attempts)
+)]
 pub struct LoadError {
-    attempts: Vec<Attempt>,
+    /// Paths, or names passed to the loader, in order; with the loader's message, or a missing function.
+    attempts: Vec<(PathBuf, String)>,
 }
 
-impl LoadError {
-    /// Places that were tried, in order.
-    #[must_use]
-    pub fn attempts(&self) -> &[Attempt] {
-        &self.attempts
-    }
+fn list(attempts: &[(PathBuf, String)]) -> String {
+    let line = |(place, reason): &(PathBuf, String)| {
+        let place = place.display();
+        // The loader repeats the name that it was given.
+        let reason = reason.strip_prefix(&format!("{place}: ")).unwrap_or(reason);
+        format!("  {place}: {reason}\n")
+    };
+    attempts.iter().map(line).collect()
 }
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "NCCL {FLOOR} or newer could not be loaded. Tried:")?;
-        for Attempt { place, reason } in &self.attempts {
-            // The loader repeats the name that it was given.
-            let reason = reason.strip_prefix(&format!("{place}: ")).unwrap_or(reason);
-            writeln!(formatter, "  {place}: {reason}")?;
-        }
-        write!(
-            formatter,
-            "Install NCCL (Debian, Ubuntu with NVIDIA's repository: apt install libnccl2; Python: \
-             pip install nvidia-nccl-cu12) or set NCCL_LIBRARY to the path of {SONAME}."
-        )
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 /// The loaded library is too old for a function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

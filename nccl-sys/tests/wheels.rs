@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::ptr;
 
@@ -16,16 +16,7 @@ use nccl_sys::*;
 #[path = "../../tests/wheels/mod.rs"]
 mod unpacked;
 
-/// Where `cargo xtask wheels nccl` keeps this version.
-fn folder(version: &str) -> PathBuf {
-    let folder = unpacked::folder("nccl").join(version);
-    assert!(
-        folder.join("lib/libnccl.so.2").exists(),
-        "{} is missing: run `cargo xtask wheels nccl`",
-        folder.display()
-    );
-    folder
-}
+use unpacked::nccl as folder;
 
 /// Loads and asks everything that needs no GPU. Each version is one test, so that nextest loads one per process.
 fn check(text: &str) {

@@ -37,8 +37,7 @@ enum Source {
 }
 
 impl Allocation {
-    /// Allocates with `ncclMemAlloc`, or `cuMemAlloc` if the library is older, and zeroes the memory in the order of
-    /// the stream.
+    /// See [`Memory::alloc`](super::Memory::alloc).
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread(ALLOC, stream)?;
         cuda::bind(stream.context())?;
@@ -67,7 +66,7 @@ impl Allocation {
         Ok(Self { address: cuda_memory(1)?, bytes: 1, stream: Arc::clone(stream), source: Source::Cuda })
     }
 
-    /// Adopts memory that is allocated until `owner` is dropped. It is dropped in the order of `stream`.
+    /// Adopts memory that is allocated until `owner` is dropped.
     pub(crate) fn adopt<O: Send + 'static>(
         address: CUdeviceptr,
         bytes: usize,
@@ -107,7 +106,6 @@ impl Allocation {
     }
 }
 
-/// Allocates memory in the current context.
 fn cuda_memory(bytes: usize) -> Result<CUdeviceptr, Error> {
     // SAFETY: the callers write the memory before it is read.
     cuda::relaxed(|| unsafe { result::malloc_sync(bytes) }.map_err(Error::cuda("cuMemAlloc")))

@@ -52,7 +52,7 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// Newest CUDA version that libcuda supports. libcuda must be loaded.
+/// libcuda must be loaded.
 fn version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
@@ -78,7 +78,6 @@ pub fn device_count() -> Result<usize, Error> {
 
 /// `CU_STREAM_LEGACY`, the same stream as handle 0. Each context has its own.
 const LEGACY_STREAM: usize = 1;
-/// Per-thread default stream.
 const PER_THREAD_STREAM: usize = 2;
 
 /// True for the legacy default stream of the current context.
@@ -87,7 +86,6 @@ pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
 }
 
-/// Refuses a stream that NCCL does not support.
 pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.context().is_primary() {
         return refuse_per_thread(operation, stream);

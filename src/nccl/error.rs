@@ -13,7 +13,6 @@ pub struct ResultCode(pub u32);
 
 impl ResultCode {
     /// NCCL's name of the code, if known to this build.
-    #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Some(match Code(self.0) {
             Code::ncclSuccess => "ncclSuccess",

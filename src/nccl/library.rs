@@ -33,24 +33,20 @@ impl Library {
     }
 
     /// Raw functions.
-    #[must_use]
     pub fn raw(self) -> &'static Nccl {
         self.0
     }
 
     /// Version of the loaded library (`ncclGetVersion`).
-    #[must_use]
     pub fn version(self) -> Version {
         self.0.version()
     }
 
     /// Path of the loaded file.
-    #[must_use]
     pub fn path(self) -> &'static Path {
         self.0.path()
     }
 
-    /// Refuses a feature that the loaded library does not support.
     pub(crate) fn require(self, what: &'static str, since: Version) -> Result<(), Error> {
         let loaded = self.version();
         if loaded >= since {

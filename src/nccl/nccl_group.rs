@@ -23,8 +23,6 @@ pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
 pub(crate) struct Scope(PhantomData<*const ()>);
 
 impl Scope {
-    /// # Errors
-    /// [`Error::InsideGroup`] in another group.
     pub(crate) fn enter(operation: &'static str) -> Result<Self, Error> {
         forbid(operation)?;
         INSIDE.set(true);

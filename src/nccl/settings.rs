@@ -5,21 +5,40 @@ use std::sync::Arc;
 
 use super::error::Error;
 
-/// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its type, its
-/// field of the C struct, and the first version of NCCL with that field.
+/// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its type (none
+/// for a text), its field of the C struct, and the first version of NCCL with that field.
 macro_rules! settings {
     ($owner:ident for $raw:ty {
         $($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*
+    } texts {
+        $($(#[$text_doc:meta])* $text:ident => $text_field:ident since $text_since:expr;)*
     }) => {
         #[derive(Clone, Debug, Default)]
-        struct Settings { $($method: Option<$type>,)* }
+        struct Settings {
+            $($method: Option<$type>,)*
+            $($text: Option<Text>,)*
+        }
 
         impl $owner {
+            /// NCCL's defaults.
+            #[must_use]
+            pub fn new() -> Self {
+                Self::default()
+            }
+
             $(
                 $(#[$doc])*
                 #[must_use]
                 pub fn $method(mut self, value: $type) -> Self {
                     self.settings.$method = Some(value);
+                    self
+                }
+            )*
+            $(
+                $(#[$text_doc])*
+                #[must_use]
+                pub fn $text(mut self, value: &str) -> Self {
+                    self.settings.$text = Some(Text::new(value));
                     self
                 }
             )*
@@ -30,6 +49,11 @@ macro_rules! settings {
                 $(if let Some(value) = self.$method {
                     library.require(concat!(stringify!($owner), "::", stringify!($method)), $since)?;
                     raw.$field = value.into();
+                })*
+                $(if let Some(text) = &self.$text {
+                    let setting = concat!(stringify!($owner), "::", stringify!($text));
+                    library.require(setting, $text_since)?;
+                    raw.$text_field = text.as_ptr(setting)?;
                 })*
                 Ok(())
             }
@@ -49,7 +73,6 @@ impl Text {
         Self(CString::new(text).ok().map(Arc::new))
     }
 
-    /// Its address; an error for a text with a NUL byte.
     pub(crate) fn as_ptr(&self, setting: &'static str) -> Result<*const c_char, Error> {
         self.0.as_ref().map(|text| text.as_ptr()).ok_or_else(|| Error::nul(setting))
     }

@@ -38,7 +38,6 @@ impl UniqueId {
     }
 
     /// Bytes to send to the other ranks.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
@@ -51,10 +50,7 @@ impl UniqueId {
 impl fmt::Debug for UniqueId {
     /// Shows the magic number only, the id's first 8 bytes: enough to compare two ranks.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("UniqueId(")?;
-        for byte in &self.0[..8] {
-            write!(formatter, "{byte:02x}")?;
-        }
-        formatter.write_str("..)")
+        let magic = self.0.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        write!(formatter, "UniqueId({magic:016x}..)")
     }
 }

@@ -15,6 +15,14 @@ pub(crate) fn folder(library: &str) -> PathBuf {
     root.join(library)
 }
 
+/// Where it keeps a version of NCCL.
+pub(crate) fn nccl(version: &str) -> PathBuf {
+    let folder = folder("nccl").join(version);
+    let library = folder.join("lib/libnccl.so.2");
+    assert!(library.exists(), "{} is missing: run `cargo xtask wheels nccl`", library.display());
+    folder
+}
+
 /// Every libfabric there: one 2.x at least.
 pub(crate) fn libfabrics() -> Vec<PathBuf> {
     let folder = folder("libfabric");

@@ -68,15 +68,14 @@ impl Builder<'_> {
         self
     }
 
-    /// Id by which the ranks find each other. A single rank needs none. Several ids, each created by another rank, let
-    /// thousands of ranks connect faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids in the
-    /// same order.
+    /// Id by which the ranks find each other. A single rank needs none.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
     }
 
-    /// Several [ids](Self::id).
+    /// Several [ids](Self::id), each created by another rank, let thousands of ranks connect faster
+    /// (`ncclCommInitRankScalable`, NCCL 2.23). All ranks pass the same ids in the same order.
     pub fn ids(mut self, ids: &[UniqueId]) -> Self {
         self.ids.extend(ids);
         self
@@ -120,7 +119,6 @@ impl Builder<'_> {
         Pending::start(GROW, || self.start_with(GROW, call))?.join()
     }
 
-    /// Calls NCCL.
     fn start(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
@@ -171,7 +169,7 @@ impl Builder<'_> {
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
         // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device is
         // current.
-        let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
+        let code = call(library.raw(), communicator.handle.slot.as_ptr(), &mut raw)?;
         Pending::new(name, communicator, code, None)
     }
 }

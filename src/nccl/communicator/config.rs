@@ -18,8 +18,6 @@ use crate::nccl::{error::Error, library::Library};
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     settings: Settings,
-    network: Option<Text>,
-    name: Option<Text>,
     pub(crate) deadline: Option<Duration>,
     pub(super) unfenced: bool,
 }
@@ -70,29 +68,14 @@ settings! { Config for ncclConfig_t {
     host_cft_mode(i32) => hostCftMode since Version::new(2, 31, 0);
     /// Use of NVLink SHARP: a value of `ncclNvlsHostMode_t`. NCCL 2.31, field `nvlsHostMode`.
     nvls_host_mode(i32) => nvlsHostMode since Version::new(2, 31, 0);
+} texts {
+    /// Network plugin: `Socket`, `IB`, `AWS Libfabric`, ... NCCL 2.17, field `netName`.
+    network => netName since Version::new(2, 17, 0);
+    /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
+    name => commName since Version::new(2, 27, 0);
 }}
 
 impl Config {
-    /// NCCL's defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Network plugin: `Socket`, `IB`, `AWS Libfabric`, ... NCCL 2.17, field `netName`.
-    #[must_use]
-    pub fn network(mut self, name: &str) -> Self {
-        self.network = Some(Text::new(name));
-        self
-    }
-
-    /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
-    #[must_use]
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(Text::new(name));
-        self
-    }
-
     /// Time limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work. After it
     /// the communicator is aborted and the call fails. Default: none. Calls that block inside NCCL
     /// ([`Config::blocking`]) ignore it.
@@ -104,9 +87,8 @@ impl Config {
 
     /// True (default) to order operations in symmetric windows after a preceding kernel that triggers programmatic
     /// launch early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs
-    /// about a microsecond per operation of such a communicator, and nothing with other versions. With `false`, results
-    /// can be wrong without an error. Graphs and [`captured`](super::Communicator::captured) collectives are not
-    /// ordered: no wrong results were observed in graphs.
+    /// about a microsecond per operation, and nothing with other versions. With `false`, results can be wrong without an
+    /// error. Graphs and [`captured`](super::Communicator::captured) collectives are not ordered.
     #[must_use]
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;
@@ -127,14 +109,6 @@ impl Config {
     pub(crate) fn raw(&self, library: Library) -> Result<ncclConfig_t, Error> {
         let mut raw = ncclConfig_t::default();
         self.settings.apply(&mut raw, library)?;
-        if let Some(text) = &self.network {
-            library.require("Config::network", Version::new(2, 17, 0))?;
-            raw.netName = text.as_ptr("Config::network")?;
-        }
-        if let Some(text) = &self.name {
-            library.require("Config::name", Version::new(2, 27, 0))?;
-            raw.commName = text.as_ptr("Config::name")?;
-        }
         Ok(raw)
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Handle {
     /// Number of communicators derived from this one: the same on all ranks, which derive them together.
     pub(super) derived: AtomicU64,
     /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has returned.
-    slot: AtomicPtr<ncclComm>,
+    pub(super) slot: AtomicPtr<ncclComm>,
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
     /// exchange instead of two. An abort, which may wait long, polls instead.
     pub(super) state: SpinMutex<State, Yield>,
@@ -41,7 +41,7 @@ pub(crate) struct Handle {
     /// Graphs, operators, registrations and windows, which must end before the communicator.
     objects: Mutex<Vec<Weak<dyn Object>>>,
     /// Objects without another owner whose release has failed. Kept until the communicator has ended.
-    pub(super) kept: Mutex<Vec<Arc<dyn Object>>>,
+    pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
     /// Byte that a [fence](Self::fence) writes, if operations need fences.
     scratch: OnceLock<Allocation>,
 }
@@ -58,7 +58,6 @@ impl<'a> Guards<'a> {
         Self(handles.into_iter().map(|handle| (handle, handle.lock())).collect())
     }
 
-    /// Refuses if one of them accepts no operations.
     pub(crate) fn all_alive(self, operation: &'static str) -> Result<Self, Error> {
         for (handle, state) in &self.0 {
             handle.comm(**state, State::is_alive, operation)?;
@@ -79,18 +78,15 @@ impl<'a> Guards<'a> {
     }
 }
 
-/// Memory of a registration or window.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredMemory {
     pub(crate) addresses: Range<u64>,
     /// NCCL's handle of the window or registration, as a number.
     pub(crate) raw: usize,
-    /// True for a symmetric window.
     pub(crate) symmetric: bool,
     pub(crate) stream: Arc<CudaStream>,
 }
 
-/// A registration, a window, an operator or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
     /// Ends NCCL's part of it, because its communicator is about to end. It is not used afterwards.
     fn release(&self);
@@ -153,7 +149,6 @@ impl State {
 }
 
 impl Handle {
-    /// `key` is the same for all ranks of the communicator, and unique among communicators.
     pub(super) fn new(
         library: Library,
         stream: &Arc<CudaStream>,
@@ -175,23 +170,12 @@ impl Handle {
         })
     }
 
-    #[inline]
-    pub(crate) fn raw(&self) -> &'static Nccl {
-        self.library.raw()
-    }
-
-    /// Slot into which NCCL writes its handle.
-    pub(crate) fn slot(&self) -> *mut ncclComm_t {
-        self.slot.as_ptr()
-    }
-
-    /// NCCL's handle in any state; null until NCCL has written it.
+    /// Null until NCCL has written it.
     #[inline]
     pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Streams of its operations and graphs.
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
         lock(&self.streams).clone()
     }
@@ -203,16 +187,10 @@ impl Handle {
         streams.push(Arc::clone(stream));
     }
 
-    /// Adds an object that must end before the communicator.
     pub(crate) fn add(&self, object: Weak<dyn Object>) {
         let mut objects = lock(&self.objects);
         objects.retain(|object| object.strong_count() > 0);
         objects.push(object);
-    }
-
-    /// Keeps an object without another owner, whose release has failed, until the communicator has ended.
-    pub(crate) fn keep(&self, object: Arc<dyn Object>) {
-        lock(&self.kept).push(object);
     }
 
     /// All graphs, registrations and windows. Drop them without the lock: the last owner of one may add another.
@@ -220,20 +198,14 @@ impl Handle {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// All registrations and windows.
     pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
 
-    /// Registrations and windows that overlap these addresses.
     pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         let mut registered = self.registered();
         registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
         registered
-    }
-
-    pub(crate) fn in_a_symmetric_window(&self, address: u64) -> bool {
-        self.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
     /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if the
@@ -260,16 +232,12 @@ impl Handle {
             .map_err(Error::cuda("cuMemsetD8Async"))
     }
 
-    /// Keeps all other threads out of NCCL with this communicator.
     #[inline]
     pub(crate) fn lock(&self) -> StateGuard<'_> {
         self.state.lock()
     }
 
-    /// NCCL's handle, valid while the state's guard is held.
-    ///
-    /// # Errors
-    /// [`Error::Unusable`] or [`Error::Aborted`] in a state that is not accepted.
+    /// NCCL's handle, valid while the state's guard is held. An error in a state that is not accepted.
     #[inline]
     pub(crate) fn comm(
         &self,
@@ -280,7 +248,6 @@ impl Handle {
         if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
     }
 
-    /// True once NCCL has ended it or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
     }
@@ -295,8 +262,7 @@ impl Handle {
         before
     }
 
-    /// Sets the state to `to`, so that other threads cannot launch graphs, and waits. The state is alive again if that
-    /// fails.
+    /// Waits in the state `to`, so that other threads cannot launch graphs. The state is alive again if that fails.
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
@@ -307,7 +273,6 @@ impl Handle {
         wait().inspect_err(|_| _ = self.replace(to, State::Alive))
     }
 
-    /// Calls a function of NCCL in the accepted states.
     pub(crate) fn call(
         &self,
         operation: &'static str,
@@ -316,7 +281,7 @@ impl Handle {
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;
-        self.library.check(operation, call(self.raw(), comm)?)
+        self.library.check(operation, call(self.library.raw(), comm)?)
     }
 
     /// Returns false while NCCL's background work goes on, or its error.
@@ -339,7 +304,6 @@ impl Drop for Handle {
     }
 }
 
-/// True if the ranges overlap.
 pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }

@@ -34,8 +34,7 @@ impl AbortHandle {
 }
 
 impl Handle {
-    /// Calls a function that changes the communicator, and waits until NCCL has finished it, possibly on a thread of
-    /// its own.
+    /// Calls a function that changes the communicator, and waits until NCCL has finished it.
     pub(super) fn change(
         &self,
         operation: &'static str,
@@ -47,7 +46,7 @@ impl Handle {
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         let comm = self.comm(*state, |state| state == from, operation)?;
-        let code = self.library.accept(operation, call(self.raw(), comm)?)?;
+        let code = self.library.accept(operation, call(self.library.raw(), comm)?)?;
         *state = to;
         drop(state);
         self.finish(operation, code)
@@ -89,11 +88,8 @@ impl Handle {
         let _no_limit = poll(None, || (*self.lock() != State::Aborting).then_some(()));
     }
 
-    /// Waits for the queued work, and aborts the communicator if that fails.
-    ///
-    /// # Errors
-    /// [`Error::Stream`] while one of its streams is being captured, which waiting would invalidate: it is not aborted
-    /// then.
+    /// Waits for the queued work, and aborts the communicator if that fails; but not with [`Error::Stream`], while one
+    /// of its streams is being captured, which waiting would invalidate.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         let drained = wait_until(self.config.deadline, || self.is_idle(operation))
@@ -126,7 +122,7 @@ impl Handle {
 
     /// Releases all objects that must end before the communicator is finalized or destroyed: graphs first, so that
     /// nothing is launched any more, the others after the queued work, so that they stay usable if waiting fails. The
-    /// caller drops the objects afterwards. Errors are those of [`Self::drain_or_abort`].
+    /// caller drops the objects afterwards.
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
@@ -136,8 +132,7 @@ impl Handle {
         Ok(released)
     }
 
-    /// Waits for the queued work, ends dependent objects, and destroys the communicator (`ncclCommDestroy`), or aborts
-    /// it.
+    /// See [`Communicator::close`](super::Communicator::close).
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
         let released = self.drain_and_release("closing the communicator");
@@ -147,13 +142,12 @@ impl Handle {
         let comm = self.comm(*state, State::exists, OPERATION)?;
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and it is not used afterwards.
-        let code = unsafe { self.raw().ncclCommDestroy(comm) };
+        let code = unsafe { self.library.raw().ncclCommDestroy(comm) };
         // Unlocked before the drop: a thread that drops a registration waits for the lock and then frees the memory.
         drop(state);
         self.after_end(OPERATION, code)
     }
 
-    /// Aborts (`ncclCommAbort`), unless the communicator has ended.
     pub(crate) fn abort(&self) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         let locked = poll(Some(ABORT_LIMIT), || self.state.try_lock());
@@ -180,7 +174,7 @@ impl Handle {
             ncclResult_t::ncclSuccess
         } else {
             // SAFETY: the handle is alive, and the state keeps all other threads from using it, now and afterwards.
-            unsafe { self.raw().ncclCommAbort(comm) }
+            unsafe { self.library.raw().ncclCommAbort(comm) }
         };
         *self.lock() = State::Aborted;
         // Dropped after the abort: the last owner of memory or of a registration waits for it.
@@ -188,7 +182,6 @@ impl Handle {
         self.after_end(ABORT, code)
     }
 
-    /// Cleans up after NCCL has ended the communicator.
     fn after_end(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         if code == ncclResult_t::ncclInProgress {
             // NCCL may still read the configuration's strings.

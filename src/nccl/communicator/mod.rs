@@ -53,7 +53,7 @@ impl Communicator {
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
-    /// Called once all ranks have joined.
+    /// Reads rank and size, once all ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
@@ -67,40 +67,34 @@ impl Communicator {
     ) -> Result<usize, Error> {
         let mut value = 0;
         self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the three functions that are passed write one
-            // int.
+            // SAFETY: `call` holds the guard, and the handle is alive; the functions that are passed write one int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
     }
 
     /// This rank, `0..size`.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// Number of ranks.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Stream of the collectives.
-    #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
     /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by two threads
     /// at the same time, or used after the communicator has ended. Null while NCCL is connecting.
-    #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.raw_handle()
     }
 
     /// Library of the communicator.
-    #[must_use]
     pub fn library(&self) -> Library {
         self.handle.library
     }
@@ -136,7 +130,6 @@ impl Communicator {
     }
 
     /// Returns an asynchronous error of a rank or the network, if NCCL has detected one (`ncclCommGetAsyncError`).
-    /// Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];
@@ -213,12 +206,6 @@ impl Communicator {
         }
         let (expected, found) = (own.ordinal(), other.ordinal());
         Err(Error::WrongDevice { operation, buffer, expected, found })
-    }
-
-    /// Makes NCCL's stream wait for the queued work of `other`.
-    #[cold]
-    pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
-        cuda::order(&*self.event()?, other, &self.stream)
     }
 
     /// Makes `other` wait for the queued work of NCCL's stream.

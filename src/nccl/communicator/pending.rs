@@ -48,12 +48,10 @@ struct Origin {
 }
 
 impl Origin {
-    /// Returns false while NCCL's work goes on.
     fn is_finished(&mut self) -> Result<bool, Error> {
         self.finish(self.parent.is_finished(self.operation))
     }
 
-    /// Waits until NCCL has finished.
     fn wait_for_nccl(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
         self.finish(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
     }
@@ -85,7 +83,6 @@ impl Drop for Origin {
 }
 
 impl Pending {
-    /// Starts the creation of one communicator.
     pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
         nccl_group::forbid(operation)?;
         let (pending, result) = start()?;

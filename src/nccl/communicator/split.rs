@@ -45,7 +45,7 @@ impl Split {
         self
     }
 
-    /// Configuration of the new communicator. Default: that of the original one.
+    /// Configuration of the new communicator. Default: the original one's.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -74,7 +74,7 @@ impl Shrink {
         self
     }
 
-    /// Configuration of the new communicator. Default: that of the original one.
+    /// Configuration of the new communicator. Default: the original one's.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -102,7 +102,7 @@ impl Grow {
         self
     }
 
-    /// Configuration of the new communicator. Default: that of the original one.
+    /// Configuration of the new communicator. Default: the original one's.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -311,7 +311,7 @@ impl Communicator {
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
-        let code = call(library.raw(), comm, child.handle.slot(), raw)?;
+        let code = call(library.raw(), comm, child.handle.slot.as_ptr(), raw)?;
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;

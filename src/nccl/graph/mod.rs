@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::{cell::RefCell, fmt, mem};
 
 use cudarc::driver::CudaStream;
@@ -56,7 +56,6 @@ pub struct Graph {
 
 #[derive(Debug)]
 struct GraphState {
-    /// Communicators, without duplicates.
     handles: Vec<Arc<Handle>>,
     /// True if it waits for signals: other ranks may have written into windows when a launch is done.
     waits: bool,
@@ -65,16 +64,10 @@ struct GraphState {
     _kept: Vec<Owner>,
 }
 
-impl GraphState {
-    fn graphs(&self) -> MutexGuard<'_, Option<Vec<DeviceGraph>>> {
-        lock(&self.graphs)
-    }
-}
-
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
     fn release(&self) {
-        *self.graphs() = None;
+        *lock(&self.graphs) = None;
     }
 
     fn is_graph(&self) -> bool {
@@ -97,9 +90,6 @@ impl Capture {
 
     /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several communicators
     /// of one thread need.
-    ///
-    /// # Errors
-    /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
@@ -154,7 +144,7 @@ impl Graph {
         }
         // If it was aborted meanwhile, the abort did not release this graph, and NCCL waits for it.
         if state.handles.iter().any(|handle| handle.is_ending()) {
-            *state.graphs() = None;
+            *lock(&state.graphs) = None;
             return Err(Error::Aborted { operation: CAPTURE });
         }
         Ok(Self { state })
@@ -173,7 +163,7 @@ impl Graph {
         // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
         let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
-        let graphs = state.graphs();
+        let graphs = lock(&state.graphs);
         // While the guards are held, no communicator of the graph can be ended.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
         let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
@@ -197,15 +187,14 @@ fn non_blocking() -> Error {
 
 /// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
-    for (index, one) in members.iter().enumerate() {
-        let mut same = members[..index].iter().filter(|other| {
-            one.handle.communicator_key == other.handle.communicator_key
-                && one.stream.context() == other.stream.context()
-        });
-        if same.next().is_some() {
-            let reason = "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
-            return Err(Error::argument(CAPTURE, reason));
-        }
+    let share = |one: &Member, other: &Member| {
+        one.handle.communicator_key == other.handle.communicator_key
+            && one.stream.context() == other.stream.context()
+    };
+    if (0..).zip(members).any(|(index, one)| members[..index].iter().any(|other| share(one, other))) {
+        let reason =
+            "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
+        return Err(Error::argument(CAPTURE, reason));
     }
     Ok(())
 }
@@ -262,7 +251,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
 
 impl fmt::Debug for Graph {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = self.state.graphs().as_ref().map_or(0, Vec::len);
+        let devices = lock(&self.state.graphs).as_ref().map_or(0, Vec::len);
         formatter.debug_struct("Graph").field("devices", &devices).finish_non_exhaustive()
     }
 }

@@ -30,7 +30,6 @@ impl<'a> Access<'a> {
     }
 
     /// Device address.
-    #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -80,7 +79,7 @@ pub unsafe trait DeviceBuffer {
 /// In addition to the contract of [`DeviceBuffer`], nothing else can access the elements while `self` is mutably
 /// borrowed, and [`write`](Self::write) returns the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
-    /// Returns the address for reading and writing work on `stream`. Otherwise like [`read`](DeviceBuffer::read).
+    /// Like [`read`](DeviceBuffer::read), for work that also writes.
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
 }
 
@@ -136,7 +135,7 @@ pub(crate) struct OwnedBuffer {
 }
 
 impl OwnedBuffer {
-    /// A buffer that is read. `name` is used in errors.
+    /// A buffer that is read.
     pub(crate) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         operation: &'static str,

@@ -88,13 +88,11 @@ impl Memory {
     }
 
     /// Size in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.allocation.bytes
     }
 
     /// Stream in whose order it is used and freed.
-    #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.allocation.stream
     }
@@ -148,9 +146,6 @@ unsafe impl DeviceBufferMut for Memory {
     }
 }
 
-/// Alignment of the largest element.
-const ALIGNMENT: u64 = 8;
-
 /// Adopts a slice. Its events are discarded: from now on the memory is used in the order of the slice's stream.
 ///
 /// # Errors
@@ -165,7 +160,7 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         let bytes = DeviceSlice::num_bytes(&slice);
         let (address, used) = slice.device_ptr_mut(&stream);
         drop(used);
-        if !address.is_multiple_of(ALIGNMENT) {
+        if !address.is_multiple_of(8) {
             let reason = format!(
                 "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
             );

@@ -7,6 +7,7 @@ use std::{ffi::c_void, ops::Range};
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::buffer::{DeviceBuffer, OwnedBuffer};
+use crate::lock::lock;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, nccl_group};
@@ -14,10 +15,8 @@ use crate::nccl::{cuda, error::Error, nccl_group};
 /// NCCL's functions for a kind of registered memory.
 #[derive(Debug)]
 pub(super) struct Functions {
-    /// Name of the function that registers the memory.
     pub(super) register_name: &'static str,
     pub(super) deregister_name: &'static str,
-    /// Deregisters the memory.
     pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
@@ -36,7 +35,6 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// Prepares a buffer for registration.
     pub(super) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         buffer: &B,
@@ -75,15 +73,13 @@ impl Registered {
             ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
         });
         left.add_to_communicator();
-        self.communicator.keep(left);
+        lock(&self.communicator.kept).push(left);
     }
 
-    /// True if it is registered with NCCL.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
     }
 
-    /// NCCL's handle.
     pub(super) fn raw(&self) -> *mut c_void {
         self.slot.load(Ordering::Acquire)
     }
@@ -99,7 +95,7 @@ impl Registered {
         let state = handle.lock();
         let communicator = handle.comm(*state, State::exists, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.functions.deregister)(handle.raw(), communicator, self.raw()) }?;
+        let code = unsafe { (self.functions.deregister)(handle.library.raw(), communicator, self.raw()) }?;
         drop(state);
         handle.finish(operation, code)
     }

@@ -50,7 +50,6 @@ impl<'a, T: Element> MemoryView<'a, T> {
 
 impl<T: Element> MemoryViewMut<'_, T> {
     /// A read-only view of the same part.
-    #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
         self.0
     }
@@ -72,7 +71,6 @@ impl<T: Element> MemoryViewMut<'_, T> {
     }
 }
 
-/// The range of elements, if it is within `len`.
 pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
@@ -101,7 +99,6 @@ macro_rules! memory_view {
     ($($type:ident $(. $view:tt)?),*) => {$(
         impl<T: Element> $type<'_, T> {
             /// Device address of the first element, for kernels.
-            #[must_use]
             pub fn address(&self) -> CUdeviceptr {
                 self$(.$view)?.address
             }

@@ -149,7 +149,8 @@ impl Window {
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
         // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot lives until
         // the callers have waited for NCCL.
-        let code = unsafe { handle.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
+        let code =
+            unsafe { handle.library.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
     }
 
@@ -163,13 +164,11 @@ impl Window {
     /// True if NCCL has created a window, and the communicator is not finalized or closed. If the GPUs cannot access
     /// each other's memory, NCCL creates none, without an error: collectives still work,
     /// [`put`](crate::nccl::Collectives::put) does not.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
     }
 
     /// Size of the window in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.registered.address_and_bytes().1
     }
@@ -191,8 +190,8 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// Checks a write of `len` elements at element `offset` of another rank's window, which has the size of this one.
-    /// Returns NCCL's handle and the offset in bytes.
+    /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's handle and the
+    /// offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,

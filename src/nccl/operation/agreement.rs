@@ -51,7 +51,6 @@ impl<'a> Calls<'a> {
         Err(Error::Disagreement { operation: two.name(), reason })
     }
 
-    /// Compares the messages from this rank to another.
     fn compare_messages(&self, receiver: &Self) -> Result<(), Error> {
         let sent = self.messages(receiver.rank, true);
         let received = receiver.messages(self.rank, false);
@@ -82,7 +81,6 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// Number and type of elements.
 type Message = (usize, DataType);
 
 /// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator. Operators

@@ -24,13 +24,11 @@ pub(crate) struct Batch<'env> {
     /// Common library of the communicators; `None` without operations.
     pub(crate) library: Option<Library>,
     pub(crate) steps: Vec<Step>,
-    /// Communicators, without duplicates.
+    /// Communicators, without duplicates. Steps and streams refer to them by index.
     pub(crate) members: Vec<Member>,
     /// Keep the buffers' addresses valid, and delay cudarc's record of the accesses until the work is queued.
     accesses: Vec<Queued<'env>>,
-    /// True if cudarc's events order an access.
     has_events: bool,
-    /// Streams of buffers other than their communicator's stream.
     pub(crate) others: Vec<OtherStream>,
     /// Owners of the buffers, registrations and windows that a graph uses in every launch.
     pub(crate) kept: Vec<Owner>,
@@ -44,7 +42,6 @@ pub(crate) struct Batch<'env> {
     group_buffers: Vec<OwnedBuffer>,
 }
 
-/// A communicator of a batch.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) handle: Arc<Handle>,
@@ -52,10 +49,8 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
 }
 
-/// A stream that the batch's work is ordered with.
 #[derive(Debug)]
 pub(crate) struct OtherStream {
-    /// Index of the communicator.
     pub(crate) member: usize,
     pub(crate) stream: Arc<CudaStream>,
     event: Arc<CudaEvent>,
@@ -63,12 +58,11 @@ pub(crate) struct OtherStream {
 
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// Index of the communicator.
     pub(crate) member: usize,
     config: Option<CallConfig>,
     pub(crate) operation: Operation,
     addresses: (u64, u64),
-    /// Index of the first step of the step's [nested] group.
+    /// Index of the first step of its [nested] group.
     pub(crate) group: Option<usize>,
 }
 
@@ -145,7 +139,6 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Checks that NCCL supports the operation, and that the communicator can be used together with the others.
     fn check(&self, submission: &Submission<'_>) -> Result<(), Error> {
         let Submission { communicator, config, operation } = submission;
         let library = self.library.unwrap_or(communicator.library());
@@ -196,7 +189,6 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Locks all communicators, which must accept operations.
     pub(crate) fn lock(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
         Guards::lock(self.members.iter().map(|member| &*member.handle)).all_alive(operation)
     }

@@ -28,7 +28,6 @@ pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
 }
 
 impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
-    /// At most one buffer, which is read.
     pub(super) fn send_only(send: Option<&'b S>) -> Self {
         Self::new(send, None, None)
     }
@@ -61,7 +60,6 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         }
     }
 
-    /// Buffers, and the operator's scalar, with their owners.
     pub(super) fn owned(
         &self,
         communicator: &Communicator,
@@ -90,7 +88,6 @@ pub(super) struct Accesses<'b> {
     receive: ManuallyDrop<Option<Access<'b>>>,
 }
 
-/// See [`Accesses::queued`].
 pub(super) type Queued<'b> = (Option<Access<'b>>, Option<Access<'b>>);
 
 impl<'b> Accesses<'b> {
@@ -163,27 +160,21 @@ impl Communicator {
         cuda::refuse_per_thread(operation, stream)?;
         // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
-        self.wait_for(stream)?;
+        cuda::order(&*self.event()?, stream, &self.stream)?;
         others.push(Arc::clone(stream));
         Ok(())
     }
 
-    /// Checks that the stream has waited for the events of cudarc's buffers.
-    ///
-    /// # Errors
-    /// [`Error::Cuda`] if cudarc has recorded an error, since it does not wait then. [`Error::Stream`] if the events
-    /// have made the stream part of a capture.
+    /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
+    /// capture. After an error that cudarc has recorded, it does not wait.
     #[cold]
     fn check_events(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
         if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
-    /// NCCL's two addresses of an operation.
-    ///
-    /// # Errors
-    /// [`Error::Misaligned`] in a symmetric window at an offset that is not a multiple of 4 bytes, before NCCL 2.30:
-    /// results are wrong with 2.28.9, and right with 2.30.7.
+    /// NCCL's two addresses of an operation. In a symmetric window, offsets that are not a multiple of 4 bytes give
+    /// wrong results with 2.28.9, and right ones with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -212,8 +203,10 @@ impl Communicator {
     #[cold]
     fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
+        let in_symmetric_window =
+            || self.handle.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric);
         // Operations of a single rank are copies.
-        if loaded < Version::new(2, 30, 0) && self.size() > 1 && self.handle.in_a_symmetric_window(address) {
+        if loaded < Version::new(2, 30, 0) && self.size() > 1 && in_symmetric_window() {
             return Err(Error::Misaligned { operation, loaded });
         }
         Ok(())
@@ -232,10 +225,8 @@ impl Communicator {
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded its events when the accesses were released.
-///
-/// # Errors
-/// [`Error::Cuda`] if an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.
+/// Checks that cudarc recorded its events when the accesses were released. NCCL's work is done after an error, so that
+/// nothing has to wait for the event.
 pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     stream.context().check_err().map_err(|error| {
         let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));

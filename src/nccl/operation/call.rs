@@ -57,7 +57,7 @@ pub struct Immediate {
 }
 
 impl Communicator {
-    /// Returns the collectives with settings for one call. All ranks use the same settings.
+    /// Returns the collectives with settings for one call. All ranks use the same.
     pub fn with<'b>(&'b self, config: &'b CallConfig) -> Call<'b> {
         Call::new(self, Immediate { captured: false }).with(config)
     }
@@ -197,7 +197,6 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         launch.launch(Submission { communicator, config, operation }, buffers)
     }
 
-    /// Refuses an invalid rank.
     #[inline]
     pub(super) fn check_rank(&self, rank: Option<usize>) -> Result<(), Error> {
         let size = self.communicator.size();
@@ -259,7 +258,6 @@ fn expect(
     }
 }
 
-/// Refuses parts unless there is one per rank, within a buffer of `len` elements.
 fn check_parts(buffer: &'static str, parts: &[Range<usize>], len: usize, size: usize) -> Result<(), Error> {
     if parts.len() != size {
         return Err(wrong_parts(buffer, &format!("there are {} for {size} ranks", parts.len())));

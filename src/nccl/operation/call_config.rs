@@ -26,7 +26,6 @@ const SINCE: Version = Version::new(2, 31, 0);
 #[derive(Clone, Debug, Default)]
 pub struct CallConfig {
     settings: Settings,
-    algorithm: Option<Text>,
 }
 
 settings! { CallConfig for ncclCollConfig_t {
@@ -45,30 +44,17 @@ settings! { CallConfig for ncclCollConfig_t {
     force_algorithm(bool) => forceAlgSelection since SINCE;
     /// Tag of the call's events for profilers, below 2^63. Field `userProfilerTag`, NCCL 2.32.
     profiler_tag(u64) => userProfilerTag since Version::new(2, 32, 0);
+} texts {
+    /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field `algSelection`.
+    algorithm => algSelection since SINCE;
 }}
 
 impl CallConfig {
-    /// Creates settings without any field set.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field `algSelection`.
-    #[must_use]
-    pub fn algorithm(mut self, selection: &str) -> Self {
-        self.algorithm = Some(Text::new(selection));
-        self
-    }
-
     /// The C struct. Its pointer points into `self`.
     pub(crate) fn raw(&self, library: Library) -> Result<ncclCollConfig_t, Error> {
         library.require("CallConfig", SINCE)?;
         let mut raw = ncclCollConfig_t::default();
         self.settings.apply(&mut raw, library)?;
-        if let Some(text) = &self.algorithm {
-            raw.algSelection = text.as_ptr("CallConfig::algorithm")?;
-        }
         Ok(raw)
     }
 }

@@ -125,7 +125,6 @@ impl Operation {
         Ok(nccl_group::run(library, self.name(), || (0..self.size).try_for_each(exchange))?.0)
     }
 
-    /// Elements that are sent to a rank and received from it.
     fn exchange(&self, peer: usize) -> Exchange {
         let (part, whole) = (peer * self.count..(peer + 1) * self.count, 0..self.count);
         let only = |condition: bool, range: Range<usize>| if condition { range } else { 0..0 };

@@ -51,8 +51,8 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 
 /// Like [`group()`], but launches nothing: NCCL only estimates the duration of the operations (`ncclGroupSimulateEnd`,
 /// NCCL 2.22). Returns `None` if NCCL has no estimate. Operations on communicators of one rank are left out. All ranks
-/// simulate the same, since NCCL may connect them for it. Only collectives with an algorithm are supported: all_reduce,
-/// reduce, broadcast, all_gather, reduce_scatter; and only blocking communicators.
+/// simulate the same, since NCCL may connect them for it. Only all_reduce, reduce, broadcast, all_gather and
+/// reduce_scatter are supported, and only blocking communicators.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{self, Collectives, Communicator, Error, Memory}};
@@ -100,9 +100,6 @@ impl<'env> Group<'env> {
 
     /// Nests a group in this one, which launches it: for functions that group operations and may be called inside a
     /// group or not. If it fails, this whole group is cancelled, even if the error is not propagated.
-    ///
-    /// # Errors
-    /// The closure's.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }

@@ -7,39 +7,27 @@ use nccl_sys::{MissingSymbol, Version, ncclDataType_t, ncclRedOp_t, ncclWaitSign
 use crate::nccl::{error::Error, library::Library, memory::Signal};
 use crate::{DataType, Element, ReduceOp};
 
-/// NCCL's constant of a type.
+/// NCCL's constant of a type, which has the same number.
 pub(super) const fn raw_type(data_type: DataType) -> ncclDataType_t {
-    match data_type {
-        DataType::Int8 => ncclDataType_t::ncclInt8,
-        DataType::Uint8 => ncclDataType_t::ncclUint8,
-        DataType::Int32 => ncclDataType_t::ncclInt32,
-        DataType::Uint32 => ncclDataType_t::ncclUint32,
-        DataType::Int64 => ncclDataType_t::ncclInt64,
-        DataType::Uint64 => ncclDataType_t::ncclUint64,
-        DataType::Float16 => ncclDataType_t::ncclFloat16,
-        DataType::Float32 => ncclDataType_t::ncclFloat32,
-        DataType::Float64 => ncclDataType_t::ncclFloat64,
-        DataType::Bfloat16 => ncclDataType_t::ncclBfloat16,
-        DataType::Float8E4M3 => ncclDataType_t::ncclFloat8e4m3,
-        DataType::Float8E5M2 => ncclDataType_t::ncclFloat8e5m2,
-    }
+    ncclDataType_t(data_type as u32)
 }
 
-/// NCCL's constant of an operator.
+/// NCCL's constant of an operator, which has the same number.
 pub(super) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
-    match op {
-        ReduceOp::Sum => ncclRedOp_t::ncclSum,
-        ReduceOp::Prod => ncclRedOp_t::ncclProd,
-        ReduceOp::Max => ncclRedOp_t::ncclMax,
-        ReduceOp::Min => ncclRedOp_t::ncclMin,
-        ReduceOp::Avg => ncclRedOp_t::ncclAvg,
-    }
+    ncclRedOp_t(op as u32)
 }
+
+const _: () = {
+    assert!(raw_type(DataType::Int8).0 == ncclDataType_t::ncclInt8.0);
+    assert!(raw_type(DataType::Float16).0 == ncclDataType_t::ncclFloat16.0);
+    assert!(raw_type(DataType::Float8E5M2).0 == ncclDataType_t::ncclFloat8e5m2.0);
+    assert!(raw_op(ReduceOp::Sum).0 == ncclRedOp_t::ncclSum.0);
+    assert!(raw_op(ReduceOp::Avg).0 == ncclRedOp_t::ncclAvg.0);
+};
 
 /// First NCCL with 8-bit floating-point types.
 const FP8: Version = Version::new(2, 24, 0);
 
-/// Refuses a type that the library does not support.
 #[inline]
 pub(super) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
     if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
@@ -49,16 +37,13 @@ pub(super) const fn is_fp8(data_type: DataType) -> bool {
     data_type.size() == 1 && data_type.is_float()
 }
 
-/// A checked operation without its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     /// Count argument of NCCL's function, in elements.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
-    /// This rank.
     pub(crate) rank: usize,
-    /// Number of ranks.
     pub(crate) size: usize,
     /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device current
     /// before it.
@@ -166,7 +151,6 @@ impl Kind {
 }
 
 impl Operation {
-    /// Name of NCCL's function.
     #[inline]
     pub(crate) const fn name(&self) -> &'static str {
         self.kind.name()

@@ -135,9 +135,8 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
 pub struct Operator {
     pub(super) communicator: Arc<Handle>,
     op: ncclRedOp_t,
-    /// Scalar in device memory; `None` for a host scalar.
+    /// In device memory; `None` for a host scalar.
     pub(super) scalar: Option<OwnedBuffer>,
-    /// True once it has been released.
     ended: AtomicBool,
 }
 
@@ -150,7 +149,7 @@ impl Object for Operator {
         let state = handle.lock();
         let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
-        let code = unsafe { handle.raw().ncclRedOpDestroy(self.op, communicator) };
+        let code = unsafe { handle.library.raw().ncclRedOpDestroy(self.op, communicator) };
         // Unlocked first: a subscriber of the log is the program's code, and may use the communicator.
         drop(state);
         if code != ncclResult_t::ncclSuccess {
