@@ -129,17 +129,17 @@ struct SegmentSlot {
 /// # Safety
 /// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing else
 /// uses it until this returns, and, after an error or a panic, until the transport has been closed.
-pub(crate) unsafe fn run<T: Transport, S: Schedule>(
+pub(crate) unsafe fn run<T: Transport, P>(
     transport: &mut T,
     workspace: &mut Workspace,
-    schedule: &S,
+    schedule: &Schedule<P>,
     operation: &OperationContext<'_>,
 ) -> Result<(), Error> {
-    let Pipeline { segments, in_flight } = schedule.pipeline();
+    let Pipeline { segments, in_flight } = schedule.pipeline;
     // Ranks may have different numbers of segments, but not different orders.
     let stagger = in_flight.max(1);
     let in_flight = stagger.min(segments.max(1));
-    let lines = schedule.scratch_len().div_ceil(size_of::<CacheLine>());
+    let lines = schedule.scratch_len.div_ceil(size_of::<CacheLine>());
     if workspace.scratch.len() < lines * in_flight {
         workspace.scratch.resize(lines * in_flight, CacheLine([0; 64]));
     }
@@ -155,8 +155,8 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     };
     let slots = &mut workspace.slots[..in_flight];
 
-    let rounds = schedule.rounds();
-    let order = schedule.is_ordered().then_some(RoundOrder { rounds, stagger });
+    let rounds = schedule.rounds;
+    let order = schedule.is_ordered.then_some(RoundOrder { rounds, stagger });
     for slot in &mut *slots {
         slot.segment = None;
         slot.pending.clear();
@@ -248,16 +248,16 @@ impl SegmentSlot {
     ///
     /// # Safety
     /// As [`run`]; the scratch memory is the slot's own.
-    unsafe fn post<T: Transport, S: Schedule>(
+    unsafe fn post<T: Transport, P>(
         &mut self,
         transport: &mut T,
-        schedule: &S,
+        schedule: &Schedule<P>,
         operation: &OperationContext<'_>,
         buffers: Buffers,
     ) -> Result<(), Error> {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
-        schedule.round(segment, self.number, &mut self.round);
+        schedule.fill(segment, self.number, &mut self.round);
         let tag = |sequence, part| tag(sequence, segment, part, self.number);
         for transfer in &self.round.receives {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it

@@ -97,7 +97,7 @@ impl<T: Transport> HostCollectives<T> {
             }
         }
         let PeerCounts { sent, received } = signature;
-        let schedule = Exchange {
+        let exchange = Exchange {
             send: to.map(|to| (to, memory.source_len)),
             receive: from.map(|from| (from, memory.target_len)),
             in_place,
@@ -105,6 +105,6 @@ impl<T: Transport> HostCollectives<T> {
         let operation_of =
             OperationContext { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
-        unsafe { self.execute(operation, &schedule, &operation_of) }
+        unsafe { self.execute(operation, &exchange.schedule(), &operation_of) }
     }
 }

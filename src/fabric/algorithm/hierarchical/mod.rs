@@ -12,33 +12,43 @@
 //!
 //! Costs are those between hosts, for `h` hosts with `q` ranks each and `q` lanes.
 
-pub(crate) mod all_gather;
-pub(crate) mod all_reduce;
+mod all_gather;
 pub(crate) mod barrier;
-pub(crate) mod broadcast;
-pub(crate) mod reduce;
-pub(crate) mod reduce_scatter;
+mod reduce_scatter;
+mod vector;
 
-use crate::fabric::algorithm::{Location, Split, scratch};
+use super::{Location, Schedule, Spec, scratch};
 use crate::fabric::hosts::HostPosition;
-use crate::fabric::selection::Algorithm;
+use crate::fabric::selection::{Algorithm, Collective};
 
-/// Smallest chunk of a lane, in bytes: below this the cost of a message does not depend on its length.
-const LEAST: usize = 4 << 10;
-
-/// A rank's place in a hierarchical algorithm.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels<'a> {
+/// Parameters of a hierarchical algorithm.
+#[derive(Clone, Copy)]
+pub(crate) struct Hierarchical<'a> {
+    pub(crate) collective: Collective,
     pub(crate) here: HostPosition<'a>,
     /// Algorithm between hosts.
     pub(crate) between: Algorithm,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec,
 }
 
-impl Levels<'_> {
-    /// A segment, cut into a chunk for each lane in use: the same number in all segments.
-    fn chunks(&self, segments: Split, segment: usize) -> Split {
-        let lanes = (segments.largest() / LEAST).clamp(1, self.here.hosts.lanes().max(1));
-        segments.part(segment, lanes)
+impl<'a> Hierarchical<'a> {
+    pub(crate) fn schedule(self) -> Schedule<Self> {
+        match self.collective {
+            Collective::AllGather => all_gather::schedule(self),
+            Collective::ReduceScatter => reduce_scatter::schedule(self),
+            _ => vector::schedule(self),
+        }
+    }
+
+    /// True when this rank has a lane.
+    fn has_lane(&self) -> bool {
+        self.here.index < self.here.hosts.lanes()
+    }
+
+    /// The rank of this lane on a host.
+    fn peer(&self, host: usize) -> usize {
+        self.here.hosts.ranks_of(host)[self.here.index]
     }
 }
 
