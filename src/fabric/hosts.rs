@@ -62,13 +62,8 @@ impl Hosts {
     }
 
     /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
-    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
-    }
-
-    /// Number of ranks in a [`bundle`](Self::bundle).
-    pub(crate) fn bundle_len(&self, host: usize, lane: usize) -> usize {
-        self.ranks[host].len().saturating_sub(lane).div_ceil(self.lanes.max(1))
     }
 }
 
@@ -132,7 +127,7 @@ mod tests {
         let hosts = Hosts::new(&[0, 0, 1, 1, 1, 1, 1]);
         for (host, lane, ranks) in [(0, 0, &[0][..]), (0, 1, &[1]), (1, 0, &[2, 4, 6]), (1, 1, &[3, 5])] {
             assert_eq!(hosts.bundle(host, lane).collect::<Vec<_>>(), ranks);
-            assert_eq!(hosts.bundle_len(host, lane), ranks.len());
+            assert_eq!(hosts.bundle(host, lane).len(), ranks.len());
         }
     }
 

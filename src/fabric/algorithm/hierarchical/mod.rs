@@ -69,7 +69,7 @@ impl<'a> PackedBlocks<'a> {
 
     /// Bytes of the blocks of `count` hosts, from the one at `distance` on.
     fn len_of(&self, distance: usize, count: usize) -> usize {
-        let blocks = |distance| self.here.hosts.bundle_len(self.here.above(distance), self.lane);
+        let blocks = |distance| self.here.hosts.bundle(self.here.above(distance), self.lane).len();
         (distance..distance + count).map(blocks).sum::<usize>() * self.block
     }
 

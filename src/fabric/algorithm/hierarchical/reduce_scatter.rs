@@ -99,7 +99,7 @@ impl Hierarchical<'_> {
     /// Largest number of bytes that a lane carries for one host, in one segment.
     fn most(&self) -> usize {
         let hosts = self.here.hosts;
-        let blocks = (0..hosts.count()).map(|host| hosts.bundle_len(host, 0)).max().unwrap_or(0);
+        let blocks = (0..hosts.count()).map(|host| hosts.bundle(host, 0).len()).max().unwrap_or(0);
         blocks * self.spec.segments().largest()
     }
 
@@ -119,7 +119,7 @@ impl Hierarchical<'_> {
         }
         let mut arrivals = here.neighbours().len() - 1;
         if number > 0 {
-            let blocks = |distance: usize| hosts.bundle_len(here.above(distance), here.index) * len;
+            let blocks = |distance: usize| hosts.bundle(here.above(distance), here.index).len() * len;
             round.send(self.peer(here.above(1)), scratch(half(number - 1)), blocks(distance + 1));
             round.receive(self.peer(here.below(1)), scratch((2 + arrivals) * most), blocks(distance));
             arrivals += 1;
@@ -175,7 +175,7 @@ impl Hierarchical<'_> {
             }
             return;
         }
-        let blocks = hosts.bundle_len(here.host, here.index);
+        let blocks = hosts.bundle(here.host, here.index).len();
         if self.between == Algorithm::Pairwise {
             for distance in 1..hosts.count() {
                 let location = scratch(arrivals + (distance - 1) * blocks * len);
