@@ -75,45 +75,36 @@ impl<T: Transport> HostCollectives<T> {
         if options.medium == Medium::Network && hosts.is_hierarchical() {
             options.medium = Medium::Hosts;
         }
+        let topology =
+            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
-                let has = match algorithm {
-                    Algorithm::Board => shared.is_some() || ranks == 1,
-                    Algorithm::Hierarchical => options.medium == Medium::Hosts,
-                    _ => true,
-                };
-                has && algorithm.serves(collective, ranks)
+                let is_idle = *algorithm == Algorithm::Board && ranks == 1;
+                (is_idle || topology.allows(*algorithm)) && algorithm.serves(collective, ranks)
             };
             if let Some(algorithm) = options.algorithm(collective).filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
-        let topology =
-            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
         let plans = PlanTable::new(|collective, bytes| {
             let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
             plan.with(collective, options.between, options.segment, options.in_flight)
         });
-        let transport = Some(Box::new(transport));
-        let workspace = Workspace::default();
-        let pairs = vec![PeerCounts::default(); ranks];
-        let (sequence, call, history, sorted_ranks) =
-            (0, CallSignature::BARRIER, CallHash::default(), Vec::new());
         Ok(Self {
-            transport,
+            transport: Some(Box::new(transport)),
             rank,
             ranks,
             medium: options.medium,
             plans,
-            sequence,
-            call,
-            history,
-            pairs,
-            workspace,
+            sequence: 0,
+            call: CallSignature::BARRIER,
+            history: CallHash::default(),
+            pairs: vec![PeerCounts::default(); ranks],
+            workspace: Workspace::default(),
             shared,
             hosts,
-            sorted_ranks,
+            sorted_ranks: Vec::new(),
             has_left: false,
         })
     }

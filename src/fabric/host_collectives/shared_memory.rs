@@ -76,21 +76,21 @@ impl<T: Transport> HostCollectives<T> {
         let (own, ranks) = (self.rank, self.ranks);
         let has_parts = matches!(collective, Collective::Scatter | Collective::AllToAll);
         let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
-        let is_root = root.is_none_or(|root| root == own);
-        let (sends, receives) = (is_root || !from_root, is_root || from_root);
+        // Without a root, every rank sends and receives like one.
+        let root = root.unwrap_or(own);
+        let is_root = root == own;
         let block = match collective {
             Collective::Broadcast | Collective::Scatter => target_len,
             Collective::AllToAll => source_len / ranks,
             _ => source_len,
         };
-        // Strides of the ranks' parts in the buffers, and first and last senders to read from.
-        let (sent_stride, received_stride) =
-            (if has_parts { block } else { 0 }, if from_root { 0 } else { block });
-        let (first, last) = match root {
-            _ if !receives => (0..0, 0..0),
-            Some(root) if from_root && root != own => (root..root + 1, 0..0),
-            Some(_) if from_root => (0..0, 0..0),
-            _ => (own + 1..ranks, 0..own),
+        let sent_stride = if has_parts { block } else { 0 };
+        let received_stride = if from_root { 0 } else { block };
+        // The ranks to read from.
+        let (first, last) = match (from_root, is_root) {
+            (true, false) => (root..root + 1, 0..0),
+            (false, true) => (own + 1..ranks, 0..own),
+            _ => (0..0, 0..0),
         };
         let pieces = pieces(block, if has_parts { share_per_rank(segment, ranks) } else { segment });
         self.run_in_shared_memory(collective.name(), |shared, progress| {
@@ -100,14 +100,14 @@ impl<T: Transport> HostCollectives<T> {
                 // together fit in a message. What is overwritten in place is in the shared segment by then.
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.wrapping_add(start));
-                    if !sends {
+                    if from_root && !is_root {
                         shared.write(ptr::null(), 0, progress)?;
                     } else if has_parts {
                         write_parts(shared, own, source, block, len, progress)?;
                     } else {
                         shared.write(source, len, progress)?;
                     }
-                    if sends && receives {
+                    if is_root {
                         copy_own(source.add(own * sent_stride), target.add(own * received_stride), len);
                     }
                     for rank in first.clone().chain(last.clone()) {

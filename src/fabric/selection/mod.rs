@@ -5,14 +5,16 @@ use std::fmt;
 mod algorithm;
 mod collective;
 mod medium;
+mod named;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use algorithm::Algorithm;
 pub(crate) use algorithm::names;
-pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use collective::{Collective, UnknownCollective};
-pub use medium::{Medium, UnknownMedium};
+pub use collective::Collective;
+pub use medium::Medium;
+pub use named::UnknownName;
 pub use rules::RULES;
 
 const K: usize = 1 << 10;
@@ -99,7 +101,7 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// True when the communicator has the resources for an algorithm.
-    fn allows(&self, algorithm: Algorithm) -> bool {
+    pub(crate) fn allows(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::Board => self.shared,
             Algorithm::Hierarchical => self.medium == Medium::Hosts,
