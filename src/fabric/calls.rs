@@ -30,9 +30,11 @@ impl CallSignature {
     const ROOT: u32 = 13;
     const OP: u32 = 3;
     const TYPE: u32 = 4;
-    pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+    /// Bits below the kind.
+    const ALL: u32 = Self::COUNT + Self::ROOT + Self::OP + Self::TYPE;
+    pub(crate) const BARRIER: Self = Self(BARRIER << Self::ALL);
     /// Signature of a rank that has left.
-    pub(crate) const LEFT: Self = Self(LEFT << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+    pub(crate) const LEFT: Self = Self(LEFT << Self::ALL);
 
     /// A collective with `count` elements for each rank.
     pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
@@ -74,16 +76,12 @@ impl CallSignature {
 impl fmt::Display for CallSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = |shift: u32, bits: u32| (self.0 >> shift & ((1 << bits) - 1)) as usize;
-        let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
-        if kind as u64 == BARRIER {
-            return formatter.write_str("barrier");
-        }
-        if kind as u64 == LEFT {
-            return formatter.write_str("nothing more, and left");
-        }
-        let collective = match kind as u64 {
+        let kind = self.0 >> Self::ALL;
+        let collective = match kind {
+            BARRIER => return formatter.write_str("barrier"),
+            LEFT => return formatter.write_str("nothing more, and left"),
             PART => Some(Collective::AllToAllV),
-            _ => Collective::ALL.get(kind).copied(),
+            _ => Collective::ALL.get(kind as usize).copied(),
         };
         let name = collective.map_or("send/recv", Collective::name);
         let data_type = DataType::ALL.get(field(Self::COUNT + Self::ROOT + Self::OP, Self::TYPE));
@@ -91,7 +89,7 @@ impl fmt::Display for CallSignature {
         let count = field(0, Self::COUNT);
         match collective {
             // Each part has a length of its own.
-            Some(Collective::AllToAllV) if kind as u64 != PART => write!(formatter, "{name} of {data_type}")?,
+            Some(Collective::AllToAllV) if kind != PART => write!(formatter, "{name} of {data_type}")?,
             _ => write!(formatter, "{name} of {count} {data_type}")?,
         }
         if let Some(op) =

@@ -18,17 +18,13 @@ pub(crate) enum Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn start(&self, rank: usize) -> usize {
+    /// Start of a rank's part, and its bytes.
+    fn span(&self, rank: usize) -> (usize, usize) {
         match self {
-            Self::Equal(len) => rank * len,
-            Self::Ranges { ranges, element_size } => ranges[rank].start * element_size,
-        }
-    }
-
-    fn len(&self, rank: usize) -> usize {
-        match self {
-            Self::Equal(len) => *len,
-            Self::Ranges { ranges, element_size } => ranges[rank].len() * element_size,
+            Self::Equal(len) => (rank * len, *len),
+            Self::Ranges { ranges, element_size } => {
+                (ranges[rank].start * element_size, ranges[rank].len() * element_size)
+            }
         }
     }
 
@@ -44,7 +40,7 @@ impl Parts<'_> {
 
     /// Bytes of all parts.
     fn total(&self, ranks: usize) -> usize {
-        (0..ranks).map(|rank| self.len(rank)).sum()
+        (0..ranks).map(|rank| self.span(rank).1).sum()
     }
 }
 
@@ -70,27 +66,26 @@ impl Message<'_> {
         Pipeline { segments: longest.div_ceil(self.segment.max(1)).max(1), in_flight: self.in_flight }
     }
 
-    /// Start of a segment of a part of `len` bytes, relative to the part, and its bytes.
-    fn segment(&self, number: usize, len: usize) -> (usize, usize) {
-        let start = number.saturating_mul(self.segment.max(1)).min(len);
-        (start, self.segment.max(1).min(len - start))
+    /// Start of a segment of a part, and its bytes.
+    fn segment(&self, number: usize, (start, len): (usize, usize)) -> (usize, usize) {
+        let offset = number.saturating_mul(self.segment.max(1)).min(len);
+        (start + offset, self.segment.max(1).min(len - offset))
     }
 
     fn send(&self, to: usize, segment: usize, round: &mut Round) {
-        let (start, len) = self.segment(segment, self.sent.len(to));
-        round.send(to, source(self.sent.start(to) + start), len);
+        let (start, len) = self.segment(segment, self.sent.span(to));
+        round.send(to, source(start), len);
     }
 
     fn receive(&self, from: usize, segment: usize, round: &mut Round) {
-        let (start, len) = self.segment(segment, self.received.len(from));
-        round.receive(from, target(self.received.start(from) + start), len);
+        let (start, len) = self.segment(segment, self.received.span(from));
+        round.receive(from, target(start), len);
     }
 
     /// Copies a segment of this rank's part for itself.
     fn keep(&self, segment: usize, round: &mut Round) {
-        let rank = self.at.rank;
-        let (start, len) = self.segment(segment, self.sent.len(rank));
-        let (from, to) = (self.sent.start(rank) + start, self.received.start(rank) + start);
+        let (from, len) = self.segment(segment, self.sent.span(self.at.rank));
+        let (to, _) = self.segment(segment, self.received.span(self.at.rank));
         round.copy_meanwhile(source(from), target(to), len);
     }
 }
@@ -162,13 +157,9 @@ fn pairwise(message: &Message<'_>, segment: usize, number: usize, round: &mut Ro
 /// [`direct`] in one buffer: received parts wait in scratch memory until all are sent. Equal parts are cut into segments.
 /// Others are not: a received segment could overwrite a part that is sent later.
 fn in_one_buffer(message: &Message<'_>, segment: usize, _number: usize, round: &mut Round) {
-    // Start of a segment of a part, relative to the buffer, and its bytes.
-    let part = |parts: &Parts<'_>, rank: usize| {
-        let (start, len) = match parts {
-            Parts::Equal(len) => message.segment(segment, *len),
-            Parts::Ranges { .. } => (0, parts.len(rank)),
-        };
-        (parts.start(rank) + start, len)
+    let part = |parts: &Parts<'_>, rank: usize| match parts {
+        Parts::Equal(_) => message.segment(segment, parts.span(rank)),
+        Parts::Ranges { .. } => parts.span(rank),
     };
     let mut arrived = 0;
     for peer in 0..message.at.ranks {

@@ -248,8 +248,8 @@ impl<T: Transport> HostCollectives<T> {
                 (_, Collective::AllToAll) => {
                     let parts = Parts::Equal(block);
                     let message = Message { at, sent: parts, received: parts, segment, in_flight };
-                    let in_place = memory.source == memory.target.cast_const();
-                    self.run(name, &all_to_all::schedule(algorithm, message, in_place), memory, None)
+                    let schedule = all_to_all::schedule(algorithm, message, memory.is_in_place());
+                    self.run(name, &schedule, memory, None)
                 }
                 _ => self.run(name, &schedule(collective, algorithm, spec), memory, reduction),
             }
@@ -298,7 +298,7 @@ impl<T: Transport> HostCollectives<T> {
         if let Some(shared) = self.shared.as_mut().filter(|_| self.transport.is_some()) {
             shared.skip(self.call);
         }
-        let sequence = Sequence::Collective(self.history.signature(self.sequence));
+        let sequence = Sequence::collective(self.history.signature(self.sequence));
         let operation = OperationContext { sequence, memory, reduction };
         // SAFETY: passed on to the caller.
         unsafe { self.execute(name, schedule, &operation) }
