@@ -146,6 +146,24 @@ impl Round {
         }
     }
 
+    /// Combines `own` with all that has arrived, in order; copies it if nothing has.
+    fn combine_all(
+        &mut self,
+        out: Location,
+        own: Location,
+        arrived: impl Iterator<Item = Location>,
+        len: usize,
+    ) {
+        let mut before = own;
+        for location in arrived {
+            self.combine(out, before, location, len);
+            before = out;
+        }
+        if before == own {
+            self.copy(own, out, len);
+        }
+    }
+
     fn finish(&mut self, data: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Finish { data, len });

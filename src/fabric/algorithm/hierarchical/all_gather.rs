@@ -117,8 +117,8 @@ impl Hierarchical<'_> {
 
     /// The blocks of all hosts, from this one's on, those of each lane in a part of the scratch memory.
     fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
-        let start = (0..lane).map(|lane| PackedBlocks::new(self.here, lane, 0, len).len()).sum();
-        PackedBlocks::new(self.here, lane, start, len)
+        let of = |lane, start| PackedBlocks { here: self.here, lane, start, block: len };
+        of(lane, (0..lane).map(|lane| of(lane, 0).len()).sum())
     }
 
     fn round_of_packed(&self, segment: usize, number: usize, round: &mut Round) {

@@ -62,11 +62,7 @@ struct PackedBlocks<'a> {
     block: usize,
 }
 
-impl<'a> PackedBlocks<'a> {
-    fn new(here: HostPosition<'a>, lane: usize, start: usize, block: usize) -> Self {
-        Self { here, lane, start, block }
-    }
-
+impl PackedBlocks<'_> {
     /// Bytes of the blocks of `count` hosts, from the one at `distance` on.
     fn len_of(&self, distance: usize, count: usize) -> usize {
         let blocks = |distance| self.here.hosts.bundle(self.here.above(distance), self.lane).len();
@@ -81,39 +77,5 @@ impl<'a> PackedBlocks<'a> {
     /// Location of a block of the host at `distance`.
     fn location(&self, distance: usize, position: usize) -> Location {
         scratch(self.start + self.len_of(0, distance) + position * self.block)
-    }
-}
-
-/// Hosts and ranks numbered for a root: on its own host the root is number 0.
-#[derive(Clone, Copy)]
-struct RootedHosts<'a> {
-    here: HostPosition<'a>,
-    /// The root's host.
-    host: usize,
-    /// The root's index there.
-    index: usize,
-}
-
-impl<'a> RootedHosts<'a> {
-    fn new(here: HostPosition<'a>, root: usize) -> Self {
-        let (host, index) = here.hosts.place(root);
-        Self { here, host, index }
-    }
-
-    /// Number of the rank with an index on this host.
-    fn number(&self, index: usize) -> usize {
-        let count = self.here.neighbours().len();
-        if self.here.host == self.host { (index + count - self.index) % count } else { index }
-    }
-
-    /// Rank with a number on a host.
-    fn rank_of(&self, host: usize, number: usize) -> usize {
-        let ranks = self.here.hosts.ranks_of(host);
-        if host == self.host { ranks[(self.index + number) % ranks.len()] } else { ranks[number] }
-    }
-
-    /// True on the root's host.
-    fn is_home(&self) -> bool {
-        self.here.host == self.host
     }
 }

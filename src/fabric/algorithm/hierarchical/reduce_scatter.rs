@@ -15,8 +15,7 @@ pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchica
     let (most, neighbours) = (parameters.most(), here.neighbours().len());
     let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
         Algorithm::Pairwise | Algorithm::RecursiveHalving => {
-            let lane = here.index % here.hosts.lanes();
-            let packed = PackedBlocks::new(here, lane, 0, spec.segments().largest()).len();
+            let packed = parameters.packed_blocks(spec.segments().largest()).len();
             let between = (here.hosts.count() - 1) * most;
             let arrivals = between.max(packed).max((neighbours - 1) * packed);
             (packed + arrivals, Hierarchical::round_of_packed_reduction)
@@ -78,6 +77,16 @@ impl Hierarchical<'_> {
         }
     }
 
+    /// The blocks of all hosts, from this one's on, of the lane that carries this rank's.
+    fn packed_blocks(&self, len: usize) -> PackedBlocks<'_> {
+        PackedBlocks {
+            here: self.here,
+            lane: self.here.index % self.here.hosts.lanes(),
+            start: 0,
+            block: len,
+        }
+    }
+
     /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to its target.
     fn block_result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
         if position == 0 { target(start) } else { scratch(others + position * len) }
@@ -131,13 +140,8 @@ impl Hierarchical<'_> {
             } else {
                 scratch(half(number) + offset)
             };
-            if arrivals == 0 {
-                round.copy(self.own(rank, start), out, len);
-            }
-            for arrival in 0..arrivals {
-                let before = if arrival == 0 { self.own(rank, start) } else { out };
-                round.combine(out, before, scratch((2 + arrival) * most + offset), len);
-            }
+            let arrived = (0..arrivals).map(|arrival| scratch((2 + arrival) * most + offset));
+            round.combine_all(out, self.own(rank, start), arrived, len);
             if number == last {
                 round.finish(out, len);
             }
@@ -150,7 +154,7 @@ impl Hierarchical<'_> {
         if number == self.steps_of_reduction() {
             return self.give(0, (start, len), round);
         }
-        let packed = PackedBlocks::new(here, here.index % hosts.lanes(), 0, len);
+        let packed = self.packed_blocks(len);
         let arrivals = packed.len();
         if number == 0 {
             self.exchange(0..hosts.count(), (start, len), arrivals, packed.len(), round);
@@ -163,14 +167,9 @@ impl Hierarchical<'_> {
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), here.index).enumerate() {
                     let out = packed.location(distance, position);
-                    if others == 0 {
-                        round.copy(self.own(rank, start), out, len);
-                    }
-                    for other in 0..others {
-                        let before = if other == 0 { self.own(rank, start) } else { out };
-                        let arrived = scratch(arrivals + other * packed.len() + out.offset);
-                        round.combine(out, before, arrived, len);
-                    }
+                    let arrived =
+                        (0..others).map(|other| scratch(arrivals + other * packed.len() + out.offset));
+                    round.combine_all(out, self.own(rank, start), arrived, len);
                 }
             }
             return;
@@ -185,11 +184,9 @@ impl Hierarchical<'_> {
             }
             for position in 0..blocks {
                 let out = self.block_result(position, start, 0, len);
-                for arrival in 0..hosts.count() - 1 {
-                    let before = if arrival == 0 { packed.location(0, position) } else { out };
-                    let arrived = scratch(arrivals + (arrival * blocks + position) * len);
-                    round.combine(out, before, arrived, len);
-                }
+                let arrived = (0..hosts.count() - 1)
+                    .map(|arrival| scratch(arrivals + (arrival * blocks + position) * len));
+                round.combine_all(out, packed.location(0, position), arrived, len);
                 round.finish(out, len);
             }
             return;

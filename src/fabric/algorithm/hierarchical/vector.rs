@@ -1,6 +1,6 @@
 //! all_reduce, reduce and broadcast: each lane moves its chunk of the vector between hosts.
 
-use super::{Hierarchical, RootedHosts};
+use super::Hierarchical;
 use crate::fabric::algorithm::{
     Buffer, Location, Position, Round, Schedule, Spec, Split, scratch, source, target,
 };
@@ -33,9 +33,28 @@ pub(super) fn schedule(parameters: Hierarchical<'_>) -> Schedule<Hierarchical<'_
     unsafe { Schedule::new(parameters, pipeline, lane.rounds + 2, scratch_len, round).ordered() }
 }
 
-impl<'a> Hierarchical<'a> {
-    fn rooted(&self) -> RootedHosts<'a> {
-        RootedHosts::new(self.here, self.spec.at.root)
+/// Hosts and ranks are numbered for the root: on its own host it is number 0.
+impl Hierarchical<'_> {
+    /// The root's host, and its index there.
+    fn root(&self) -> (usize, usize) {
+        self.here.hosts.place(self.spec.at.root)
+    }
+
+    /// True on the root's host.
+    fn is_home(&self) -> bool {
+        self.here.host == self.root().0
+    }
+
+    /// Number of the rank with an index on this host, and of its lane if it has one.
+    fn number(&self, index: usize) -> usize {
+        let count = self.here.neighbours().len();
+        if self.is_home() { (index + count - self.root().1) % count } else { index }
+    }
+
+    /// Rank with a number on a host.
+    fn rank_of(&self, host: usize, number: usize) -> usize {
+        let ((home, index), ranks) = (self.root(), self.here.hosts.ranks_of(host));
+        if host == home { ranks[(index + number) % ranks.len()] } else { ranks[number] }
     }
 
     /// A segment, cut into a chunk for each lane in use: the same number in all segments.
@@ -47,7 +66,7 @@ impl<'a> Hierarchical<'a> {
 
     /// The schedule of a lane, for `count` elements.
     fn lane(&self, count: usize) -> Schedule<Spec> {
-        let at = Position { rank: self.here.host, ranks: self.here.hosts.count(), root: self.rooted().host };
+        let at = Position { rank: self.here.host, ranks: self.here.hosts.count(), root: self.root().0 };
         let spec = Spec { at, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         crate::fabric::algorithm::schedule(self.collective, self.between, spec)
     }
@@ -75,8 +94,7 @@ impl<'a> Hierarchical<'a> {
 
     /// Maps a round of the lane's schedule to the ranks and the chunk of the lane.
     fn translate(&self, chunks: Split, round: &mut Round) {
-        let rooted = self.rooted();
-        let own = rooted.number(self.here.index);
+        let own = self.number(self.here.index);
         let start = chunks.start(own);
         let input = match self.collective {
             Collective::Broadcast if self.is_sender() => source(start),
@@ -94,7 +112,7 @@ impl<'a> Hierarchical<'a> {
         }
         let arrivals = self.arrivals();
         round.translate(
-            |host| rooted.rank_of(host, own),
+            |host| self.rank_of(host, own),
             |location| {
                 let base = match location.buffer {
                     Buffer::Source => input,
@@ -108,9 +126,8 @@ impl<'a> Hierarchical<'a> {
 }
 
 fn round(parameters: &Hierarchical<'_>, segment: usize, number: usize, round: &mut Round) {
-    let (rooted, chunks) = (parameters.rooted(), parameters.chunks(segment));
-    // Number of this rank's lane, if it has one.
-    let own = rooted.number(parameters.here.index);
+    let chunks = parameters.chunks(segment);
+    let own = parameters.number(parameters.here.index);
     let lane = parameters.lane(if own < chunks.parts() { chunks.count(own) } else { 0 });
     if number == 0 {
         match parameters.collective {
@@ -132,10 +149,10 @@ fn round(parameters: &Hierarchical<'_>, segment: usize, number: usize, round: &m
 impl Hierarchical<'_> {
     /// Reduces each chunk to the rank of its lane.
     fn reduce(&self, chunks: Split, round: &mut Round) {
-        let (here, rooted, lanes) = (self.here, self.rooted(), chunks.parts());
-        let own = rooted.number(here.index);
+        let (here, lanes) = (self.here, chunks.parts());
+        let own = self.number(here.index);
         for (position, other) in here.others().enumerate() {
-            let (peer, lane) = (here.neighbours()[other], rooted.number(other));
+            let (peer, lane) = (here.neighbours()[other], self.number(other));
             if lane < lanes {
                 let (start, len) = chunks.span(lane);
                 round.send(peer, source(start), len);
@@ -153,16 +170,16 @@ impl Hierarchical<'_> {
 
     /// Sends the root's chunks to the ranks of their lanes.
     fn scatter(&self, chunks: Split, round: &mut Round) {
-        let (here, rooted, lanes) = (self.here, self.rooted(), chunks.parts());
-        let own = rooted.number(here.index);
+        let (here, lanes) = (self.here, chunks.parts());
+        let own = self.number(here.index);
         if self.spec.at.is_root() {
             for lane in 1..lanes {
                 let (start, len) = chunks.span(lane);
-                round.send(rooted.rank_of(here.host, lane), source(start), len);
+                round.send(self.rank_of(here.host, lane), source(start), len);
             }
             let start = chunks.start(0);
             round.copy_meanwhile(source(start), target(start), chunks.len(0, lanes));
-        } else if rooted.is_home() && own < lanes {
+        } else if self.is_home() && own < lanes {
             let (start, len) = chunks.span(own);
             round.receive(self.spec.at.root, target(start), len);
         }
@@ -170,10 +187,10 @@ impl Hierarchical<'_> {
 
     /// Sends each lane's chunk to all ranks that do not have it.
     fn gather(&self, chunks: Split, round: &mut Round) {
-        let (here, rooted, lanes) = (self.here, self.rooted(), chunks.parts());
-        let own = rooted.number(here.index);
+        let (here, lanes) = (self.here, chunks.parts());
+        let own = self.number(here.index);
         for other in here.others() {
-            let (peer, lane) = (here.neighbours()[other], rooted.number(other));
+            let (peer, lane) = (here.neighbours()[other], self.number(other));
             let has_all = self.collective == Collective::Broadcast && peer == self.spec.at.root;
             if own < lanes && !has_all {
                 let (start, len) = chunks.span(own);
@@ -189,14 +206,14 @@ impl Hierarchical<'_> {
 
     /// Sends the root the results of its host's lanes.
     fn collect(&self, chunks: Split, round: &mut Round) {
-        let (rooted, lanes) = (self.rooted(), chunks.parts());
-        let own = rooted.number(self.here.index);
+        let lanes = chunks.parts();
+        let own = self.number(self.here.index);
         if self.spec.at.is_root() {
             for lane in 1..lanes {
                 let (start, len) = chunks.span(lane);
-                round.receive(rooted.rank_of(self.here.host, lane), target(start), len);
+                round.receive(self.rank_of(self.here.host, lane), target(start), len);
             }
-        } else if rooted.is_home() && own < lanes {
+        } else if self.is_home() && own < lanes {
             round.send(self.spec.at.root, scratch(self.result()), chunks.len(own, own + 1));
         }
     }
