@@ -10,7 +10,8 @@ pub(crate) struct Hosts {
     ranks: Vec<Vec<usize>>,
     /// By rank, its host and its index there.
     places: Vec<(usize, usize)>,
-    lanes: usize,
+    /// Number of lanes.
+    pub(crate) lanes: usize,
 }
 
 impl Hosts {
@@ -49,11 +50,6 @@ impl Hosts {
     /// The ranks of a host.
     pub(crate) fn ranks_of(&self, host: usize) -> &[usize] {
         &self.ranks[host]
-    }
-
-    /// Number of lanes.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes
     }
 
     /// True when some host has ranks without a lane.
@@ -115,7 +111,7 @@ mod tests {
         assert_eq!(hosts.count(), 3);
         assert_eq!(hosts.ranks, [vec![0, 2, 5], vec![1, 4], vec![3]]);
         assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
-        assert_eq!((hosts.lanes(), hosts.have_others()), (1, true));
+        assert_eq!((hosts.lanes, hosts.have_others()), (1, true));
         assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
         let here = HostPosition::new(&hosts, 2);
         assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);

@@ -37,11 +37,6 @@ impl Parts<'_> {
             }
         }
     }
-
-    /// Bytes of all parts.
-    fn total(&self, ranks: usize) -> usize {
-        (0..ranks).map(|rank| self.span(rank).1).sum()
-    }
 }
 
 /// Parameters of an all_to_all schedule.
@@ -113,22 +108,22 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
             )
         },
         // SAFETY: the same, with one segment.
-        (_, parts @ Parts::Ranges { .. }) if in_place => unsafe {
-            Schedule::new(message, Pipeline::WHOLE, 1, parts.total(at.ranks), in_one_buffer)
+        (_, Parts::Ranges { ranges, element_size }) if in_place => unsafe {
+            let elements: usize = ranges.iter().map(|range| range.len()).sum();
+            Schedule::new(message, Pipeline::WHOLE, 1, elements * element_size, in_one_buffer)
         },
         // SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap, nor do
         // segments.
         (Algorithm::Direct, _) => unsafe { Schedule::new(message, message.pipeline(), 1, 0, direct) },
         // Pairwise serves any number of ranks.
         // SAFETY: as for `direct`.
-        (_, parts) => unsafe {
-            let schedule = Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise);
-            match parts {
-                Parts::Equal(_) => schedule,
-                // Parts of different lengths have different numbers of segments, so that later segments overtake
-                // earlier ones.
-                Parts::Ranges { .. } => schedule.ordered(),
-            }
+        (_, Parts::Equal(_)) => unsafe {
+            Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise)
+        },
+        // Parts of different lengths have different numbers of segments, so that later segments overtake earlier ones.
+        // SAFETY: as for `direct`.
+        (_, Parts::Ranges { .. }) => unsafe {
+            Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise).ordered()
         },
     }
 }

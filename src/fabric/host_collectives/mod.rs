@@ -89,7 +89,7 @@ impl<T: Transport> HostCollectives<T> {
         }
         let plans = PlanTable::new(|collective, bytes| {
             let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
-            plan.with(collective, options.between, options.segment, options.in_flight)
+            plan.with(collective, &options)
         });
         Ok(Self {
             transport: Some(Box::new(transport)),

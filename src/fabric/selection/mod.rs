@@ -36,23 +36,16 @@ pub struct Plan {
 
 impl Plan {
     /// Overrides the algorithm between hosts and the segmentation, where the plan has any.
-    pub(crate) fn with(
-        self,
-        collective: Collective,
-        between: Option<Algorithm>,
-        segment: Option<usize>,
-        in_flight: Option<usize>,
-    ) -> Self {
+    pub(crate) fn with(self, collective: Collective, options: &SelectionOptions) -> Self {
         if !self.algorithm.is_segmented(collective) {
             return Self { segment: ANY, in_flight: 1, ..self };
         }
+        let wanted = options.between.filter(|wanted| wanted.serves_between(collective));
         Self {
             algorithm: self.algorithm,
-            between: self
-                .between
-                .map(|table| between.filter(|wanted| wanted.serves_between(collective)).unwrap_or(table)),
-            segment: segment.unwrap_or(self.segment),
-            in_flight: in_flight.unwrap_or(self.in_flight),
+            between: self.between.map(|table| wanted.unwrap_or(table)),
+            segment: options.segment.unwrap_or(self.segment),
+            in_flight: options.in_flight.unwrap_or(self.in_flight),
         }
     }
 }

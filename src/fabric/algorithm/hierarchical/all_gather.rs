@@ -68,7 +68,7 @@ impl Hierarchical<'_> {
     /// A round with a message for each block.
     fn round_of_blocks(&self, segment: usize, number: usize, round: &mut Round) {
         let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
-        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes);
         let ranks = here.neighbours();
         if number == 0 {
             for other in here.others() {
@@ -123,7 +123,7 @@ impl Hierarchical<'_> {
 
     fn round_of_packed(&self, segment: usize, number: usize, round: &mut Round) {
         let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
-        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes);
         let ranks = here.neighbours();
         let has_lane = self.has_lane();
         let own = self.packed(here.index % lanes, len);

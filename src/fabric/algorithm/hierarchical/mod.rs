@@ -43,7 +43,7 @@ impl<'a> Hierarchical<'a> {
 
     /// True when this rank has a lane.
     fn has_lane(&self) -> bool {
-        self.here.index < self.here.hosts.lanes()
+        self.here.index < self.here.hosts.lanes
     }
 
     /// The rank of this lane on a host.

@@ -63,7 +63,7 @@ impl Hierarchical<'_> {
                     .flat_map(move |distance| here.hosts.bundle(here.above(distance), lane))
                     .enumerate()
             };
-            if other < here.hosts.lanes() {
+            if other < here.hosts.lanes {
                 for (part, rank) in blocks(other) {
                     round.send_part(ranks[other], part, self.own(rank, start), len);
                 }
@@ -79,12 +79,7 @@ impl Hierarchical<'_> {
 
     /// The blocks of all hosts, from this one's on, of the lane that carries this rank's.
     fn packed_blocks(&self, len: usize) -> PackedBlocks<'_> {
-        PackedBlocks {
-            here: self.here,
-            lane: self.here.index % self.here.hosts.lanes(),
-            start: 0,
-            block: len,
-        }
+        PackedBlocks { here: self.here, lane: self.here.index % self.here.hosts.lanes, start: 0, block: len }
     }
 
     /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to its target.
@@ -95,7 +90,7 @@ impl Hierarchical<'_> {
     /// Sends ranks without a lane their results, which start at `others`.
     fn give(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.here;
-        let lane = here.index % here.hosts.lanes();
+        let lane = here.index % here.hosts.lanes;
         if here.index == lane {
             for (position, rank) in here.hosts.bundle(here.host, lane).enumerate().skip(1) {
                 round.send(rank, scratch(others + position * len), len);

@@ -60,7 +60,7 @@ impl Hierarchical<'_> {
     /// A segment, cut into a chunk for each lane in use: the same number in all segments.
     fn chunks(&self, segment: usize) -> Split {
         let segments = self.spec.segments();
-        let lanes = (segments.largest() / LEAST).clamp(1, self.here.hosts.lanes().max(1));
+        let lanes = (segments.largest() / LEAST).clamp(1, self.here.hosts.lanes.max(1));
         segments.part(segment, lanes)
     }
 
