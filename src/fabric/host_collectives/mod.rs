@@ -82,13 +82,15 @@ impl<T: Transport> HostCollectives<T> {
                 let is_idle = *algorithm == Algorithm::Board && ranks == 1;
                 (is_idle || topology.allows(*algorithm)) && algorithm.serves(collective, ranks)
             };
-            if let Some(algorithm) = options.algorithm(collective).filter(|algorithm| !can(algorithm)) {
+            let wanted = options.algorithms[collective as usize];
+            if let Some(algorithm) = wanted.filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
         let plans = PlanTable::new(|collective, bytes| {
-            let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
+            let wanted = options.algorithms[collective as usize];
+            let plan = selection::plan(collective, &topology, bytes, wanted);
             plan.with(collective, &options)
         });
         Ok(Self {
@@ -145,13 +147,13 @@ impl<T: Transport> HostCollectives<T> {
         self.ranks == 1 && self.transport.is_some()
     }
 
-    /// Checks that there is a root with this number.
-    fn check_root(&self, collective: Collective, root: usize) -> Result<(), Error> {
-        if root < self.ranks {
+    /// Checks that there is a root or peer with this number.
+    fn check_rank(&self, operation: &'static str, role: &str, rank: usize) -> Result<(), Error> {
+        if rank < self.ranks {
             return Ok(());
         }
-        let problem = format!("the root is rank {root}, but the ranks are 0 to {}", self.ranks - 1);
-        Err(Error::Rank { operation: collective.name(), problem })
+        let problem = format!("the {role} is rank {rank}, but the ranks are 0 to {}", self.ranks - 1);
+        Err(Error::Rank { operation, problem })
     }
 
     /// Checks that a whole buffer has a part for each rank.

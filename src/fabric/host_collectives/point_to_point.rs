@@ -63,10 +63,7 @@ impl<T: Transport> HostCollectives<T> {
         from: Option<usize>,
     ) -> Result<(), Error> {
         for peer in [to, from].into_iter().flatten() {
-            if peer >= self.ranks {
-                let problem = format!("the peer is rank {peer}, but the ranks are 0 to {}", self.ranks - 1);
-                return Err(Error::Rank { operation, problem });
-            }
+            self.check_rank(operation, "peer", peer)?;
             if peer == self.rank && self.transport.is_some() {
                 let problem = format!(
                     "the peer is rank {peer} itself; only an exchange with itself in both directions can be that"

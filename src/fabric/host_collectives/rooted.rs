@@ -30,7 +30,7 @@ impl<T: Transport> HostCollectives<T> {
         data: &mut [E],
         root: usize,
     ) -> Result<(), Error> {
-        self.check_root(Collective::Broadcast, root)?;
+        self.check_rank(Collective::Broadcast.name(), "root", root)?;
         let count = data.len();
         let memory = Memory::in_place(data, self.at_root(root, count), 0..count);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
@@ -59,7 +59,7 @@ impl<T: Transport> HostCollectives<T> {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.check_root(Collective::Reduce, root)?;
+        self.check_rank(Collective::Reduce.name(), "root", root)?;
         let count = data.len();
         let memory = Memory::in_place(data, 0..count, self.at_root(root, count));
         // SAFETY: a buffer of this many elements, borrowed until this returns.
@@ -82,7 +82,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
-        self.check_root(Collective::Gather, root)?;
+        self.check_rank(Collective::Gather.name(), "root", root)?;
         let own = self.own_part(Collective::Gather, data.len())?;
         let target = self.at_root(root, data.len());
         let memory = Memory::in_place(data, own.clone(), target);
@@ -106,7 +106,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     pub(crate) fn scatter_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
-        self.check_root(Collective::Scatter, root)?;
+        self.check_rank(Collective::Scatter.name(), "root", root)?;
         let own = self.own_part(Collective::Scatter, data.len())?;
         let source = self.at_root(root, data.len());
         let memory = Memory::in_place(data, source, own.clone());
@@ -127,7 +127,7 @@ impl<T: Transport> HostCollectives<T> {
         given: Option<B>,
         root: usize,
     ) -> Result<B, Error> {
-        self.check_root(collective, root)?;
+        self.check_rank(collective.name(), "root", root)?;
         if self.rank != root {
             return Ok(B::default());
         }

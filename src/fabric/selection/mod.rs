@@ -193,8 +193,8 @@ impl SelectionOptions {
     /// Lists the options that are set, by their names in [`Options`](crate::fabric::Options):
     /// `provider = shm, all_reduce = ring`.
     pub(crate) fn describe(&self, provider: Option<&str>) -> String {
-        let algorithms = Collective::ALL.map(|collective| (collective.name(), self.algorithm(collective)));
-        let algorithms = algorithms.into_iter().chain([("between", self.between)]);
+        let algorithms = Collective::ALL.map(Collective::name).into_iter().zip(self.algorithms);
+        let algorithms = algorithms.chain([("between", self.between)]);
         let algorithms =
             algorithms.map(|(name, algorithm)| (name, algorithm.map(|chosen| chosen.to_string())));
         let sizes = [("segment", self.segment), ("in_flight", self.in_flight)];
@@ -206,10 +206,5 @@ impl SelectionOptions {
             .filter_map(|(name, value)| Some(format!("{name} = {}", value?)))
             .collect();
         if given.is_empty() { "none given".to_owned() } else { given.join(", ") }
-    }
-
-    /// The algorithm that the options name for a collective.
-    pub(crate) const fn algorithm(&self, collective: Collective) -> Option<Algorithm> {
-        self.algorithms[collective as usize]
     }
 }

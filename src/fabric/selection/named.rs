@@ -4,14 +4,8 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is none of {known}")]
 pub struct UnknownName {
-    text: String,
-    known: String,
-}
-
-impl UnknownName {
-    pub(super) fn new(text: &str, known: &[&str]) -> Self {
-        Self { text: text.to_owned(), known: known.join(", ") }
-    }
+    pub(super) text: String,
+    pub(super) known: String,
 }
 
 /// Gives an enum without fields a list of its variants, and their names in both directions.
@@ -41,7 +35,8 @@ macro_rules! named {
 
             fn from_str(text: &str) -> Result<Self, UnknownName> {
                 let found = Self::ALL.into_iter().find(|each| each.name() == text);
-                found.ok_or_else(|| UnknownName::new(text, &Self::ALL.map(Self::name)))
+                let known = || Self::ALL.map(Self::name).join(", ");
+                found.ok_or_else(|| UnknownName { text: text.to_owned(), known: known() })
             }
         }
     };
