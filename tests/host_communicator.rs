@@ -129,15 +129,12 @@ fn every_algorithm_of_every_other_collective_over_every_provider() {
                     continue;
                 }
                 let mut options = over(provider);
-                let wanted =
-                    |collective| Some(algorithm).filter(|_| serves(algorithm, collective, provider, ranks));
-                options.reduce_scatter = wanted(Collective::ReduceScatter);
-                options.broadcast = wanted(Collective::Broadcast);
-                options.reduce = wanted(Collective::Reduce);
-                options.all_to_all = wanted(Collective::AllToAll);
-                options.all_to_all_v = wanted(Collective::AllToAllV);
-                options.gather = wanted(Collective::Gather);
-                options.scatter = wanted(Collective::Scatter);
+                let elsewhere = [Collective::AllReduce, Collective::AllGather];
+                for collective in Collective::ALL.into_iter().filter(|each| !elsewhere.contains(each)) {
+                    if serves(algorithm, collective, provider, ranks) {
+                        options.choose(collective, algorithm);
+                    }
+                }
                 options.segment = Some(10_000);
                 on_every_rank(ranks, &options, |communicator| {
                     check_others(communicator, 7);
@@ -167,10 +164,11 @@ fn every_algorithm_over_every_provider() {
         for ranks in [2, 3] {
             for algorithm in Algorithm::ALL {
                 let mut options = over(provider);
-                let wanted =
-                    |collective| Some(algorithm).filter(|_| serves(algorithm, collective, provider, ranks));
-                options.all_reduce = wanted(Collective::AllReduce);
-                options.all_gather = wanted(Collective::AllGather);
+                for collective in [Collective::AllReduce, Collective::AllGather] {
+                    if serves(algorithm, collective, provider, ranks) {
+                        options.choose(collective, algorithm);
+                    }
+                }
                 options.segment = Some(10_000);
                 on_every_rank(ranks, &options, |communicator| {
                     check(communicator, 7);
@@ -415,7 +413,7 @@ fn a_hierarchy_is_refused_where_there_is_none() {
                 scope.spawn(move || {
                     let mut options = Options::default();
                     options.host = Some(host.to_string());
-                    options.broadcast = Some(Algorithm::Hierarchical);
+                    options.choose(Collective::Broadcast, Algorithm::Hierarchical);
                     let error = Communicator::new(handle, &options).err().unwrap();
                     let refused =
                         matches!(error, Error::Algorithm { collective: Collective::Broadcast, ranks: 2, .. });

@@ -30,9 +30,11 @@ impl CallSignature {
     const ROOT: u32 = 13;
     const OP: u32 = 3;
     const TYPE: u32 = 4;
-    pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+    /// Bits below the kind.
+    const ALL: u32 = Self::COUNT + Self::ROOT + Self::OP + Self::TYPE;
+    pub(crate) const BARRIER: Self = Self(BARRIER << Self::ALL);
     /// Signature of a rank that has left.
-    pub(crate) const LEFT: Self = Self(LEFT << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+    pub(crate) const LEFT: Self = Self(LEFT << Self::ALL);
 
     /// A collective with `count` elements for each rank.
     pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
@@ -54,12 +56,11 @@ impl CallSignature {
         Self(kind | count as u64 & ((1 << Self::COUNT) - 1))
     }
 
-    pub(crate) fn with_op(self, op: ReduceOp) -> Self {
-        Self(self.0 | (op as u64 + 1) << (Self::COUNT + Self::ROOT))
-    }
-
-    pub(crate) fn with_root(self, root: usize) -> Self {
-        Self(self.0 | ((root as u64 + 1) & ((1 << Self::ROOT) - 1)) << Self::COUNT)
+    /// Adds operator and root, if the collective has them.
+    pub(crate) fn with(self, op: Option<ReduceOp>, root: Option<usize>) -> Self {
+        let op = op.map_or(0, |op| op as u64 + 1);
+        let root = root.map_or(0, |root| root as u64 + 1) & ((1 << Self::ROOT) - 1);
+        Self(self.0 | op << (Self::COUNT + Self::ROOT) | root << Self::COUNT)
     }
 
     pub(crate) fn word(self) -> u64 {
@@ -75,16 +76,12 @@ impl CallSignature {
 impl fmt::Display for CallSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = |shift: u32, bits: u32| (self.0 >> shift & ((1 << bits) - 1)) as usize;
-        let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
-        if kind as u64 == BARRIER {
-            return formatter.write_str("barrier");
-        }
-        if kind as u64 == LEFT {
-            return formatter.write_str("nothing more, and left");
-        }
-        let collective = match kind as u64 {
+        let kind = self.0 >> Self::ALL;
+        let collective = match kind {
+            BARRIER => return formatter.write_str("barrier"),
+            LEFT => return formatter.write_str("nothing more, and left"),
             PART => Some(Collective::AllToAllV),
-            _ => Collective::ALL.get(kind).copied(),
+            _ => Collective::ALL.get(kind as usize).copied(),
         };
         let name = collective.map_or("send/recv", Collective::name);
         let data_type = DataType::ALL.get(field(Self::COUNT + Self::ROOT + Self::OP, Self::TYPE));
@@ -92,7 +89,7 @@ impl fmt::Display for CallSignature {
         let count = field(0, Self::COUNT);
         match collective {
             // Each part has a length of its own.
-            Some(Collective::AllToAllV) if kind as u64 != PART => write!(formatter, "{name} of {data_type}")?,
+            Some(Collective::AllToAllV) if kind != PART => write!(formatter, "{name} of {data_type}")?,
             _ => write!(formatter, "{name} of {count} {data_type}")?,
         }
         if let Some(op) =
@@ -215,9 +212,9 @@ mod tests {
         }
         assert!(DataType::ALL.iter().enumerate().all(|(place, &data_type)| data_type as usize == place));
         assert!(ReduceOp::ALL.iter().enumerate().all(|(place, &op)| op as usize == place));
-        let call = CallSignature::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
+        let call = CallSignature::of::<f32>(Collective::AllReduce, 100).with(Some(ReduceOp::Sum), None);
         assert_eq!(call.to_string(), "all_reduce of 100 float, sum");
-        let call = CallSignature::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
+        let call = CallSignature::of::<u8>(Collective::Reduce, 1 << 33).with(Some(ReduceOp::Avg), Some(0));
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
         assert_eq!(CallSignature::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
         assert_eq!(CallSignature::BARRIER.to_string(), "barrier");
@@ -232,9 +229,9 @@ mod tests {
     #[test]
     fn what_was_different_once_stays_so() {
         let (mut one, mut other) = (CallHash::default(), CallHash::default());
-        let call = CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(3);
+        let call = CallSignature::of::<f32>(Collective::Broadcast, 8000).with(None, Some(3));
         one.add(call);
-        other.add(CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(2));
+        other.add(CallSignature::of::<f32>(Collective::Broadcast, 8000).with(None, Some(2)));
         for _ in 0..1000 {
             assert_ne!((one.word(), one.signature(7)), (other.word(), other.signature(7)));
             assert_ne!(one, other);
@@ -252,8 +249,8 @@ mod tests {
             CallSignature::part(DataType::Float32, 7),
         ];
         calls.extend((1..20).flat_map(|count| [all(count), all(count << 32)]));
-        calls.extend((0..60).map(|root| all(7).with_root(root)));
-        calls.extend(ReduceOp::ALL.map(|op| all(7).with_op(op)));
+        calls.extend((0..60).map(|root| all(7).with(None, Some(root))));
+        calls.extend(ReduceOp::ALL.map(|op| all(7).with(Some(op), None)));
         calls.extend(DataType::ALL.map(|data_type| CallSignature::new(0, data_type, 7)));
         calls.extend(Collective::ALL.map(|collective| CallSignature::of::<i64>(collective, 7)));
         let mut signatures: Vec<u64> = calls

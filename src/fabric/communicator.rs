@@ -21,24 +21,8 @@ pub struct Options {
     /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that several hosts
     /// can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when they can share memory.
     pub host: Option<String>,
-    /// Algorithm for all_reduce; if none, selected by the rules.
-    pub all_reduce: Option<Algorithm>,
-    /// Algorithm for all_gather; if none, selected by the rules.
-    pub all_gather: Option<Algorithm>,
-    /// Algorithm for reduce_scatter; if none, selected by the rules.
-    pub reduce_scatter: Option<Algorithm>,
-    /// Algorithm for broadcast; if none, selected by the rules.
-    pub broadcast: Option<Algorithm>,
-    /// Algorithm for reduce; if none, selected by the rules.
-    pub reduce: Option<Algorithm>,
-    /// Algorithm for all_to_all; if none, selected by the rules. In place, all but `board` and `bruck` run as `direct`.
-    pub all_to_all: Option<Algorithm>,
-    /// Algorithm for all_to_all_v; if none, selected by the rules. In place, all run as `direct`.
-    pub all_to_all_v: Option<Algorithm>,
-    /// Algorithm for gather; if none, selected by the rules.
-    pub gather: Option<Algorithm>,
-    /// Algorithm for scatter; if none, selected by the rules.
-    pub scatter: Option<Algorithm>,
+    /// By collective; if none, selected by the rules.
+    algorithms: [Option<Algorithm>; Collective::ALL.len()],
     /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the rules.
     pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, selected by the rules.
@@ -48,23 +32,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Sets the algorithm for a collective.
+    /// Sets the algorithm for a collective, which the rules select otherwise. In place, an all_to_all runs as `direct`
+    /// with all algorithms but `board` and `bruck`, an all_to_all_v with all.
     pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
-        *self.slot(collective) = Some(algorithm);
-    }
-
-    fn slot(&mut self, collective: Collective) -> &mut Option<Algorithm> {
-        match collective {
-            Collective::AllReduce => &mut self.all_reduce,
-            Collective::AllGather => &mut self.all_gather,
-            Collective::ReduceScatter => &mut self.reduce_scatter,
-            Collective::Broadcast => &mut self.broadcast,
-            Collective::Reduce => &mut self.reduce,
-            Collective::AllToAll => &mut self.all_to_all,
-            Collective::AllToAllV => &mut self.all_to_all_v,
-            Collective::Gather => &mut self.gather,
-            Collective::Scatter => &mut self.scatter,
-        }
+        self.algorithms[collective as usize] = Some(algorithm);
     }
 }
 
@@ -102,9 +73,8 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let mut asked = options.clone();
         let mut selection_options = SelectionOptions {
-            algorithms: Collective::ALL.map(|collective| *asked.slot(collective)),
+            algorithms: options.algorithms,
             between: options.between,
             segment: options.segment,
             in_flight: options.in_flight,

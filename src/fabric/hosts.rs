@@ -10,7 +10,8 @@ pub(crate) struct Hosts {
     ranks: Vec<Vec<usize>>,
     /// By rank, its host and its index there.
     places: Vec<(usize, usize)>,
-    lanes: usize,
+    /// Number of lanes.
+    pub(crate) lanes: usize,
 }
 
 impl Hosts {
@@ -51,24 +52,14 @@ impl Hosts {
         &self.ranks[host]
     }
 
-    /// Number of lanes.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes
-    }
-
     /// True when some host has ranks without a lane.
     pub(crate) fn have_others(&self) -> bool {
         self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
     }
 
     /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
-    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
-    }
-
-    /// Number of ranks in a [`bundle`](Self::bundle).
-    pub(crate) fn bundle_len(&self, host: usize, lane: usize) -> usize {
-        self.ranks[host].len().saturating_sub(lane).div_ceil(self.lanes.max(1))
     }
 }
 
@@ -120,7 +111,7 @@ mod tests {
         assert_eq!(hosts.count(), 3);
         assert_eq!(hosts.ranks, [vec![0, 2, 5], vec![1, 4], vec![3]]);
         assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
-        assert_eq!((hosts.lanes(), hosts.have_others()), (1, true));
+        assert_eq!((hosts.lanes, hosts.have_others()), (1, true));
         assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
         let here = HostPosition::new(&hosts, 2);
         assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);
@@ -132,7 +123,7 @@ mod tests {
         let hosts = Hosts::new(&[0, 0, 1, 1, 1, 1, 1]);
         for (host, lane, ranks) in [(0, 0, &[0][..]), (0, 1, &[1]), (1, 0, &[2, 4, 6]), (1, 1, &[3, 5])] {
             assert_eq!(hosts.bundle(host, lane).collect::<Vec<_>>(), ranks);
-            assert_eq!(hosts.bundle_len(host, lane), ranks.len());
+            assert_eq!(hosts.bundle(host, lane).len(), ranks.len());
         }
     }
 

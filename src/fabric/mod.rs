@@ -27,7 +27,5 @@ pub use libfabric::discovery::{
     UnknownEndpointType, discover, registered,
 };
 pub use libfabric::provider::{Provider, providers};
-pub use selection::{
-    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective, UnknownMedium,
-};
+pub use selection::{Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownName};
 pub use shared_memory::shm::{ShmProtocol, shm_protocol, shm_shortage};

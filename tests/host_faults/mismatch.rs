@@ -2,7 +2,7 @@
 //! calls.
 
 use crate::rank::{CARRIERS, options};
-use collectives::fabric::{Algorithm, Communicator, Error, Options};
+use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::{Element, ReduceOp, world};
 use std::sync::mpsc;
 use std::thread;
@@ -226,7 +226,7 @@ fn other_options_are_told() {
     type Change = fn(&mut Options);
     let changes: [(Change, &str); 3] = [
         (|options| options.provider = Some("tcp".to_owned()), "provider = tcp"),
-        (|options| options.all_reduce = Some(Algorithm::Ring), "all_reduce = ring"),
+        (|options| options.choose(Collective::AllReduce, Algorithm::Ring), "all_reduce = ring"),
         (|options| options.segment = Some(1000), "segment = 1000"),
     ];
     for (change, text) in changes {

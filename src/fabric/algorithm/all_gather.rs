@@ -3,121 +3,92 @@
 //! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; every algorithm sends the
 //! (p-1) n bytes that every rank must receive.
 
-use super::{Action, Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
+use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
+use crate::fabric::selection::Algorithm;
 
-impl Spec<Position> {
-    /// Copy of a part of this rank's own block into the target.
-    pub(super) fn keep(&self, offset: usize, len: usize) -> Option<Action> {
-        (len > 0).then_some(Action::Copy {
-            from: source(offset),
-            to: target(self.at.rank * self.bytes() + offset),
-            len,
-        })
+pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    let (pipeline, at) = (spec.pipeline(), spec.at);
+    match algorithm {
+        // SAFETY: receives other blocks into the target and sends the own one. Segments are disjoint.
+        Algorithm::Direct => unsafe { Schedule::new(spec, pipeline, 1, 0, direct) },
+        // SAFETY: receives the partner's group of blocks and sends the own group.
+        Algorithm::RecursiveDoubling => unsafe {
+            Schedule::new(spec, Pipeline::WHOLE, at.steps(), 0, recursive_doubling)
+        },
+        // SAFETY: receives behind the blocks that are known and sends those; copies to the target in the end.
+        Algorithm::Bruck => unsafe {
+            Schedule::new(spec, Pipeline::WHOLE, at.steps(), at.ranks * spec.bytes(), bruck)
+        },
+        // The ring serves any number of ranks.
+        // SAFETY: receives a block next to the one that it sends. Segments are disjoint.
+        _ => unsafe { Schedule::new(spec, pipeline, at.ranks - 1, 0, ring) },
+    }
+}
+
+impl Spec {
+    /// Copies a part of this rank's own block into the target.
+    pub(super) fn keep_block(&self, offset: usize, len: usize, round: &mut Round) {
+        round.copy_meanwhile(source(offset), target(self.at.rank * self.bytes() + offset), len);
     }
 }
 
 /// Every rank sends its block to every other: 1 message to each.
-pub(crate) struct Direct(pub(crate) Spec<Position>);
-
-// SAFETY: receives other blocks into the target and sends the own one. Segments are disjoint.
-unsafe impl Schedule for Direct {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+fn direct(spec: &Spec, segment: usize, _number: usize, round: &mut Round) {
+    let (start, len) = spec.segments().span(segment);
+    for distance in 1..spec.at.ranks {
+        let from = spec.at.below(distance);
+        round.receive(from, target(from * spec.bytes() + start), len);
+        round.send(spec.at.above(distance), source(start), len);
     }
-
-    fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let (start, len) = self.0.segments().span(segment);
-        for distance in 1..self.0.at.ranks {
-            let from = self.0.at.below(distance);
-            round.receive(from, target(from * self.0.bytes() + start), len);
-            round.send(self.0.at.above(distance), source(start), len);
-        }
-        round.meanwhile = self.0.keep(start, len);
-    }
+    spec.keep_block(start, len, round);
 }
 
 /// Exchanges all known blocks with partners at doubling distance: lg p messages; a power of two of ranks.
-pub(crate) struct RecursiveDoubling(pub(crate) Spec<Position>);
-
-// SAFETY: receives the partner's group of blocks and sends the own group. One segment.
-unsafe impl Schedule for RecursiveDoubling {
-    fn rounds(&self) -> usize {
-        self.0.at.ranks.ilog2() as usize
-    }
-
-    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let (rank, block) = (self.0.at.rank, self.0.bytes());
-        let distance = 1 << number;
-        let peer = rank ^ distance;
-        let (mine, theirs) = (rank / distance * distance, peer / distance * distance);
-        round.receive(peer, target(theirs * block), distance * block);
-        if number == 0 {
-            round.send(peer, source(0), block);
-            round.meanwhile = self.0.keep(0, block);
-        } else {
-            round.send(peer, target(mine * block), distance * block);
-        }
+fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
+    let (rank, block) = (spec.at.rank, spec.bytes());
+    let distance = 1 << number;
+    let peer = rank ^ distance;
+    let (mine, theirs) = (rank / distance * distance, peer / distance * distance);
+    round.receive(peer, target(theirs * block), distance * block);
+    if number == 0 {
+        round.send(peer, source(0), block);
+        spec.keep_block(0, block, round);
+    } else {
+        round.send(peer, target(mine * block), distance * block);
     }
 }
 
 /// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory that starts with the own
 /// block, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
-pub(crate) struct Bruck(pub(crate) Spec<Position>);
-
-// SAFETY: receives behind the blocks that are known and sends those; copies to the target in the end. One segment.
-unsafe impl Schedule for Bruck {
-    fn rounds(&self) -> usize {
-        self.0.at.ranks.next_power_of_two().ilog2() as usize
+fn bruck(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
+    let Position { rank, ranks, .. } = spec.at;
+    let block = spec.bytes();
+    let known = 1 << number;
+    let len = known.min(ranks - known) * block;
+    round.receive(spec.at.above(known), scratch(known * block), len);
+    if number == 0 {
+        round.send(spec.at.below(known), source(0), len);
+        round.copy_meanwhile(source(0), scratch(0), block);
+    } else {
+        round.send(spec.at.below(known), scratch(0), len);
     }
-
-    fn scratch_len(&self) -> usize {
-        self.0.at.ranks * self.0.bytes()
-    }
-
-    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let Position { rank, ranks } = self.0.at;
-        let block = self.0.bytes();
-        let known = 1 << number;
-        let len = known.min(ranks - known) * block;
-        round.receive(self.0.at.above(known), scratch(known * block), len);
-        if number == 0 {
-            round.send(self.0.at.below(known), source(0), len);
-            round.meanwhile =
-                (block > 0).then_some(Action::Copy { from: source(0), to: scratch(0), len: block });
-        } else {
-            round.send(self.0.at.below(known), scratch(0), len);
-        }
-        if number + 1 == self.rounds() {
-            let (up, down) = ((ranks - rank) * block, rank * block);
-            round.then.push(Action::Copy { from: scratch(0), to: target(down), len: up });
-            round.then.push(Action::Copy { from: scratch(up), to: target(0), len: down });
-        }
+    if number + 1 == spec.at.steps() {
+        let (up, down) = ((ranks - rank) * block, rank * block);
+        round.copy(scratch(0), target(down), up);
+        round.copy(scratch(up), target(0), down);
     }
 }
 
 /// Passes blocks around a ring: p-1 messages, all to one neighbour.
-pub(crate) struct Ring(pub(crate) Spec<Position>);
-
-// SAFETY: receives a block next to the one that it sends. Segments are disjoint.
-unsafe impl Schedule for Ring {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
-    }
-
-    fn rounds(&self) -> usize {
-        self.0.at.ranks - 1
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let block = self.0.bytes();
-        let (start, len) = self.0.segments().span(segment);
-        let take = self.0.at.below(number + 1);
-        round.receive(self.0.at.below(1), target(take * block + start), len);
-        if number == 0 {
-            round.send(self.0.at.above(1), source(start), len);
-            round.meanwhile = self.0.keep(start, len);
-        } else {
-            round.send(self.0.at.above(1), target(self.0.at.below(number) * block + start), len);
-        }
+fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let (at, block) = (spec.at, spec.bytes());
+    let (start, len) = spec.segments().span(segment);
+    let take = at.below(number + 1);
+    round.receive(at.below(1), target(take * block + start), len);
+    if number == 0 {
+        round.send(at.above(1), source(start), len);
+        spec.keep_block(start, len, round);
+    } else {
+        round.send(at.above(1), target(at.below(number) * block + start), len);
     }
 }

@@ -2,37 +2,58 @@
 //!
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank.
 
-use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
+use super::{Location, Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
+use crate::fabric::selection::Algorithm;
+
+pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    let (pipeline, ranks) = (spec.pipeline(), spec.at.ranks);
+    let chunk = || spec.segments().part(0, ranks).largest();
+    let fold = Fold::new(spec.at);
+    match algorithm {
+        // SAFETY: one round; each peer has a part of the scratch memory of its own, and the result is written when all
+        // sends are over.
+        Algorithm::Direct => unsafe { Schedule::new(spec, Pipeline::WHOLE, 1, ranks * spec.bytes(), direct) },
+        // SAFETY: a round receives into scratch memory only, but for the last one, which receives into a target that
+        // this rank no longer sends.
+        Algorithm::RecursiveDoubling => unsafe {
+            let rounds = fold.steps() + 2 * fold.outer_rounds();
+            Schedule::new(spec, Pipeline::WHOLE, rounds, spec.bytes(), recursive_doubling)
+        },
+        // SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this rank gave
+        // away while halving and does not send in that round. Segments are disjoint.
+        Algorithm::Rabenseifner => unsafe {
+            let rounds = 2 * fold.steps() + 2 * fold.outer_rounds();
+            Schedule::new(spec, pipeline, rounds, spec.segments().largest(), rabenseifner).ordered()
+        },
+        // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks of the
+        // target that are not this rank's, while it sends its own. Segments are disjoint.
+        Algorithm::Pairwise => unsafe { Schedule::new(spec, pipeline, 2, chunk() * (ranks - 1), pairwise) },
+        // The ring serves any number of ranks.
+        // SAFETY: a reducing round receives into scratch memory, a gathering one into a chunk of the target next to the
+        // one that it sends. Segments are disjoint.
+        _ => unsafe { Schedule::new(spec, pipeline, 2 * (ranks - 1), chunk(), ring) },
+    }
+}
 
 /// Every rank sends everything to every other and combines in rank order: 1 message, (p-1) n bytes.
-pub(crate) struct Direct(pub(crate) Spec<Position>);
-
-// SAFETY: one round and one segment; each peer has a part of the scratch memory of its own, and the result is
-// written when all sends are over.
-unsafe impl Schedule for Direct {
-    fn scratch_len(&self) -> usize {
-        self.0.at.ranks * self.0.bytes()
+fn direct(spec: &Spec, _segment: usize, _number: usize, round: &mut Round) {
+    let Position { rank, ranks, .. } = spec.at;
+    let len = spec.bytes();
+    for distance in 1..ranks {
+        let from = spec.at.below(distance);
+        round.receive(from, scratch(from * len), len);
+        round.send(spec.at.above(distance), source(0), len);
     }
-
-    fn round(&self, _segment: usize, _number: usize, round: &mut Round) {
-        let Position { rank, ranks } = self.0.at;
-        let len = self.0.bytes();
-        for distance in 1..ranks {
-            let from = self.0.at.below(distance);
-            round.receive(from, scratch(from * len), len);
-            round.send(self.0.at.above(distance), source(0), len);
-        }
-        // ((0 + 1) + 2) + ...: ranks after the second combine those before them in scratch memory first.
-        for other in 1..rank {
-            round.combine(scratch(0), scratch(0), scratch(other * len), len);
-        }
-        let first = if rank == 0 { 1 } else { 0 };
-        round.combine(target(0), source(0), scratch(first * len), len);
-        for other in rank.max(first) + 1..ranks {
-            round.combine(target(0), target(0), scratch(other * len), len);
-        }
-        round.finish(target(0), len);
+    // ((0 + 1) + 2) + ...: ranks after the second combine those before them in scratch memory first.
+    for other in 1..rank {
+        round.combine(scratch(0), scratch(0), scratch(other * len), len);
     }
+    let first = if rank == 0 { 1 } else { 0 };
+    round.combine(target(0), source(0), scratch(first * len), len);
+    for other in rank.max(first) + 1..ranks {
+        round.combine(target(0), target(0), scratch(other * len), len);
+    }
+    round.finish(target(0), len);
 }
 
 /// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it sends its
@@ -47,7 +68,7 @@ struct Fold {
 }
 
 impl Fold {
-    fn new(rank: usize, ranks: usize) -> Self {
+    fn new(Position { rank, ranks, .. }: Position) -> Self {
         let workers = 1 << ranks.ilog2();
         Self { rank, workers, represented: ranks - workers }
     }
@@ -81,7 +102,7 @@ impl Fold {
     }
 
     /// Location of a worker's vector at the first step.
-    fn vector(&self, offset: usize) -> super::Location {
+    fn vector(&self, offset: usize) -> Location {
         if self.represents() { target(offset) } else { source(offset) }
     }
 
@@ -107,193 +128,100 @@ impl Fold {
 
 /// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (for a
 /// number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
-pub(crate) struct RecursiveDoubling(pub(crate) Spec<Position>);
-
-// SAFETY: a round receives into scratch memory only, but for the last one, which receives into a target that this
-// rank no longer sends. One segment.
-unsafe impl Schedule for RecursiveDoubling {
-    fn rounds(&self) -> usize {
-        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
-        fold.steps() + 2 * fold.outer_rounds()
+fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
+    let fold = Fold::new(spec.at);
+    let len = spec.bytes();
+    if number < fold.outer_rounds() {
+        return fold.before(0, len, round);
     }
-
-    fn scratch_len(&self) -> usize {
-        self.0.bytes()
+    let step = number - fold.outer_rounds();
+    if step >= fold.steps() {
+        return fold.after(0, len, round);
     }
-
-    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
-        let len = self.0.bytes();
-        if number < fold.outer_rounds() {
-            return fold.before(0, len, round);
-        }
-        let step = number - fold.outer_rounds();
-        if step >= fold.steps() {
-            return fold.after(0, len, round);
-        }
-        if fold.is_represented() {
-            return;
-        }
-        let peer = fold.rank_of(fold.number() ^ 1 << step);
-        let vector = if step == 0 { fold.vector(0) } else { target(0) };
-        round.receive(peer, scratch(0), len);
-        round.send(peer, vector, len);
-        round.combine(target(0), vector, scratch(0), len);
-        if step + 1 == fold.steps() {
-            round.finish(target(0), len);
-        }
+    if fold.is_represented() {
+        return;
+    }
+    let peer = fold.rank_of(fold.number() ^ 1 << step);
+    let vector = if step == 0 { fold.vector(0) } else { target(0) };
+    round.receive(peer, scratch(0), len);
+    round.send(peer, vector, len);
+    round.combine(target(0), vector, scratch(0), len);
+    if step + 1 == fold.steps() {
+        round.finish(target(0), len);
     }
 }
 
 /// Rabenseifner's: reduce-scatter by recursive halving, then all-gather by recursive doubling: 2 lg p messages,
 /// 2 n (p-1)/p bytes (for a number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
-pub(crate) struct Rabenseifner(pub(crate) Spec<Position>);
-
-// SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this rank gave away
-// while halving and does not send in that round. Segments are disjoint.
-unsafe impl Schedule for Rabenseifner {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+fn rabenseifner(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let fold = Fold::new(spec.at);
+    let chunks = spec.segments().part(segment, fold.workers);
+    if number < fold.outer_rounds() {
+        return fold.before(chunks.start(0), chunks.len(0, fold.workers), round);
     }
-
-    fn rounds(&self) -> usize {
-        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
-        2 * fold.steps() + 2 * fold.outer_rounds()
+    let step = number - fold.outer_rounds();
+    if step >= 2 * fold.steps() {
+        return fold.after(chunks.start(0), chunks.len(0, fold.workers), round);
     }
-
-    fn is_ordered(&self) -> bool {
-        true
+    if fold.is_represented() {
+        return;
     }
-
-    fn scratch_len(&self) -> usize {
-        self.0.segments().largest()
+    let reduces = step < fold.steps();
+    let distance = if reduces { fold.workers >> (step + 1) } else { 1 << (step - fold.steps()) };
+    // The chunks that both share are 2 * distance; while halving each keeps the half with its own number.
+    let me = fold.number();
+    let (peer, mine, theirs) =
+        (fold.rank_of(me ^ distance), me / distance * distance, (me ^ distance) / distance * distance);
+    let (own, other) = (chunks.start(mine), chunks.start(theirs));
+    let (own_len, other_len) = (chunks.len(mine, mine + distance), chunks.len(theirs, theirs + distance));
+    if !reduces {
+        round.receive(peer, target(other), other_len);
+        return round.send(peer, target(own), own_len);
     }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
-        let chunks = self.0.segments().part(segment, fold.workers);
-        if number < fold.outer_rounds() {
-            return fold.before(chunks.start(0), chunks.len(0, fold.workers), round);
-        }
-        let step = number - fold.outer_rounds();
-        if step >= 2 * fold.steps() {
-            return fold.after(chunks.start(0), chunks.len(0, fold.workers), round);
-        }
-        if fold.is_represented() {
-            return;
-        }
-        let me = fold.number();
-        if step < fold.steps() {
-            let distance = fold.workers >> (step + 1);
-            let peer = me ^ distance;
-            // The chunks that both still share are 2 * distance; each keeps the half with its own number.
-            let (mine, theirs) = (me / distance * distance, peer / distance * distance);
-            let (keep, give) = (chunks.start(mine), chunks.start(theirs));
-            let len = chunks.len(mine, mine + distance);
-            let vector = |offset| if step == 0 { fold.vector(offset) } else { target(offset) };
-            round.receive(fold.rank_of(peer), scratch(0), len);
-            round.send(fold.rank_of(peer), vector(give), chunks.len(theirs, theirs + distance));
-            round.combine(target(keep), vector(keep), scratch(0), len);
-            if distance == 1 {
-                round.finish(target(keep), len);
-            }
-        } else {
-            let distance = 1 << (step - fold.steps());
-            let peer = me ^ distance;
-            let (mine, theirs) = (me / distance * distance, peer / distance * distance);
-            let (have, want) = (chunks.start(mine), chunks.start(theirs));
-            round.receive(fold.rank_of(peer), target(want), chunks.len(theirs, theirs + distance));
-            round.send(fold.rank_of(peer), target(have), chunks.len(mine, mine + distance));
-        }
+    let vector = |offset| if step == 0 { fold.vector(offset) } else { target(offset) };
+    round.receive(peer, scratch(0), own_len);
+    round.send(peer, vector(other), other_len);
+    round.combine(target(own), vector(own), scratch(0), own_len);
+    if distance == 1 {
+        round.finish(target(own), own_len);
     }
 }
 
 /// Reduce-scatter and all-gather, each by direct exchange: 2 messages of n/p bytes to each peer, 2 n (p-1)/p bytes.
-pub(crate) struct Pairwise(pub(crate) Spec<Position>);
-
-// SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks of the target
-// that are not this rank's, while it sends its own. Segments are disjoint.
-unsafe impl Schedule for Pairwise {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+fn pairwise(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let at = spec.at;
+    let chunks = spec.segments().part(segment, at.ranks);
+    let (mine, len) = chunks.span(at.rank);
+    if number == 0 {
+        return round.reduce_own(at, |rank| chunks.span(rank), target(mine));
     }
-
-    fn rounds(&self) -> usize {
-        2
-    }
-
-    fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.at.ranks).largest() * (self.0.at.ranks - 1)
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Position { rank, ranks } = self.0.at;
-        let chunks = self.0.segments().part(segment, ranks);
-        let mine = chunks.start(rank);
-        let len = chunks.len(rank, rank + 1);
-        for distance in 1..ranks {
-            let from = self.0.at.below(distance);
-            let to = self.0.at.above(distance);
-            if number == 0 {
-                round.receive(from, scratch((distance - 1) * len), len);
-                round.send(to, source(chunks.start(to)), chunks.len(to, to + 1));
-            } else {
-                round.receive(from, target(chunks.start(from)), chunks.len(from, from + 1));
-                round.send(to, target(mine), len);
-            }
-        }
-        if number == 0 {
-            round.combine(target(mine), source(mine), scratch(0), len);
-            for other in 1..ranks - 1 {
-                round.combine(target(mine), target(mine), scratch(other * len), len);
-            }
-            round.finish(target(mine), len);
-        }
+    for distance in 1..at.ranks {
+        let from = at.below(distance);
+        let (start, theirs) = chunks.span(from);
+        round.receive(from, target(start), theirs);
+        round.send(at.above(distance), target(mine), len);
     }
 }
 
 /// Reduce-scatter and all-gather around a ring: 2 (p-1) messages of n/p bytes, 2 n (p-1)/p bytes, all to one
 /// neighbour.
-pub(crate) struct Ring(pub(crate) Spec<Position>);
-
-// SAFETY: a reducing round receives into scratch memory, a gathering one into a chunk of the target next to the
-// one that it sends. Segments are disjoint.
-unsafe impl Schedule for Ring {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
-    }
-
-    fn rounds(&self) -> usize {
-        2 * (self.0.at.ranks - 1)
-    }
-
-    fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.at.ranks).largest()
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let ranks = self.0.at.ranks;
-        let chunks = self.0.segments().part(segment, ranks);
-        let steps = ranks - 1;
-        let (from, to) = (self.0.at.below(1), self.0.at.above(1));
-        if number < steps {
-            let give = self.0.at.below(number);
-            let take = self.0.at.below(number + 1);
-            let len = chunks.len(take, take + 1);
-            let start = chunks.start(give);
-            let location = if number == 0 { source(start) } else { target(start) };
-            round.receive(from, scratch(0), len);
-            round.send(to, location, chunks.len(give, give + 1));
-            round.combine(target(chunks.start(take)), source(chunks.start(take)), scratch(0), len);
-            if number + 1 == steps {
-                round.finish(target(chunks.start(take)), len);
-            }
-        } else {
-            let step = number - steps;
-            let give = (self.0.at.above(1) + ranks - step) % ranks;
-            let take = self.0.at.below(step);
-            round.receive(from, target(chunks.start(take)), chunks.len(take, take + 1));
-            round.send(to, target(chunks.start(give)), chunks.len(give, give + 1));
+fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let (at, ranks) = (spec.at, spec.at.ranks);
+    let chunks = spec.segments().part(segment, ranks);
+    let steps = ranks - 1;
+    // The gathering steps go on where the reducing ones end: each rank sends what it has got in the step before.
+    let (give, give_len) = chunks.span(at.below(number % ranks));
+    let (take, len) = chunks.span(at.below((number + 1) % ranks));
+    if number < steps {
+        let location = if number == 0 { source(give) } else { target(give) };
+        round.receive(at.below(1), scratch(0), len);
+        round.send(at.above(1), location, give_len);
+        round.combine(target(take), source(take), scratch(0), len);
+        if number + 1 == steps {
+            round.finish(target(take), len);
         }
+    } else {
+        round.receive(at.below(1), target(take), len);
+        round.send(at.above(1), target(give), give_len);
     }
 }

@@ -28,6 +28,11 @@ impl Memory {
         }
     }
 
+    /// True when both buffers begin at one address: they are one, or empty.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.source == self.target.cast_const()
+    }
+
     /// Two ranges of the elements of one buffer, which must lie within it.
     pub(crate) fn in_place<E>(data: &mut [E], source: Range<usize>, target: Range<usize>) -> Self {
         debug_assert!(source.end <= data.len() && target.end <= data.len());
@@ -65,31 +70,26 @@ impl Buffers {
     }
 }
 
-/// Identity of an operation, for the tags of its messages.
+/// Signatures of an operation, for the tags of the messages sent and received.
 #[derive(Clone, Copy)]
-pub(crate) enum Sequence {
-    /// A signature of the collective: the same on every rank.
-    Collective(u64),
-    /// Signatures of the messages sent and received: each the same on both ranks.
-    Pair { sent: u64, received: u64 },
+pub(crate) struct Sequence {
+    sent: u64,
+    received: u64,
 }
 
 impl Sequence {
     /// Set in the signatures of messages between two ranks.
     const PAIR: u64 = 1 << 21;
 
-    fn of_sent(self) -> u64 {
-        match self {
-            Self::Collective(sequence) => sequence & !Self::PAIR,
-            Self::Pair { sent, .. } => sent | Self::PAIR,
-        }
+    /// A collective, with a signature that is the same on every rank.
+    pub(crate) fn collective(signature: u64) -> Self {
+        let signature = signature & !Self::PAIR;
+        Self { sent: signature, received: signature }
     }
 
-    fn of_received(self) -> u64 {
-        match self {
-            Self::Collective(sequence) => sequence & !Self::PAIR,
-            Self::Pair { received, .. } => received | Self::PAIR,
-        }
+    /// Messages between two ranks, each with a signature that is the same on both.
+    pub(crate) fn pair(sent: u64, received: u64) -> Self {
+        Self { sent: sent | Self::PAIR, received: received | Self::PAIR }
     }
 }
 
@@ -129,17 +129,17 @@ struct SegmentSlot {
 /// # Safety
 /// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing else
 /// uses it until this returns, and, after an error or a panic, until the transport has been closed.
-pub(crate) unsafe fn run<T: Transport, S: Schedule>(
+pub(crate) unsafe fn run<T: Transport, P>(
     transport: &mut T,
     workspace: &mut Workspace,
-    schedule: &S,
+    schedule: &Schedule<P>,
     operation: &OperationContext<'_>,
 ) -> Result<(), Error> {
-    let Pipeline { segments, in_flight } = schedule.pipeline();
+    let Pipeline { segments, in_flight } = schedule.pipeline;
     // Ranks may have different numbers of segments, but not different orders.
     let stagger = in_flight.max(1);
     let in_flight = stagger.min(segments.max(1));
-    let lines = schedule.scratch_len().div_ceil(size_of::<CacheLine>());
+    let lines = schedule.scratch_len.div_ceil(size_of::<CacheLine>());
     if workspace.scratch.len() < lines * in_flight {
         workspace.scratch.resize(lines * in_flight, CacheLine([0; 64]));
     }
@@ -155,8 +155,8 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     };
     let slots = &mut workspace.slots[..in_flight];
 
-    let rounds = schedule.rounds();
-    let order = schedule.is_ordered().then_some(RoundOrder { rounds, stagger });
+    let rounds = schedule.rounds;
+    let order = schedule.is_ordered.then_some(RoundOrder { rounds, stagger });
     for slot in &mut *slots {
         slot.segment = None;
         slot.pending.clear();
@@ -176,8 +176,10 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
                 }
                 progressed = true;
                 let slot = &mut slots[index];
-                // SAFETY: all messages of the round are complete; otherwise as the caller promises.
-                unsafe { slot.run_after(operation, transport.size(), buffers(index)) };
+                for action in &slot.round.then {
+                    // SAFETY: all messages of the round are complete; otherwise as the caller promises.
+                    unsafe { run_action(action, operation, transport.size(), buffers(index)) };
+                }
                 if next < rounds {
                     slot.number = next;
                     // SAFETY: as the caller promises; the scratch memory is the slot's own.
@@ -192,9 +194,10 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
             {
                 progressed = true;
                 started += 1;
-                slots[index].begin(segment);
+                let slot = &mut slots[index];
+                (slot.segment, slot.number) = (Some(segment), 0);
                 // SAFETY: as the caller promises; the scratch memory is the slot's own.
-                unsafe { slots[index].post(transport, schedule, operation, buffers(index))? };
+                unsafe { slot.post(transport, schedule, operation, buffers(index))? };
             }
         }
         if !progressed {
@@ -239,32 +242,27 @@ fn may_begin(
 }
 
 impl SegmentSlot {
-    fn begin(&mut self, segment: usize) {
-        self.segment = Some(segment);
-        self.number = 0;
-    }
-
     /// Posts the messages of the current round and runs its overlapped action.
     ///
     /// # Safety
     /// As [`run`]; the scratch memory is the slot's own.
-    unsafe fn post<T: Transport, S: Schedule>(
+    unsafe fn post<T: Transport, P>(
         &mut self,
         transport: &mut T,
-        schedule: &S,
+        schedule: &Schedule<P>,
         operation: &OperationContext<'_>,
         buffers: Buffers,
     ) -> Result<(), Error> {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
-        schedule.round(segment, self.number, &mut self.round);
+        schedule.fill(segment, self.number, &mut self.round);
         let tag = |sequence, part| tag(sequence, segment, part, self.number);
         for transfer in &self.round.receives {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
                 let data = buffers.locate(transfer.location, transfer.len);
-                let tag = tag(operation.sequence.of_received(), transfer.part);
+                let tag = tag(operation.sequence.received, transfer.part);
                 transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
@@ -273,7 +271,7 @@ impl SegmentSlot {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
                 let data = buffers.locate(transfer.location, transfer.len).cast_const();
-                let tag = tag(operation.sequence.of_sent(), transfer.part);
+                let tag = tag(operation.sequence.sent, transfer.part);
                 transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
@@ -288,17 +286,6 @@ impl SegmentSlot {
     fn is_complete<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.pending.retain(|&request| !transport.is_done(request));
         self.pending.is_empty()
-    }
-
-    /// Runs the actions that follow the round.
-    ///
-    /// # Safety
-    /// As [`run`]; the messages of the round are complete; the scratch memory is the slot's own.
-    unsafe fn run_after(&self, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
-        for action in &self.round.then {
-            // SAFETY: as promised by the caller.
-            unsafe { run_action(action, operation, ranks, buffers) };
-        }
     }
 }
 
@@ -365,18 +352,17 @@ mod tests {
     #[test]
     fn messages_of_a_pair_never_have_a_tag_of_a_collective() {
         for sequence in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
-            let pair = Sequence::Pair { sent: sequence, received: 5 };
+            let pair = Sequence::pair(sequence, 5);
             for other in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
-                let collective = Sequence::Collective(other);
-                assert_eq!(collective.of_sent(), collective.of_received());
-                for tags in [pair.of_sent(), pair.of_received()] {
-                    assert_ne!(tag(tags, 0, 0, 0), tag(collective.of_sent(), 0, 0, 0));
+                let collective = Sequence::collective(other);
+                assert_eq!(collective.sent, collective.received);
+                for tags in [pair.sent, pair.received] {
+                    assert_ne!(tag(tags, 0, 0, 0), tag(collective.sent, 0, 0, 0));
                 }
             }
         }
-        let (first, second) =
-            (Sequence::Pair { sent: 1, received: 2 }, Sequence::Pair { sent: 2, received: 1 });
-        assert_eq!(first.of_sent(), second.of_received());
-        assert_ne!(first.of_sent(), second.of_sent());
+        let (first, second) = (Sequence::pair(1, 2), Sequence::pair(2, 1));
+        assert_eq!(first.sent, second.received);
+        assert_ne!(first.sent, second.sent);
     }
 }

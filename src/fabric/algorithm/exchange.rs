@@ -1,8 +1,9 @@
 //! Point-to-point messages.
 
-use super::{Round, Schedule, scratch, source, target};
+use super::{Pipeline, Round, Schedule, scratch, source, target};
 
 /// One message to a rank, one from a rank, or both at once.
+#[derive(Clone, Copy)]
 pub(crate) struct Exchange {
     /// Peer and bytes.
     pub(crate) send: Option<(usize, usize)>,
@@ -11,10 +12,11 @@ pub(crate) struct Exchange {
     pub(crate) in_place: bool,
 }
 
-// SAFETY: sends the source and receives into the target, which is disjoint, or into scratch memory. One segment.
-unsafe impl Schedule for Exchange {
-    fn scratch_len(&self) -> usize {
-        self.receive.filter(|_| self.in_place).map_or(0, |(_, len)| len)
+impl Exchange {
+    pub(crate) fn schedule(self) -> Schedule<Self> {
+        let scratch_len = self.receive.filter(|_| self.in_place).map_or(0, |(_, len)| len);
+        // SAFETY: sends the source and receives into the target, which is disjoint, or into scratch memory.
+        unsafe { Schedule::new(self, Pipeline::WHOLE, 1, scratch_len, Self::round) }
     }
 
     fn round(&self, _segment: usize, _number: usize, round: &mut Round) {

@@ -3,63 +3,53 @@
 //! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives (p-1) n
 //! bytes. Only the root has a target.
 
-use super::{Pipeline, Position, Round, Schedule, Spec, Tree, scratch, source, target};
+use super::{Pipeline, Round, Schedule, Spec, scratch, source, target};
+use crate::fabric::selection::Algorithm;
+
+pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    match algorithm {
+        Algorithm::Binomial => {
+            let scratch_len = spec.at.subtree(spec.at.number()) * spec.bytes();
+            // SAFETY: receives into scratch memory behind the blocks that are there already, and sends those.
+            unsafe { Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, binomial) }
+        }
+        // Direct serves any number of ranks.
+        // SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
+        _ => unsafe { Schedule::new(spec, spec.pipeline(), 1, 0, direct) },
+    }
+}
 
 /// Every rank sends its block to the root: 1 message of each, p-1 at the root.
-pub(crate) struct Direct(pub(crate) Spec<Tree>);
-
-// SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
-unsafe impl Schedule for Direct {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+pub(super) fn direct(spec: &Spec, segment: usize, _number: usize, round: &mut Round) {
+    let (at, block) = (spec.at, spec.bytes());
+    let (start, len) = spec.segments().span(segment);
+    if !at.is_root() {
+        return round.send(at.root, source(start), len);
     }
-
-    fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let Tree { rank, ranks, root } = self.0.at;
-        let block = self.0.bytes();
-        let (start, len) = self.0.segments().span(segment);
-        if rank != root {
-            return round.send(root, source(start), len);
-        }
-        let at = Position { rank, ranks };
-        for from in (1..ranks).map(|distance| at.above(distance)) {
-            round.receive(from, target(from * block + start), len);
-        }
-        round.copy_meanwhile(source(start), target(rank * block + start), len);
+    for from in (1..at.ranks).map(|distance| at.above(distance)) {
+        round.receive(from, target(from * block + start), len);
     }
+    round.copy_meanwhile(source(start), target(at.rank * block + start), len);
 }
 
 /// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks pass
 /// through other ranks on their way.
-pub(crate) struct Binomial(pub(crate) Spec<Tree>);
-
-// SAFETY: receives into scratch memory behind the blocks that are there already, and sends those. One segment.
-unsafe impl Schedule for Binomial {
-    fn rounds(&self) -> usize {
-        self.0.at.steps()
+pub(super) fn binomial(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
+    let (at, block) = (spec.at, spec.bytes());
+    let me = at.number();
+    if let Some(child) = at.child(number) {
+        round.receive(at.rank_of(child), scratch((child - me) * block), at.subtree(child) * block);
     }
-
-    fn scratch_len(&self) -> usize {
-        self.0.at.subtree(self.0.at.number()) * self.0.bytes()
+    if let Some(parent) = at.parent(number) {
+        let blocks = if at.has_children() { scratch(0) } else { source(0) };
+        round.send(at.rank_of(parent), blocks, at.subtree(me) * block);
     }
-
-    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let (tree, block) = (self.0.at, self.0.bytes());
-        let me = tree.number();
-        if let Some(child) = tree.child(number) {
-            round.receive(tree.rank_of(child), scratch((child - me) * block), tree.subtree(child) * block);
-        }
-        if let Some(parent) = tree.parent(number) {
-            let blocks = if tree.has_children() { scratch(0) } else { source(0) };
-            round.send(tree.rank_of(parent), blocks, tree.subtree(me) * block);
-        }
-        if number == 0 && tree.has_children() {
-            round.copy_meanwhile(source(0), scratch(0), block);
-        }
-        if number + 1 == tree.steps() && tree.is_root() {
-            let up = (tree.ranks - tree.root) * block;
-            round.copy(scratch(0), target(tree.root * block), up);
-            round.copy(scratch(up), target(0), tree.root * block);
-        }
+    if number == 0 && at.has_children() {
+        round.copy_meanwhile(source(0), scratch(0), block);
+    }
+    if number + 1 == at.steps() && at.is_root() {
+        let up = (at.ranks - at.root) * block;
+        round.copy(scratch(0), target(at.root * block), up);
+        round.copy(scratch(up), target(0), at.root * block);
     }
 }

@@ -13,25 +13,27 @@
 //! element's position, and then copied, or combined in the same order on every rank: all ranks get the same bits
 //! (except for a NaN's payload).
 
-pub(crate) mod all_gather;
-pub(crate) mod all_reduce;
+mod all_gather;
+mod all_reduce;
 pub(crate) mod all_to_all;
 pub(crate) mod barrier;
-pub(crate) mod broadcast;
+mod broadcast;
 pub(crate) mod engine;
 pub(crate) mod exchange;
-pub(crate) mod gather;
+mod gather;
 pub(crate) mod hierarchical;
 mod position;
-pub(crate) mod reduce;
-pub(crate) mod reduce_scatter;
-pub(crate) mod scatter;
+mod reduce;
+mod reduce_scatter;
+mod scatter;
 mod spec;
 mod split;
 
-pub(crate) use position::{Position, Tree};
+pub(crate) use position::Position;
 pub(crate) use spec::Spec;
 pub(crate) use split::Split;
+
+use crate::fabric::selection::{Algorithm, Collective};
 
 /// A buffer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +146,48 @@ impl Round {
         }
     }
 
+    /// Combines `own` with all that has arrived, in order; copies it if nothing has.
+    fn combine_all(
+        &mut self,
+        out: Location,
+        own: Location,
+        arrived: impl Iterator<Item = Location>,
+        len: usize,
+    ) {
+        let mut before = own;
+        for location in arrived {
+            self.combine(out, before, location, len);
+            before = out;
+        }
+        if before == own {
+            self.copy(own, out, len);
+        }
+    }
+
     fn finish(&mut self, data: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Finish { data, len });
         }
+    }
+
+    /// Reduces this rank's part of a vector to `out`, received from all others, and sends each of them its part. `part`
+    /// returns start and bytes of a rank's part in the source. What arrives is one after the other in scratch memory,
+    /// where `out` may be the first.
+    fn reduce_own(&mut self, at: Position, part: impl Fn(usize) -> (usize, usize), out: Location) {
+        let (mine, len) = part(at.rank);
+        for distance in 1..at.ranks {
+            let to = at.above(distance);
+            let (start, theirs) = part(to);
+            let arrived = scratch((distance - 1) * len);
+            self.receive(at.below(distance), arrived, len);
+            self.send(to, source(start), theirs);
+            match distance {
+                1 if out == arrived => self.combine(out, out, source(mine), len),
+                1 => self.combine(out, source(mine), arrived, len),
+                _ => self.combine(out, out, arrived, len),
+            }
+        }
+        self.finish(out, len);
     }
 
     /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a part of
@@ -181,35 +221,59 @@ impl Pipeline {
     const WHOLE: Self = Self { segments: 1, in_flight: 1 };
 }
 
-/// An algorithm for one operation on one rank.
-///
-/// # Safety
-/// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
-/// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
-/// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
-/// Segments in flight together touch disjoint memory.
-pub(crate) unsafe trait Schedule {
-    /// Segments of the message; a single one by default.
-    fn pipeline(&self) -> Pipeline {
-        Pipeline::WHOLE
-    }
-
+/// An algorithm for one operation on one rank, with parameters of type `P`.
+pub(crate) struct Schedule<P> {
+    parameters: P,
+    pipeline: Pipeline,
     /// Rounds of each segment: the same on every rank.
-    fn rounds(&self) -> usize {
-        1
-    }
-
+    rounds: usize,
     /// True when all ranks must begin the rounds of all segments in one order: needed if a rank can
     /// receive messages of a later round while it still waits in an earlier one.
-    fn is_ordered(&self) -> bool {
-        false
+    is_ordered: bool,
+    /// Bytes of scratch memory per segment, aligned to 64 bytes.
+    scratch_len: usize,
+    round: RoundFunction<P>,
+}
+
+/// Fills a round, which is empty, with this rank's part in a round of a segment: parameters, number of the segment and
+/// number of the round.
+type RoundFunction<P> = fn(&P, usize, usize, &mut Round);
+
+impl<P> Schedule<P> {
+    /// # Safety
+    /// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
+    /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
+    /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
+    /// Segments in flight together touch disjoint memory.
+    unsafe fn new(
+        parameters: P,
+        pipeline: Pipeline,
+        rounds: usize,
+        scratch_len: usize,
+        round: RoundFunction<P>,
+    ) -> Self {
+        Self { parameters, pipeline, rounds, is_ordered: false, scratch_len, round }
     }
 
-    /// Bytes of scratch memory per segment, aligned to 64 bytes.
-    fn scratch_len(&self) -> usize {
-        0
+    fn ordered(self) -> Self {
+        Self { is_ordered: true, ..self }
     }
 
     /// Fills `round`, which is empty, with this rank's part in a round of a segment.
-    fn round(&self, segment: usize, number: usize, round: &mut Round);
+    fn fill(&self, segment: usize, number: usize, round: &mut Round) {
+        (self.round)(&self.parameters, segment, number, round);
+    }
+}
+
+/// The schedule of a flat algorithm for a collective, but [`all_to_all`].
+pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    match collective {
+        Collective::AllReduce => all_reduce::schedule(algorithm, spec),
+        Collective::ReduceScatter => reduce_scatter::schedule(algorithm, spec),
+        Collective::Broadcast => broadcast::schedule(algorithm, spec),
+        Collective::Reduce => reduce::schedule(algorithm, spec),
+        Collective::Gather => gather::schedule(algorithm, spec),
+        Collective::Scatter => scatter::schedule(algorithm, spec),
+        _ => all_gather::schedule(algorithm, spec),
+    }
 }

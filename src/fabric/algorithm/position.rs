@@ -1,10 +1,16 @@
 //! A rank's place in a ring or a tree.
 
-/// A rank in the ring of all ranks.
+/// A rank among all ranks.
+///
+/// They form a ring, and a binomial tree, in which they are numbered from the root on, around the end. The parent of a
+/// number is the number without its lowest bit; at step `s` those whose lowest bit is `s` communicate with their
+/// parents. The numbers of a subtree are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
+    /// Root of the tree; any for collectives without one.
+    pub(crate) root: usize,
 }
 
 impl Position {
@@ -17,37 +23,24 @@ impl Position {
     pub(crate) fn below(&self, distance: usize) -> usize {
         (self.rank + self.ranks - distance) % self.ranks
     }
-}
 
-/// The binomial tree over all ranks, which are numbered from the root on, around the end.
-///
-/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` communicate
-/// with their parents. The numbers of a subtree are consecutive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tree {
-    pub(crate) rank: usize,
-    pub(crate) ranks: usize,
-    pub(crate) root: usize,
-}
-
-impl Tree {
-    /// This rank's number: 0 for the root.
-    pub(crate) fn number(&self) -> usize {
-        (self.rank + self.ranks - self.root) % self.ranks
-    }
-
-    /// The rank with a number.
-    pub(crate) fn rank_of(&self, number: usize) -> usize {
-        (self.root + number) % self.ranks
+    /// Binary logarithm of the number of ranks, rounded up: number of steps in the tree.
+    pub(crate) fn steps(&self) -> usize {
+        self.ranks.next_power_of_two().ilog2() as usize
     }
 
     pub(crate) fn is_root(&self) -> bool {
         self.rank == self.root
     }
 
-    /// Number of steps.
-    pub(crate) fn steps(&self) -> usize {
-        self.ranks.next_power_of_two().ilog2() as usize
+    /// This rank's number in the tree: 0 for the root.
+    pub(crate) fn number(&self) -> usize {
+        self.below(self.root)
+    }
+
+    /// The rank with a number in the tree.
+    pub(crate) fn rank_of(&self, number: usize) -> usize {
+        (self.root + number) % self.ranks
     }
 
     /// Number of the parent, if this rank communicates with it at this step.

@@ -3,92 +3,59 @@
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank. Only the root has a
 //! target; the others keep partial results in scratch memory.
 
-use super::{Pipeline, Position, Round, Schedule, Spec, Tree, scratch, source, target};
+use super::{Round, Schedule, Spec, scratch, source, target};
+use crate::fabric::selection::Algorithm;
+
+pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    let segments = spec.segments();
+    match algorithm {
+        Algorithm::Pairwise => {
+            let scratch_len = segments.part(0, spec.at.ranks).largest() * (spec.at.ranks - 1);
+            // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the root
+            // receives chunks of the target that are not its own and sends nothing. Segments are disjoint.
+            unsafe { Schedule::new(spec, spec.pipeline(), 2, scratch_len, pairwise) }
+        }
+        // The tree serves any number of ranks.
+        // SAFETY: receives into scratch memory beside what it keeps and sends there. Segments are disjoint.
+        _ => unsafe {
+            Schedule::new(spec, spec.pipeline(), spec.at.steps(), 2 * segments.largest(), binomial)
+        },
+    }
+}
 
 /// Up a binomial tree, in which every rank combines its children's with its own: lg p messages, rounded up; n bytes.
-pub(crate) struct Binomial(pub(crate) Spec<Tree>);
-
-// SAFETY: receives into scratch memory beside what it keeps and sends there. Segments are disjoint.
-unsafe impl Schedule for Binomial {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let (at, segments) = (spec.at, spec.segments());
+    let (start, len) = segments.span(segment);
+    let partial = if at.is_root() { target(start) } else { scratch(0) };
+    let arrived = scratch(segments.largest());
+    if let Some(child) = at.child(number) {
+        round.receive(at.rank_of(child), arrived, len);
+        round.combine(partial, if number == 0 { source(start) } else { partial }, arrived, len);
     }
-
-    fn rounds(&self) -> usize {
-        self.0.at.steps()
+    if let Some(parent) = at.parent(number) {
+        let whole = if at.has_children() { partial } else { source(start) };
+        round.send(at.rank_of(parent), whole, len);
     }
-
-    fn scratch_len(&self) -> usize {
-        2 * self.0.segments().largest()
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let tree = self.0.at;
-        let segments = self.0.segments();
-        let (start, len) = segments.span(segment);
-        let partial = if tree.is_root() { target(start) } else { scratch(0) };
-        let arrived = scratch(segments.largest());
-        if let Some(child) = tree.child(number) {
-            round.receive(tree.rank_of(child), arrived, len);
-            round.combine(partial, if number == 0 { source(start) } else { partial }, arrived, len);
-        }
-        if let Some(parent) = tree.parent(number) {
-            let whole = if tree.has_children() { partial } else { source(start) };
-            round.send(tree.rank_of(parent), whole, len);
-        }
-        if tree.is_root() && number + 1 == tree.steps() {
-            round.finish(target(start), len);
-        }
+    if at.is_root() && number + 1 == at.steps() {
+        round.finish(target(start), len);
     }
 }
 
 /// Every rank reduces one chunk, received from all others, and sends it to the root: 2 messages, n bytes.
-pub(crate) struct Pairwise(pub(crate) Spec<Tree>);
-
-// SAFETY: the first round receives into scratch memory, a part for each peer; in the second the root receives chunks
-// of the target that are not its own and sends nothing. Segments are disjoint.
-unsafe impl Schedule for Pairwise {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
+fn pairwise(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    let at = spec.at;
+    let chunks = spec.segments().part(segment, at.ranks);
+    let (mine, len) = chunks.span(at.rank);
+    if number == 0 {
+        let whole = if at.is_root() { target(mine) } else { scratch(0) };
+        return round.reduce_own(at, |rank| chunks.span(rank), whole);
     }
-
-    fn rounds(&self) -> usize {
-        2
+    if !at.is_root() {
+        return round.send(at.root, scratch(0), len);
     }
-
-    fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.at.ranks).largest() * (self.0.at.ranks - 1)
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Tree { rank, ranks, root } = self.0.at;
-        let at = Position { rank, ranks };
-        let chunks = self.0.segments().part(segment, ranks);
-        let (mine, len) = (chunks.start(rank), chunks.len(rank, rank + 1));
-        if number == 1 {
-            if rank != root {
-                return round.send(root, scratch(0), len);
-            }
-            for from in (1..ranks).map(|distance| at.below(distance)) {
-                round.receive(from, target(chunks.start(from)), chunks.len(from, from + 1));
-            }
-            return;
-        }
-        for distance in 1..ranks {
-            let to = at.above(distance);
-            round.receive(at.below(distance), scratch((distance - 1) * len), len);
-            round.send(to, source(chunks.start(to)), chunks.len(to, to + 1));
-        }
-        let whole = if rank == root {
-            round.combine(target(mine), source(mine), scratch(0), len);
-            target(mine)
-        } else {
-            round.combine(scratch(0), scratch(0), source(mine), len);
-            scratch(0)
-        };
-        for other in 1..ranks - 1 {
-            round.combine(whole, whole, scratch(other * len), len);
-        }
-        round.finish(whole, len);
+    for from in (1..at.ranks).map(|distance| at.below(distance)) {
+        let (start, len) = chunks.span(from);
+        round.receive(from, target(start), len);
     }
 }

@@ -3,51 +3,50 @@
 //! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
 //! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
-use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
+use super::{Action, Buffer, Location, Round, Schedule, Spec, gather};
+use crate::fabric::selection::Algorithm;
 
 /// A gather reversed: its rounds run from the last to the first, and its receives become sends. Source and target swap
 /// roles, so copies reverse too.
 ///
 /// Copies that follow the messages of a gather must precede them here. So there is one more round: the first does the
 /// copies of the gather's last one, without messages.
-pub(crate) struct Reversed<S>(pub(crate) S);
+pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+    let Schedule { pipeline, rounds, scratch_len, .. } = gather::schedule(algorithm, spec);
+    let round = match algorithm {
+        Algorithm::Binomial => binomial,
+        _ => direct,
+    };
+    // SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather. There no
+    // two sends overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so
+    // sends can be receives. The buffers are those of the gather under each other's names, and segments are disjoint as
+    // there.
+    unsafe { Schedule::new(spec, pipeline, rounds + 1, scratch_len, round) }
+}
 
-// SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather. There no two
-// sends overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so sends can
-// be receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
-unsafe impl<S: Schedule> Schedule for Reversed<S> {
-    fn pipeline(&self) -> Pipeline {
-        self.0.pipeline()
-    }
+fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    reverse(spec.at.steps(), number, round, |number, round| gather::binomial(spec, segment, number, round));
+}
 
-    fn rounds(&self) -> usize {
-        self.0.rounds() + 1
-    }
+fn direct(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
+    reverse(1, number, round, |number, round| gather::direct(spec, segment, number, round));
+}
 
-    fn scratch_len(&self) -> usize {
-        self.0.scratch_len()
+/// Fills a round of the scatter from the rounds of a gather, `last` in number.
+fn reverse(last: usize, number: usize, round: &mut Round, gather: impl Fn(usize, &mut Round)) {
+    if number < last {
+        gather(last - 1 - number, round);
+        let Round { receives, sends, meanwhile, then: _ } = round;
+        receives.clear();
+        sends.clear();
+        *meanwhile = None;
     }
-
-    fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
+    let copies = round.then.len();
+    if number > 0 {
+        gather(last - number, round);
+        round.then.truncate(copies);
     }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let last = self.0.rounds();
-        if number < last {
-            self.0.round(segment, last - 1 - number, round);
-            let Round { receives, sends, meanwhile, then: _ } = round;
-            receives.clear();
-            sends.clear();
-            *meanwhile = None;
-        }
-        let copies = round.then.len();
-        if number > 0 {
-            self.0.round(segment, last - number, round);
-            round.then.truncate(copies);
-        }
-        round.turn_around();
-    }
+    round.turn_around();
 }
 
 impl Round {

@@ -1,12 +1,11 @@
 //! Parameters of schedules.
 
-use super::{Pipeline, Split};
+use super::{Pipeline, Position, Split};
 
-/// One rank's place among the others, and the vector or block that a schedule moves. `At` is a
-/// [`Position`](super::Position), or a [`Tree`](super::Tree) for collectives with a root.
+/// One rank's place among the others, and the vector or block that a schedule moves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spec<At> {
-    pub(crate) at: At,
+pub(crate) struct Spec {
+    pub(crate) at: Position,
     /// Elements of the vector, or of each rank's block.
     pub(crate) count: usize,
     pub(crate) element_size: usize,
@@ -16,7 +15,7 @@ pub(crate) struct Spec<At> {
     pub(crate) in_flight: usize,
 }
 
-impl<At> Spec<At> {
+impl Spec {
     /// The vector or block, cut into segments.
     pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.count, self.element_size, self.segment)

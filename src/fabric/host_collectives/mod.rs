@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::fabric::Error;
+use crate::fabric::algorithm::all_to_all::{self, Message, Parts};
 use crate::fabric::algorithm::engine::{self, Memory, OperationContext, Sequence, Workspace};
-use crate::fabric::algorithm::hierarchical::{self, Levels};
-use crate::fabric::algorithm::{Position, Schedule, Tree, barrier};
+use crate::fabric::algorithm::hierarchical::{self, Hierarchical};
+use crate::fabric::algorithm::{Position, Schedule, Spec, barrier, schedule};
 use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
 use crate::fabric::hosts::{HostPosition, Hosts};
 use crate::fabric::reduction::Reduction;
@@ -16,14 +17,13 @@ use crate::fabric::selection::{
 };
 use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
 use crate::fabric::transport::Transport;
+use crate::{Element, ReduceOp};
 
-mod all_gather;
-mod all_reduce;
-mod all_to_all;
+mod all_to_all_v;
 mod point_to_point;
-mod reduce_scatter;
 mod rooted;
 mod shared_memory;
+mod symmetric;
 
 /// The collectives of one rank, over any transport.
 ///
@@ -75,45 +75,38 @@ impl<T: Transport> HostCollectives<T> {
         if options.medium == Medium::Network && hosts.is_hierarchical() {
             options.medium = Medium::Hosts;
         }
+        let topology =
+            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
-                let has = match algorithm {
-                    Algorithm::Board => shared.is_some() || ranks == 1,
-                    Algorithm::Hierarchical => options.medium == Medium::Hosts,
-                    _ => true,
-                };
-                has && algorithm.serves(collective, ranks)
+                let is_idle = *algorithm == Algorithm::Board && ranks == 1;
+                (is_idle || topology.allows(*algorithm)) && algorithm.serves(collective, ranks)
             };
-            if let Some(algorithm) = options.algorithm(collective).filter(|algorithm| !can(algorithm)) {
+            let wanted = options.algorithms[collective as usize];
+            if let Some(algorithm) = wanted.filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
-        let topology =
-            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
         let plans = PlanTable::new(|collective, bytes| {
-            let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
-            plan.with(collective, options.between, options.segment, options.in_flight)
+            let wanted = options.algorithms[collective as usize];
+            let plan = selection::plan(collective, &topology, bytes, wanted);
+            plan.with(collective, &options)
         });
-        let transport = Some(Box::new(transport));
-        let workspace = Workspace::default();
-        let pairs = vec![PeerCounts::default(); ranks];
-        let (sequence, call, history, sorted_ranks) =
-            (0, CallSignature::BARRIER, CallHash::default(), Vec::new());
         Ok(Self {
-            transport,
+            transport: Some(Box::new(transport)),
             rank,
             ranks,
             medium: options.medium,
             plans,
-            sequence,
-            call,
-            history,
-            pairs,
-            workspace,
+            sequence: 0,
+            call: CallSignature::BARRIER,
+            history: CallHash::default(),
+            pairs: vec![PeerCounts::default(); ranks],
+            workspace: Workspace::default(),
             shared,
             hosts,
-            sorted_ranks,
+            sorted_ranks: Vec::new(),
             has_left: false,
         })
     }
@@ -145,18 +138,8 @@ impl<T: Transport> HostCollectives<T> {
         self.plans.of(collective, bytes)
     }
 
-    fn position(&self) -> Position {
-        Position { rank: self.rank, ranks: self.ranks }
-    }
-
-    fn tree(&self, root: usize) -> Tree {
-        Tree { rank: self.rank, ranks: self.ranks, root }
-    }
-
-    /// This rank's place among `hosts`, for a hierarchical plan.
-    fn levels<'a>(&self, hosts: &'a Hosts, plan: Plan) -> Levels<'a> {
-        let between = plan.between.unwrap_or(Algorithm::Ring);
-        Levels { here: HostPosition::new(hosts, self.rank), between }
+    fn position(&self, root: usize) -> Position {
+        Position { rank: self.rank, ranks: self.ranks, root }
     }
 
     /// True for an open communicator of a single rank.
@@ -164,19 +147,19 @@ impl<T: Transport> HostCollectives<T> {
         self.ranks == 1 && self.transport.is_some()
     }
 
-    /// Checks that there is a root with this number.
-    fn check_root(&self, operation: &'static str, root: usize) -> Result<(), Error> {
-        if root < self.ranks {
+    /// Checks that there is a root or peer with this number.
+    fn check_rank(&self, operation: &'static str, role: &str, rank: usize) -> Result<(), Error> {
+        if rank < self.ranks {
             return Ok(());
         }
-        let problem = format!("the root is rank {root}, but the ranks are 0 to {}", self.ranks - 1);
+        let problem = format!("the {role} is rank {rank}, but the ranks are 0 to {}", self.ranks - 1);
         Err(Error::Rank { operation, problem })
     }
 
     /// Checks that a whole buffer has a part for each rank.
     fn check_parts(
         &self,
-        operation: &'static str,
+        collective: Collective,
         (whole, whole_len): (&str, usize),
         (part, part_len): (&str, usize),
     ) -> Result<(), Error> {
@@ -188,19 +171,20 @@ impl<T: Transport> HostCollectives<T> {
              {whole_len} elements; it must have as many as all {part} buffers together",
             self.ranks
         );
-        Err(Error::Length { operation, problem })
+        Err(Error::Length { operation: collective.name(), problem })
     }
 
-    /// Checks that a buffer can be cut into a part for each rank.
-    fn check_multiple(&self, operation: &'static str, len: usize) -> Result<(), Error> {
+    /// The elements of this rank's part of a buffer, which must have a part for each rank.
+    fn own_part(&self, collective: Collective, len: usize) -> Result<Range<usize>, Error> {
         if len.is_multiple_of(self.ranks) {
-            return Ok(());
+            let part = len / self.ranks;
+            return Ok(self.rank * part..(self.rank + 1) * part);
         }
         let problem = format!(
             "the buffer has {len} elements, which is no multiple of the number of ranks, {}",
             self.ranks
         );
-        Err(Error::Length { operation, problem })
+        Err(Error::Length { operation: collective.name(), problem })
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {
@@ -212,15 +196,65 @@ impl<T: Transport> HostCollectives<T> {
             return self.barrier_in_shared_memory();
         }
         let memory = Memory::out_of_place::<u8>(&[], &mut []);
-        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the barriers use scratch memory only.
         unsafe {
             if self.medium == Medium::Hosts {
-                let schedule = hierarchical::barrier::Hierarchical(HostPosition::new(&hosts, self.rank));
+                let hosts = Arc::clone(&self.hosts);
+                let schedule = hierarchical::barrier::schedule(HostPosition::new(&hosts, self.rank));
                 return self.run("barrier", &schedule, memory, None);
             }
-            let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
-            self.run("barrier", &schedule, memory, None)
+            self.run("barrier", &barrier::schedule(self.position(0)), memory, None)
+        }
+    }
+
+    /// Runs a collective (but all_to_all_v) on vectors, or blocks of each rank, of `count` elements, as planned.
+    ///
+    /// # Safety
+    /// Source and target have the bytes that the collective reads and writes on this rank: of a vector or block, or of a
+    /// block for each rank. Those of the same length are the same or disjoint; otherwise the shorter is this rank's
+    /// block of the longer or disjoint from it. Both are aligned for `E`, and borrowed while this runs.
+    unsafe fn collective<E: Element>(
+        &mut self,
+        collective: Collective,
+        memory: Memory,
+        count: usize,
+        op: Option<ReduceOp>,
+        root: Option<usize>,
+    ) -> Result<(), Error> {
+        if self.is_single_rank() {
+            // SAFETY: the source and target of a single rank are equally long.
+            unsafe { shared_memory::copy_own(memory.source, memory.target, memory.target_len) };
+            return Ok(());
+        }
+        self.call = CallSignature::of::<E>(collective, count).with(op, root);
+        let block = count * size_of::<E>();
+        let has_all_blocks =
+            matches!(collective, Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter);
+        let bytes = if has_all_blocks { block.saturating_mul(self.ranks) } else { block };
+        let Plan { algorithm, between, segment, in_flight } = self.plan(collective, bytes);
+        let at = self.position(root.unwrap_or(0));
+        let spec = Spec { at, count, element_size: size_of::<E>(), segment, in_flight };
+        let reduction = op.map(|op| Reduction::new(E::DATA_TYPE, op));
+        let (name, reduction) = (collective.name(), reduction.as_ref());
+        // SAFETY: the schedules are made for vectors or blocks of this size.
+        unsafe {
+            match (algorithm, collective) {
+                (Algorithm::Board, _) => self.run_on_board(collective, memory, reduction, root, segment),
+                (Algorithm::Hierarchical, _) => {
+                    let hosts = Arc::clone(&self.hosts);
+                    let here = HostPosition::new(&hosts, self.rank);
+                    let between = between.unwrap_or(Algorithm::Ring);
+                    let schedule = Hierarchical { collective, here, between, spec }.schedule();
+                    self.run(name, &schedule, memory, reduction)
+                }
+                (_, Collective::AllToAll) => {
+                    let parts = Parts::Equal(block);
+                    let message = Message { at, sent: parts, received: parts, segment, in_flight };
+                    let schedule = all_to_all::schedule(algorithm, message, memory.is_in_place());
+                    self.run(name, &schedule, memory, None)
+                }
+                _ => self.run(name, &schedule(collective, algorithm, spec), memory, reduction),
+            }
         }
     }
 
@@ -255,10 +289,10 @@ impl<T: Transport> HostCollectives<T> {
     /// # Safety
     /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed while
     /// this runs.
-    unsafe fn run<S: Schedule>(
+    unsafe fn run<P>(
         &mut self,
         name: &'static str,
-        schedule: &S,
+        schedule: &Schedule<P>,
         memory: Memory,
         reduction: Option<&Reduction>,
     ) -> Result<(), Error> {
@@ -266,7 +300,7 @@ impl<T: Transport> HostCollectives<T> {
         if let Some(shared) = self.shared.as_mut().filter(|_| self.transport.is_some()) {
             shared.skip(self.call);
         }
-        let sequence = Sequence::Collective(self.history.signature(self.sequence));
+        let sequence = Sequence::collective(self.history.signature(self.sequence));
         let operation = OperationContext { sequence, memory, reduction };
         // SAFETY: passed on to the caller.
         unsafe { self.execute(name, schedule, &operation) }
@@ -274,10 +308,10 @@ impl<T: Transport> HostCollectives<T> {
 
     /// # Safety
     /// As [`HostCollectives::run`].
-    unsafe fn execute<S: Schedule>(
+    unsafe fn execute<P>(
         &mut self,
         name: &'static str,
-        schedule: &S,
+        schedule: &Schedule<P>,
         operation: &OperationContext<'_>,
     ) -> Result<(), Error> {
         let Some(mut transport) = self.transport.take() else {
@@ -317,12 +351,6 @@ fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(
         "the send buffer has {send} elements and the receive buffer {receive}; they must have as many"
     );
     Err(Error::Length { operation, problem })
-}
-
-/// The elements of a rank's part of a buffer with a part for each rank.
-fn own_range(rank: usize, ranks: usize, len: usize) -> Range<usize> {
-    let part = len / ranks;
-    rank * part..(rank + 1) * part
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ impl<T: Transport> HostCollectives<T> {
     pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
         let memory = Memory::out_of_place(data, &mut []);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.exchange_memory::<E>("send", memory, Some(to), None, false) }
+        unsafe { self.exchange_memory::<E>("send", memory, Some(to), None) }
     }
 
     pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
         let memory = Memory::out_of_place(&[], data);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from), false) }
+        unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from)) }
     }
 
     pub(crate) fn exchange<E: Element>(
@@ -36,7 +36,7 @@ impl<T: Transport> HostCollectives<T> {
         }
         let memory = Memory::out_of_place(send, receive);
         // SAFETY: two buffers, borrowed until this returns.
-        unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from), false) }
+        unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from)) }
     }
 
     pub(crate) fn exchange_in_place<E: Element>(
@@ -50,25 +50,20 @@ impl<T: Transport> HostCollectives<T> {
         }
         let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer, borrowed until this returns.
-        unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from), true) }
+        unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from)) }
     }
 
     /// # Safety
-    /// The source is sent, the target received; they are the same memory if
-    /// `in_place`, otherwise disjoint, and borrowed while this runs.
+    /// The source is sent, the target received; they are the same memory or disjoint, and borrowed while this runs.
     unsafe fn exchange_memory<E: Element>(
         &mut self,
         operation: &'static str,
         memory: Memory,
         to: Option<usize>,
         from: Option<usize>,
-        in_place: bool,
     ) -> Result<(), Error> {
         for peer in [to, from].into_iter().flatten() {
-            if peer >= self.ranks {
-                let problem = format!("the peer is rank {peer}, but the ranks are 0 to {}", self.ranks - 1);
-                return Err(Error::Rank { operation, problem });
-            }
+            self.check_rank(operation, "peer", peer)?;
             if peer == self.rank && self.transport.is_some() {
                 let problem = format!(
                     "the peer is rank {peer} itself; only an exchange with itself in both directions can be that"
@@ -96,15 +91,14 @@ impl<T: Transport> HostCollectives<T> {
                     record_call(from, self.rank, self.pairs[from].received, call(memory.target_len));
             }
         }
-        let PeerCounts { sent, received } = signature;
-        let schedule = Exchange {
+        let exchange = Exchange {
             send: to.map(|to| (to, memory.source_len)),
             receive: from.map(|from| (from, memory.target_len)),
-            in_place,
+            in_place: memory.is_in_place(),
         };
-        let operation_of =
-            OperationContext { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
+        let sequence = Sequence::pair(signature.sent, signature.received);
+        let operation_of = OperationContext { sequence, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
-        unsafe { self.execute(operation, &schedule, &operation_of) }
+        unsafe { self.execute(operation, &exchange.schedule(), &operation_of) }
     }
 }

@@ -1,15 +1,11 @@
 //! broadcast, reduce, gather and scatter: one rank is the root.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use super::{HostCollectives, check_equal, own_range};
+use super::{HostCollectives, check_equal};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::algorithm::scatter::Reversed;
-use crate::fabric::algorithm::{Spec, broadcast, gather, hierarchical, reduce};
-use crate::fabric::calls::CallSignature;
-use crate::fabric::reduction::Reduction;
-use crate::fabric::selection::{Algorithm, Collective, Plan};
+use crate::fabric::selection::Collective;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
@@ -20,19 +16,13 @@ impl<T: Transport> HostCollectives<T> {
         receive: &mut [E],
         root: usize,
     ) -> Result<(), Error> {
-        let name = Collective::Broadcast.name();
-        self.check_root(name, root)?;
-        let send = self.root_buffer(name, "send", send, root)?.unwrap_or_default();
+        let send = self.root_buffer(Collective::Broadcast, "send", send, root)?;
         if self.rank == root {
-            check_equal(name, send.len(), receive.len())?;
+            check_equal(Collective::Broadcast.name(), send.len(), receive.len())?;
         }
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory::out_of_place(send, receive);
+        let (memory, count) = (Memory::out_of_place(send, receive), receive.len());
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
-        unsafe { self.broadcast_memory::<E>(memory, receive.len(), root) }
+        unsafe { self.collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
     }
 
     pub(crate) fn broadcast_in_place<E: Element>(
@@ -40,48 +30,11 @@ impl<T: Transport> HostCollectives<T> {
         data: &mut [E],
         root: usize,
     ) -> Result<(), Error> {
-        self.check_root(Collective::Broadcast.name(), root)?;
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let source = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::in_place(data, source, 0..data.len());
+        self.check_rank(Collective::Broadcast.name(), "root", root)?;
+        let count = data.len();
+        let memory = Memory::in_place(data, self.at_root(root, count), 0..count);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.broadcast_memory::<E>(memory, data.len(), root) }
-    }
-
-    /// # Safety
-    /// The target, and the root's source, have `count` elements of type `E`; they are the same or disjoint, and
-    /// borrowed while this runs.
-    unsafe fn broadcast_memory<E: Element>(
-        &mut self,
-        memory: Memory,
-        count: usize,
-        root: usize,
-    ) -> Result<(), Error> {
-        let collective = Collective::Broadcast;
-        self.call = CallSignature::of::<E>(collective, count).with_root(root);
-        let plan = self.plan(collective, memory.target_len);
-        let Plan { algorithm, segment, in_flight, .. } = plan;
-        let tree = self.tree(root);
-        let spec = Spec { at: tree, count, element_size: size_of::<E>(), segment, in_flight };
-        let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
-        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
-        unsafe {
-            match algorithm {
-                Algorithm::Board => self.broadcast_in_shared_memory(name, memory, root, segment),
-                Algorithm::Direct => self.run(name, &broadcast::Direct(spec), memory, None),
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::broadcast::Hierarchical { levels, spec };
-                    self.run(name, &schedule, memory, None)
-                }
-                Algorithm::Ring => self.run(name, &broadcast::Ring(spec), memory, None),
-                // The tree serves any number of ranks.
-                _ => self.run(name, &broadcast::Binomial(spec), memory, None),
-            }
-        }
+        unsafe { self.collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
     }
 
     pub(crate) fn reduce<E: Element>(
@@ -91,19 +44,13 @@ impl<T: Transport> HostCollectives<T> {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        let name = Collective::Reduce.name();
-        self.check_root(name, root)?;
-        let receive = self.root_buffer(name, "receive", receive, root)?.unwrap_or_default();
+        let receive = self.root_buffer(Collective::Reduce, "receive", receive, root)?;
         if self.rank == root {
-            check_equal(name, send.len(), receive.len())?;
-        }
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
+            check_equal(Collective::Reduce.name(), send.len(), receive.len())?;
         }
         let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, send.len(), op, root) }
+        unsafe { self.collective::<E>(Collective::Reduce, memory, send.len(), Some(op), Some(root)) }
     }
 
     pub(crate) fn reduce_in_place<E: Element>(
@@ -112,52 +59,11 @@ impl<T: Transport> HostCollectives<T> {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.check_root(Collective::Reduce.name(), root)?;
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let target = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::in_place(data, 0..data.len(), target);
+        self.check_rank(Collective::Reduce.name(), "root", root)?;
+        let count = data.len();
+        let memory = Memory::in_place(data, 0..count, self.at_root(root, count));
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, data.len(), op, root) }
-    }
-
-    /// # Safety
-    /// The source, and the root's target, have `count` elements of type `E`; they are the same or disjoint, and
-    /// borrowed while this runs.
-    unsafe fn reduce_memory<E: Element>(
-        &mut self,
-        memory: Memory,
-        count: usize,
-        op: ReduceOp,
-        root: usize,
-    ) -> Result<(), Error> {
-        let collective = Collective::Reduce;
-        self.call = CallSignature::of::<E>(collective, count).with_op(op).with_root(root);
-        let reduction = Reduction::new(E::DATA_TYPE, op);
-        let plan = self.plan(collective, memory.source_len);
-        let Plan { algorithm, segment, in_flight, .. } = plan;
-        let tree = self.tree(root);
-        let element_size = reduction.element_size();
-        let spec = Spec { at: tree, count, element_size, segment, in_flight };
-        let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
-        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
-        unsafe {
-            match algorithm {
-                Algorithm::Board => {
-                    self.reduce_in_shared_memory(name, memory, &reduction, tree.is_root(), segment)
-                }
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::reduce::Hierarchical { levels, spec };
-                    self.run(name, &schedule, memory, Some(&reduction))
-                }
-                Algorithm::Pairwise => self.run(name, &reduce::Pairwise(spec), memory, Some(&reduction)),
-                // The tree serves any number of ranks.
-                _ => self.run(name, &reduce::Binomial(spec), memory, Some(&reduction)),
-            }
-        }
+        unsafe { self.collective::<E>(Collective::Reduce, memory, count, Some(op), Some(root)) }
     }
 
     pub(crate) fn gather<E: Element>(
@@ -166,55 +72,22 @@ impl<T: Transport> HostCollectives<T> {
         receive: Option<&mut [E]>,
         root: usize,
     ) -> Result<(), Error> {
-        let name = Collective::Gather.name();
-        self.check_root(name, root)?;
-        let receive = self.root_buffer(name, "receive", receive, root)?.unwrap_or_default();
+        let receive = self.root_buffer(Collective::Gather, "receive", receive, root)?;
         if self.rank == root {
-            self.check_parts(name, ("receive", receive.len()), ("send", send.len()))?;
-        }
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
+            self.check_parts(Collective::Gather, ("receive", receive.len()), ("send", send.len()))?;
         }
         let memory = Memory::out_of_place(send, receive);
-        // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
-        unsafe { self.gather_memory::<E>(memory, root) }
+        // SAFETY: a block, and on the root one for each rank, borrowed until this returns.
+        unsafe { self.collective::<E>(Collective::Gather, memory, send.len(), None, Some(root)) }
     }
 
     pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
-        let name = Collective::Gather.name();
-        self.check_root(name, root)?;
-        self.check_multiple(name, data.len())?;
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let own = own_range(self.rank, self.ranks, data.len());
-        let target = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::in_place(data, own, target);
-        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory::<E>(memory, root) }
-    }
-
-    /// # Safety
-    /// The root's target has a block as long as the source for each rank, and the source is this rank's or disjoint
-    /// from it; both are borrowed while this runs.
-    unsafe fn gather_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
-        let collective = Collective::Gather;
-        let block = memory.source_len;
-        self.call = CallSignature::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
-        let tree = self.tree(root);
-        let spec = Spec { at: tree, count: block, element_size: 1, segment, in_flight };
-        let name = collective.name();
-        // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
-        unsafe {
-            match algorithm {
-                Algorithm::Board => self.gather_in_shared_memory(name, memory, tree.is_root(), segment),
-                Algorithm::Binomial => self.run(name, &gather::Binomial(spec), memory, None),
-                // Direct serves any number of ranks.
-                _ => self.run(name, &gather::Direct(spec), memory, None),
-            }
-        }
+        self.check_rank(Collective::Gather.name(), "root", root)?;
+        let own = self.own_part(Collective::Gather, data.len())?;
+        let target = self.at_root(root, data.len());
+        let memory = Memory::in_place(data, own.clone(), target);
+        // SAFETY: a block for each rank, borrowed until this returns, with this rank's own for a source.
+        unsafe { self.collective::<E>(Collective::Gather, memory, own.len(), None, Some(root)) }
     }
 
     pub(crate) fn scatter<E: Element>(
@@ -223,70 +96,44 @@ impl<T: Transport> HostCollectives<T> {
         receive: &mut [E],
         root: usize,
     ) -> Result<(), Error> {
-        let name = Collective::Scatter.name();
-        self.check_root(name, root)?;
-        let send = self.root_buffer(name, "send", send, root)?.unwrap_or_default();
+        let send = self.root_buffer(Collective::Scatter, "send", send, root)?;
         if self.rank == root {
-            self.check_parts(name, ("send", send.len()), ("receive", receive.len()))?;
+            self.check_parts(Collective::Scatter, ("send", send.len()), ("receive", receive.len()))?;
         }
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory::out_of_place(send, receive);
-        // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
-        unsafe { self.scatter_memory::<E>(memory, root) }
+        let (memory, count) = (Memory::out_of_place(send, receive), receive.len());
+        // SAFETY: a block, and on the root one for each rank, borrowed until this returns.
+        unsafe { self.collective::<E>(Collective::Scatter, memory, count, None, Some(root)) }
     }
 
     pub(crate) fn scatter_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
-        let name = Collective::Scatter.name();
-        self.check_root(name, root)?;
-        self.check_multiple(name, data.len())?;
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let own = own_range(self.rank, self.ranks, data.len());
-        let source = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::in_place(data, source, own);
-        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a target.
-        unsafe { self.scatter_memory::<E>(memory, root) }
+        self.check_rank(Collective::Scatter.name(), "root", root)?;
+        let own = self.own_part(Collective::Scatter, data.len())?;
+        let source = self.at_root(root, data.len());
+        let memory = Memory::in_place(data, source, own.clone());
+        // SAFETY: a block for each rank, borrowed until this returns, with this rank's own for a target.
+        unsafe { self.collective::<E>(Collective::Scatter, memory, own.len(), None, Some(root)) }
     }
 
-    /// # Safety
-    /// The root's source has a block as long as the target for each rank, and the target is this rank's or disjoint
-    /// from it; both are borrowed while this runs.
-    unsafe fn scatter_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
-        let collective = Collective::Scatter;
-        let block = memory.target_len;
-        self.call = CallSignature::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let Plan { algorithm, segment, in_flight, .. } =
-            self.plan(collective, block.saturating_mul(self.ranks));
-        let tree = self.tree(root);
-        let spec = Spec { at: tree, count: block, element_size: 1, segment, in_flight };
-        let name = collective.name();
-        // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
-        unsafe {
-            match algorithm {
-                Algorithm::Board => self.scatter_in_shared_memory(name, memory, root, segment),
-                Algorithm::Binomial => self.run(name, &Reversed(gather::Binomial(spec)), memory, None),
-                // Direct serves any number of ranks.
-                _ => self.run(name, &Reversed(gather::Direct(spec)), memory, None),
-            }
-        }
+    /// The elements that only the root reads or writes.
+    fn at_root(&self, root: usize, len: usize) -> Range<usize> {
+        if self.rank == root { 0..len } else { 0..0 }
     }
 
-    /// The buffer that only the root needs: none on the other ranks, an error if the root has none.
-    fn root_buffer<B>(
+    /// The buffer that only the root needs: an empty one on the other ranks, an error if the root has none.
+    fn root_buffer<B: Default>(
         &self,
-        operation: &'static str,
+        collective: Collective,
         buffer: &str,
         given: Option<B>,
         root: usize,
-    ) -> Result<Option<B>, Error> {
-        if self.rank == root && given.is_none() {
-            let problem = format!("rank {root} is the root and has no {buffer} buffer");
-            return Err(Error::Length { operation, problem });
+    ) -> Result<B, Error> {
+        self.check_rank(collective.name(), "root", root)?;
+        if self.rank != root {
+            return Ok(B::default());
         }
-        Ok(given.filter(|_| self.rank == root))
+        given.ok_or_else(|| {
+            let problem = format!("rank {root} is the root and has no {buffer} buffer");
+            Error::Length { operation: collective.name(), problem }
+        })
     }
 }

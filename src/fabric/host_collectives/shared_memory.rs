@@ -11,6 +11,7 @@ use crate::fabric::Error;
 use crate::fabric::algorithm::Split;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::reduction::Reduction;
+use crate::fabric::selection::Collective;
 use crate::fabric::shared_memory::segment::{CAPACITY, SharedSegment};
 use crate::fabric::transport::Transport;
 
@@ -28,128 +29,90 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// # Safety
-    /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
-    /// disjoint, and borrowed while this runs.
-    pub(super) unsafe fn broadcast_in_shared_memory(
-        &mut self,
-        name: &'static str,
-        memory: Memory,
-        root: usize,
-        segment: usize,
-    ) -> Result<(), Error> {
-        let Memory { source, target, target_len, .. } = memory;
-        let is_root = self.rank == root;
-        let pieces = pieces(target_len, segment);
-        self.run_in_shared_memory(name, |shared, progress| {
-            for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit in a message.
-                unsafe {
-                    let (source, target) = (source.wrapping_add(start), target.add(start));
-                    if is_root {
-                        shared.write(source, len, progress)?;
-                        copy_own(source, target, len);
-                    } else {
-                        shared.write(ptr::null(), 0, progress)?;
-                        target.copy_from_nonoverlapping(shared.read(root, progress)?, len);
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Gathers all blocks in rank order, on ranks with `receives`.
+    /// Runs a collective (but all_to_all_v) in pieces of at most `segment` bytes.
     ///
     /// # Safety
-    /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the
-    /// source is this rank's or disjoint from it; both are borrowed while this runs.
-    pub(super) unsafe fn gather_in_shared_memory(
+    /// As [`collective`](Self::collective); `reduction` is that of the elements, and none if nothing is reduced.
+    pub(super) unsafe fn run_on_board(
         &mut self,
-        name: &'static str,
+        collective: Collective,
         memory: Memory,
-        receives: bool,
+        reduction: Option<&Reduction>,
+        root: Option<usize>,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, source_len: block, target, .. } = memory;
-        let own = self.rank;
-        let pieces = pieces(block, segment);
-        self.run_in_shared_memory(name, |shared, progress| {
-            for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit in a message.
-                unsafe {
-                    let source = source.add(start);
-                    shared.write(source, len, progress)?;
-                    if !receives {
-                        continue;
-                    }
-                    copy_own(source, target.add(own * block + start), len);
-                    for rank in others(own, shared.ranks()) {
-                        let place = target.add(rank * block + start);
-                        place.copy_from_nonoverlapping(shared.read(rank, progress)?, len);
-                    }
+        let name = collective.name();
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match (collective, reduction) {
+                (Collective::AllReduce, Some(reduction)) => {
+                    self.all_reduce_in_shared_memory(name, memory, reduction, segment)
                 }
+                (Collective::ReduceScatter, Some(reduction)) => {
+                    self.reduce_scatter_in_shared_memory(name, memory, reduction, segment)
+                }
+                (_, Some(reduction)) => {
+                    let receives = root == Some(self.rank);
+                    self.reduce_in_shared_memory(name, memory, reduction, receives, segment)
+                }
+                (_, None) => self.move_in_shared_memory(collective, memory, root, segment),
             }
-            Ok(())
-        })
+        }
     }
 
+    /// Runs a collective that reduces nothing. The senders write a block, or a part for each rank; the receivers read
+    /// from one sender, or from all, whose blocks become theirs in rank order.
+    ///
     /// # Safety
-    /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's
-    /// or disjoint from it; both are borrowed while this runs.
-    pub(super) unsafe fn scatter_in_shared_memory(
+    /// As [`collective`](Self::collective).
+    unsafe fn move_in_shared_memory(
         &mut self,
-        name: &'static str,
+        collective: Collective,
         memory: Memory,
-        root: usize,
+        root: Option<usize>,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, target, target_len: block, .. } = memory;
-        let own = self.rank;
-        let pieces = pieces(block, share_per_rank(segment, self.ranks));
-        self.run_in_shared_memory(name, |shared, progress| {
+        let Memory { source, source_len, target, target_len } = memory;
+        let (own, ranks) = (self.rank, self.ranks);
+        let has_parts = matches!(collective, Collective::Scatter | Collective::AllToAll);
+        let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
+        // Without a root, every rank sends and receives like one.
+        let root = root.unwrap_or(own);
+        let is_root = root == own;
+        let block = match collective {
+            Collective::Broadcast | Collective::Scatter => target_len,
+            Collective::AllToAll => source_len / ranks,
+            _ => source_len,
+        };
+        let sent_stride = if has_parts { block } else { 0 };
+        let received_stride = if from_root { 0 } else { block };
+        // The ranks to read from.
+        let (first, last) = match (from_root, is_root) {
+            (true, false) => (root..root + 1, 0..0),
+            (false, true) => (own + 1..ranks, 0..own),
+            _ => (0..0, 0..0),
+        };
+        let pieces = pieces(block, if has_parts { share_per_rank(segment, ranks) } else { segment });
+        self.run_in_shared_memory(collective.name(), |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
-                // in a message.
+                let message_offset = if has_parts { own * len } else { 0 };
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those that a rank writes
+                // together fit in a message. What is overwritten in place is in the shared segment by then.
                 unsafe {
-                    let target = target.add(start);
-                    if own == root {
-                        let source = source.add(start);
-                        write_parts(shared, own, source, block, len, progress)?;
-                        copy_own(source.add(own * block), target, len);
-                    } else {
+                    let (source, target) = (source.wrapping_add(start), target.wrapping_add(start));
+                    if from_root && !is_root {
                         shared.write(ptr::null(), 0, progress)?;
-                        target.copy_from_nonoverlapping(shared.read(root, progress)?.add(own * len), len);
+                    } else if has_parts {
+                        write_parts(shared, own, source, block, len, progress)?;
+                    } else {
+                        shared.write(source, len, progress)?;
                     }
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// # Safety
-    /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
-    /// runs.
-    pub(super) unsafe fn all_to_all_in_shared_memory(
-        &mut self,
-        name: &'static str,
-        memory: Memory,
-        segment: usize,
-    ) -> Result<(), Error> {
-        let Memory { source, source_len, target, .. } = memory;
-        let (own, part) = (self.rank, source_len / self.ranks);
-        let pieces = pieces(part, share_per_rank(segment, self.ranks));
-        self.run_in_shared_memory(name, |shared, progress| {
-            for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit
-                // in a message. What is overwritten in place is in the shared segment by then.
-                unsafe {
-                    let (source, target) = (source.add(start), target.add(start));
-                    write_parts(shared, own, source, part, len, progress)?;
-                    copy_own(source.add(own * part), target.add(own * part), len);
-                    for rank in others(own, shared.ranks()) {
-                        let message = shared.read(rank, progress)?.add(own * len);
-                        target.add(rank * part).copy_from_nonoverlapping(message, len);
+                    if is_root {
+                        copy_own(source.add(own * sent_stride), target.add(own * received_stride), len);
+                    }
+                    for rank in first.clone().chain(last.clone()) {
+                        let message = shared.read(rank, progress)?.add(message_offset);
+                        target.add(rank * received_stride).copy_from_nonoverlapping(message, len);
                     }
                 }
             }
@@ -160,9 +123,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// All sources are equally long, as is the target of a rank that receives, which is the source or disjoint from it;
-    /// both are aligned for the reduction's elements, and borrowed while this runs.
-    pub(super) unsafe fn reduce_in_shared_memory(
+    /// As [`collective`](Self::collective), with a target on ranks that receive.
+    unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -197,9 +159,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or
-    /// disjoint from it; both are aligned for the reduction's elements, and borrowed while this runs.
-    pub(super) unsafe fn reduce_scatter_in_shared_memory(
+    /// As [`collective`](Self::collective).
+    unsafe fn reduce_scatter_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -229,9 +190,8 @@ impl<T: Transport> HostCollectives<T> {
     /// rank reduces its part of every piece, and publishes it in a separate operation after the next piece is written.
     ///
     /// # Safety
-    /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or
-    /// disjoint, and borrowed while this runs.
-    pub(super) unsafe fn all_reduce_in_shared_memory(
+    /// As [`collective`](Self::collective).
+    unsafe fn all_reduce_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -365,7 +325,7 @@ unsafe fn write_parts(
 ///
 /// # Safety
 /// Both have `len` bytes, and are the same or disjoint.
-unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
+pub(super) unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
     if source != target.cast_const() {
         // SAFETY: as promised by the caller.
         unsafe { target.copy_from_nonoverlapping(source, len) };

@@ -85,38 +85,20 @@ trait Operator: 'static {
     fn apply<N: Number>(a: N, b: N) -> N;
 }
 
-struct Sum;
-struct Product;
-struct Maximum;
-struct Minimum;
+macro_rules! operators {
+    ($($operator:ident: $method:ident),*) => {$(
+        struct $operator;
 
-impl Operator for Sum {
-    #[inline(always)]
-    fn apply<N: Number>(a: N, b: N) -> N {
-        a.add(b)
-    }
+        impl Operator for $operator {
+            #[inline(always)]
+            fn apply<N: Number>(a: N, b: N) -> N {
+                a.$method(b)
+            }
+        }
+    )*};
 }
 
-impl Operator for Product {
-    #[inline(always)]
-    fn apply<N: Number>(a: N, b: N) -> N {
-        a.multiply(b)
-    }
-}
-
-impl Operator for Maximum {
-    #[inline(always)]
-    fn apply<N: Number>(a: N, b: N) -> N {
-        a.larger(b)
-    }
-}
-
-impl Operator for Minimum {
-    #[inline(always)]
-    fn apply<N: Number>(a: N, b: N) -> N {
-        a.smaller(b)
-    }
-}
+operators!(Sum: add, Product: multiply, Maximum: larger, Minimum: smaller);
 
 fn choose<T: Operand>(op: ReduceOp) -> Reduction {
     let (assign, into) = match op {

@@ -42,17 +42,6 @@ macro_rules! integers {
                 (self as $quotient / ranks as $quotient) as Self
             }
         }
-        impl Operand for $type {
-            type Wide = $type;
-            #[inline(always)]
-            fn widen(self) -> $type {
-                self
-            }
-            #[inline(always)]
-            fn narrow(wide: $type) -> $type {
-                wide
-            }
-        }
     )*};
 }
 
@@ -101,29 +90,24 @@ pub(super) trait Operand: Copy + 'static {
 integers!(i8: f32, u8: f32, i32: f64, u32: f64, i64: i64, u64: u64);
 floats!(f32, f64);
 
-impl Operand for f32 {
-    type Wide = Self;
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn narrow(wide: Self) -> Self {
-        wide
-    }
+/// Types that are combined as they are.
+macro_rules! own_operands {
+    ($($type:ty),*) => {$(
+        impl Operand for $type {
+            type Wide = Self;
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
+            #[inline(always)]
+            fn narrow(wide: Self) -> Self {
+                wide
+            }
+        }
+    )*};
 }
 
-impl Operand for f64 {
-    type Wide = Self;
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn narrow(wide: Self) -> Self {
-        wide
-    }
-}
+own_operands!(i8, u8, i32, u32, i64, u64, f32, f64);
 
 impl Operand for bf16 {
     type Wide = f32;

@@ -1,9 +1,6 @@
 //! Algorithms of the host backend.
 
-use std::fmt;
-use std::str::FromStr;
-
-use super::Collective;
+use super::{Collective, UnknownName, named::named};
 
 /// An algorithm of the host backend. `p` is the number of ranks, `n` the bytes of a vector or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,38 +37,21 @@ pub enum Algorithm {
     Hierarchical,
 }
 
+named! {
+    Algorithm, 10:
+    Board = "board",
+    Direct = "direct",
+    RecursiveDoubling = "recursive-doubling",
+    RecursiveHalving = "recursive-halving",
+    Bruck = "bruck",
+    Binomial = "binomial",
+    Pairwise = "pairwise",
+    Rabenseifner = "rabenseifner",
+    Ring = "ring",
+    Hierarchical = "hierarchical",
+}
+
 impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 10] = [
-        Self::Board,
-        Self::Direct,
-        Self::RecursiveDoubling,
-        Self::RecursiveHalving,
-        Self::Bruck,
-        Self::Binomial,
-        Self::Pairwise,
-        Self::Rabenseifner,
-        Self::Ring,
-        Self::Hierarchical,
-    ];
-
-    /// The name, as [`FromStr`] reads it: `recursive-doubling`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Board => "board",
-            Self::Direct => "direct",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::RecursiveHalving => "recursive-halving",
-            Self::Bruck => "bruck",
-            Self::Binomial => "binomial",
-            Self::Pairwise => "pairwise",
-            Self::Rabenseifner => "rabenseifner",
-            Self::Ring => "ring",
-            Self::Hierarchical => "hierarchical",
-        }
-    }
-
     /// True when the algorithm serves `collective` on `ranks` ranks. `board` also needs ranks that share memory,
     /// `hierarchical` several hosts of which at least one has several ranks.
     #[must_use]
@@ -131,30 +111,6 @@ impl Algorithm {
             Self::Binomial => matches!(collective, Collective::Broadcast | Collective::Reduce),
             Self::Board | Self::Pairwise | Self::Rabenseifner | Self::Ring | Self::Hierarchical => true,
         }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
-    }
-}
-
-/// A text that names no algorithm.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is none of {}", names(Algorithm::ALL))]
-pub struct UnknownAlgorithm {
-    text: String,
-}
-
-impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
-
-    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == text)
-            .ok_or_else(|| UnknownAlgorithm { text: text.to_owned() })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Media of a communicator.
 
-use std::fmt;
-use std::str::FromStr;
+use super::{UnknownName, named::named};
 
 /// Medium of a communicator, for the selection of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,41 +14,9 @@ pub enum Medium {
     Hosts,
 }
 
-impl Medium {
-    /// Every medium.
-    pub const ALL: [Self; 3] = [Self::SharedMemory, Self::Network, Self::Hosts];
-
-    /// The name: `shared-memory`, `network`, `hosts`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SharedMemory => "shared-memory",
-            Self::Network => "network",
-            Self::Hosts => "hosts",
-        }
-    }
-}
-
-impl fmt::Display for Medium {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
-    }
-}
-
-impl FromStr for Medium {
-    type Err = UnknownMedium;
-
-    fn from_str(text: &str) -> Result<Self, UnknownMedium> {
-        Self::ALL
-            .into_iter()
-            .find(|medium| medium.name() == text)
-            .ok_or_else(|| UnknownMedium { text: text.to_owned() })
-    }
-}
-
-/// A text that names no medium.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is none of {}", Medium::ALL.map(Medium::name).join(", "))]
-pub struct UnknownMedium {
-    text: String,
+named! {
+    Medium, 3:
+    SharedMemory = "shared-memory",
+    Network = "network",
+    Hosts = "hosts",
 }

@@ -5,14 +5,16 @@ use std::fmt;
 mod algorithm;
 mod collective;
 mod medium;
+mod named;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use algorithm::Algorithm;
 pub(crate) use algorithm::names;
-pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use collective::{Collective, UnknownCollective};
-pub use medium::{Medium, UnknownMedium};
+pub use collective::Collective;
+pub use medium::Medium;
+pub use named::UnknownName;
 pub use rules::RULES;
 
 const K: usize = 1 << 10;
@@ -34,23 +36,16 @@ pub struct Plan {
 
 impl Plan {
     /// Overrides the algorithm between hosts and the segmentation, where the plan has any.
-    pub(crate) fn with(
-        self,
-        collective: Collective,
-        between: Option<Algorithm>,
-        segment: Option<usize>,
-        in_flight: Option<usize>,
-    ) -> Self {
+    pub(crate) fn with(self, collective: Collective, options: &SelectionOptions) -> Self {
         if !self.algorithm.is_segmented(collective) {
             return Self { segment: ANY, in_flight: 1, ..self };
         }
+        let wanted = options.between.filter(|wanted| wanted.serves_between(collective));
         Self {
             algorithm: self.algorithm,
-            between: self
-                .between
-                .map(|table| between.filter(|wanted| wanted.serves_between(collective)).unwrap_or(table)),
-            segment: segment.unwrap_or(self.segment),
-            in_flight: in_flight.unwrap_or(self.in_flight),
+            between: self.between.map(|table| wanted.unwrap_or(table)),
+            segment: options.segment.unwrap_or(self.segment),
+            in_flight: options.in_flight.unwrap_or(self.in_flight),
         }
     }
 }
@@ -99,7 +94,7 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// True when the communicator has the resources for an algorithm.
-    fn allows(&self, algorithm: Algorithm) -> bool {
+    pub(crate) fn allows(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::Board => self.shared,
             Algorithm::Hierarchical => self.medium == Medium::Hosts,
@@ -198,8 +193,8 @@ impl SelectionOptions {
     /// Lists the options that are set, by their names in [`Options`](crate::fabric::Options):
     /// `provider = shm, all_reduce = ring`.
     pub(crate) fn describe(&self, provider: Option<&str>) -> String {
-        let algorithms = Collective::ALL.map(|collective| (collective.name(), self.algorithm(collective)));
-        let algorithms = algorithms.into_iter().chain([("between", self.between)]);
+        let algorithms = Collective::ALL.map(Collective::name).into_iter().zip(self.algorithms);
+        let algorithms = algorithms.chain([("between", self.between)]);
         let algorithms =
             algorithms.map(|(name, algorithm)| (name, algorithm.map(|chosen| chosen.to_string())));
         let sizes = [("segment", self.segment), ("in_flight", self.in_flight)];
@@ -211,10 +206,5 @@ impl SelectionOptions {
             .filter_map(|(name, value)| Some(format!("{name} = {}", value?)))
             .collect();
         if given.is_empty() { "none given".to_owned() } else { given.join(", ") }
-    }
-
-    /// The algorithm that the options name for a collective.
-    pub(crate) const fn algorithm(&self, collective: Collective) -> Option<Algorithm> {
-        self.algorithms[collective as usize]
     }
 }

@@ -1,7 +1,7 @@
 //! all_gather.
 
-use super::{Levels, PackedBlocks};
-use crate::fabric::algorithm::{Action, Location, Pipeline, Position, Round, Schedule, Spec, source, target};
+use super::{Hierarchical, PackedBlocks};
+use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, source, target};
 use crate::fabric::selection::Algorithm;
 
 /// Every lane gathers the blocks of its ranks from all hosts, and its ranks forward them inside their hosts: the
@@ -10,21 +10,23 @@ use crate::fabric::selection::Algorithm;
 /// In the ring and the direct exchange each block arrives in its place, and is forwarded in the next round. Bruck's
 /// algorithm has the blocks of several hosts in one message, in scratch memory: lg h messages between hosts, rounded
 /// up.
-pub(crate) struct Hierarchical<'a> {
-    pub(crate) levels: Levels<'a>,
-    /// The operation of all ranks.
-    pub(crate) spec: Spec<Position>,
+pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
+    let (spec, rounds) = (parameters.spec, parameters.rounds());
+    let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
+        Algorithm::Bruck => (spec.at.ranks * spec.segments().largest(), Hierarchical::round_of_packed),
+        _ => (0, Hierarchical::round_of_blocks),
+    };
+    // SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it has them;
+    // the own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or
+    // in the other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
+    unsafe { Schedule::new(parameters, spec.pipeline(), rounds, scratch_len, round).ordered() }
 }
 
 impl Hierarchical<'_> {
-    fn is_packed(&self) -> bool {
-        self.levels.between == Algorithm::Bruck
-    }
-
     /// Rounds between hosts.
     fn steps(&self) -> usize {
-        let hosts = self.levels.here.hosts.count();
-        match self.levels.between {
+        let hosts = self.here.hosts.count();
+        match self.between {
             Algorithm::Direct => 1,
             Algorithm::Bruck => hosts.next_power_of_two().ilog2() as usize,
             // The ring, which serves every number of hosts.
@@ -34,7 +36,11 @@ impl Hierarchical<'_> {
 
     /// Round of the first step between hosts: lanes that carry the blocks of several ranks receive them before.
     fn first(&self) -> usize {
-        usize::from(self.levels.here.hosts.have_others())
+        usize::from(self.here.hosts.have_others())
+    }
+
+    fn rounds(&self) -> usize {
+        self.first() + self.steps() + 1
     }
 
     /// Location of a part of a rank's block.
@@ -42,46 +48,48 @@ impl Hierarchical<'_> {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// Sends this lane's blocks of one host to another.
-    fn send(&self, blocks_of: usize, to: usize, (start, len): (usize, usize), round: &mut Round) {
-        let here = self.levels.here;
-        for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.location(rank, start), len);
+    /// Sends this lane's blocks of a host to a host, and receives those of another from one.
+    fn pass(
+        &self,
+        (sent, to): (usize, usize),
+        (received, from): (usize, usize),
+        (start, len): (usize, usize),
+        round: &mut Round,
+    ) {
+        let bundle = |host| self.here.hosts.bundle(host, self.here.index).enumerate();
+        for (part, rank) in bundle(sent) {
+            round.send_part(self.peer(to), part, self.location(rank, start), len);
         }
-    }
-
-    fn receive(&self, blocks_of: usize, from: usize, (start, len): (usize, usize), round: &mut Round) {
-        let here = self.levels.here;
-        for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.location(rank, start), len);
+        for (part, rank) in bundle(received) {
+            round.receive_part(self.peer(from), part, self.location(rank, start), len);
         }
     }
 
     /// A round with a message for each block.
-    fn round_of_blocks(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
-        let here = self.levels.here;
-        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+    fn round_of_blocks(&self, segment: usize, number: usize, round: &mut Round) {
+        let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes);
         let ranks = here.neighbours();
         if number == 0 {
             for other in here.others() {
                 round.send(ranks[other], source(start), len);
                 round.receive(ranks[other], self.location(ranks[other], start), len);
             }
-            round.meanwhile = self.spec.keep(start, len);
+            self.spec.keep_block(start, len, round);
         }
-        let direct = self.levels.between == Algorithm::Direct;
+        let direct = self.between == Algorithm::Direct;
         if let Some(step) = number.checked_sub(self.first())
             && step < self.steps()
-            && here.index < lanes
+            && self.has_lane()
         {
             if direct {
                 for distance in 1..hosts.count() {
-                    self.send(here.host, here.above(distance), (start, len), round);
-                    self.receive(here.below(distance), here.below(distance), (start, len), round);
+                    let below = here.below(distance);
+                    self.pass((here.host, here.above(distance)), (below, below), (start, len), round);
                 }
             } else {
-                self.send(here.below(step), here.above(1), (start, len), round);
-                self.receive(here.below(step + 1), here.below(1), (start, len), round);
+                let (sent, received) = (here.below(step), here.below(step + 1));
+                self.pass((sent, here.above(1)), (received, here.below(1)), (start, len), round);
             }
         }
         // What came in the round before.
@@ -94,7 +102,7 @@ impl Hierarchical<'_> {
                     .flat_map(move |distance| hosts.bundle(here.below(distance), lane))
                     .enumerate()
             };
-            if here.index < lanes {
+            if self.has_lane() {
                 for (part, rank) in blocks(here.index) {
                     round.send_part(ranks[other], part, self.location(rank, start), len);
                 }
@@ -109,15 +117,15 @@ impl Hierarchical<'_> {
 
     /// The blocks of all hosts, from this one's on, those of each lane in a part of the scratch memory.
     fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
-        let start = (0..lane).map(|lane| PackedBlocks::new(self.levels.here, lane, 0, len).len()).sum();
-        PackedBlocks::new(self.levels.here, lane, start, len)
+        let of = |lane, start| PackedBlocks { here: self.here, lane, start, block: len };
+        of(lane, (0..lane).map(|lane| of(lane, 0).len()).sum())
     }
 
-    fn round_of_packed(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
-        let here = self.levels.here;
-        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+    fn round_of_packed(&self, segment: usize, number: usize, round: &mut Round) {
+        let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes);
         let ranks = here.neighbours();
-        let has_lane = here.index < lanes;
+        let has_lane = self.has_lane();
         let own = self.packed(here.index % lanes, len);
         if number == 0 {
             if !has_lane {
@@ -135,10 +143,9 @@ impl Hierarchical<'_> {
         {
             let known = 1 << step;
             let count = known.min(hosts.count() - known);
-            let peer = |host: usize| hosts.ranks_of(host)[here.index];
-            round.receive(peer(here.above(known)), own.location(known, 0), own.len_of(known, count));
+            round.receive(self.peer(here.above(known)), own.location(known, 0), own.len_of(known, count));
             let have = if number == 0 { source(start) } else { own.location(0, 0) };
-            round.send(peer(here.below(known)), have, own.len_of(0, count));
+            round.send(self.peer(here.below(known)), have, own.len_of(0, count));
         }
         if number + 1 < self.rounds() {
             return;
@@ -157,42 +164,9 @@ impl Hierarchical<'_> {
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), lane).enumerate() {
                     let to = target(rank * self.spec.bytes() + start);
-                    round.then.push(Action::Copy { from: packed.location(distance, position), to, len });
+                    round.copy(packed.location(distance, position), to, len);
                 }
             }
-        }
-    }
-}
-
-// SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it has them; the
-// own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or in the
-// other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
-unsafe impl Schedule for Hierarchical<'_> {
-    fn pipeline(&self) -> Pipeline {
-        self.spec.pipeline()
-    }
-
-    fn rounds(&self) -> usize {
-        self.first() + self.steps() + 1
-    }
-
-    fn is_ordered(&self) -> bool {
-        true
-    }
-
-    fn scratch_len(&self) -> usize {
-        if self.is_packed() { self.spec.at.ranks * self.spec.segments().largest() } else { 0 }
-    }
-
-    fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let part = self.spec.segments().span(segment);
-        if part.1 == 0 {
-            return;
-        }
-        if self.is_packed() {
-            self.round_of_packed(part, number, round);
-        } else {
-            self.round_of_blocks(part, number, round);
         }
     }
 }

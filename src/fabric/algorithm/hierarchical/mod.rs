@@ -12,33 +12,43 @@
 //!
 //! Costs are those between hosts, for `h` hosts with `q` ranks each and `q` lanes.
 
-pub(crate) mod all_gather;
-pub(crate) mod all_reduce;
+mod all_gather;
 pub(crate) mod barrier;
-pub(crate) mod broadcast;
-pub(crate) mod reduce;
-pub(crate) mod reduce_scatter;
+mod reduce_scatter;
+mod vector;
 
-use crate::fabric::algorithm::{Location, Split, scratch};
+use super::{Location, Schedule, Spec, scratch};
 use crate::fabric::hosts::HostPosition;
-use crate::fabric::selection::Algorithm;
+use crate::fabric::selection::{Algorithm, Collective};
 
-/// Smallest chunk of a lane, in bytes: below this the cost of a message does not depend on its length.
-const LEAST: usize = 4 << 10;
-
-/// A rank's place in a hierarchical algorithm.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels<'a> {
+/// Parameters of a hierarchical algorithm.
+#[derive(Clone, Copy)]
+pub(crate) struct Hierarchical<'a> {
+    pub(crate) collective: Collective,
     pub(crate) here: HostPosition<'a>,
     /// Algorithm between hosts.
     pub(crate) between: Algorithm,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec,
 }
 
-impl Levels<'_> {
-    /// A segment, cut into a chunk for each lane in use: the same number in all segments.
-    fn chunks(&self, segments: Split, segment: usize) -> Split {
-        let lanes = (segments.largest() / LEAST).clamp(1, self.here.hosts.lanes().max(1));
-        segments.part(segment, lanes)
+impl<'a> Hierarchical<'a> {
+    pub(crate) fn schedule(self) -> Schedule<Self> {
+        match self.collective {
+            Collective::AllGather => all_gather::schedule(self),
+            Collective::ReduceScatter => reduce_scatter::schedule(self),
+            _ => vector::schedule(self),
+        }
+    }
+
+    /// True when this rank has a lane.
+    fn has_lane(&self) -> bool {
+        self.here.index < self.here.hosts.lanes
+    }
+
+    /// The rank of this lane on a host.
+    fn peer(&self, host: usize) -> usize {
+        self.here.hosts.ranks_of(host)[self.here.index]
     }
 }
 
@@ -52,14 +62,10 @@ struct PackedBlocks<'a> {
     block: usize,
 }
 
-impl<'a> PackedBlocks<'a> {
-    fn new(here: HostPosition<'a>, lane: usize, start: usize, block: usize) -> Self {
-        Self { here, lane, start, block }
-    }
-
+impl PackedBlocks<'_> {
     /// Bytes of the blocks of `count` hosts, from the one at `distance` on.
     fn len_of(&self, distance: usize, count: usize) -> usize {
-        let blocks = |distance| self.here.hosts.bundle_len(self.here.above(distance), self.lane);
+        let blocks = |distance| self.here.hosts.bundle(self.here.above(distance), self.lane).len();
         (distance..distance + count).map(blocks).sum::<usize>() * self.block
     }
 
@@ -71,39 +77,5 @@ impl<'a> PackedBlocks<'a> {
     /// Location of a block of the host at `distance`.
     fn location(&self, distance: usize, position: usize) -> Location {
         scratch(self.start + self.len_of(0, distance) + position * self.block)
-    }
-}
-
-/// Hosts and ranks numbered for a root: on its own host the root is number 0.
-#[derive(Clone, Copy)]
-struct RootedHosts<'a> {
-    here: HostPosition<'a>,
-    /// The root's host.
-    host: usize,
-    /// The root's index there.
-    index: usize,
-}
-
-impl<'a> RootedHosts<'a> {
-    fn new(here: HostPosition<'a>, root: usize) -> Self {
-        let (host, index) = here.hosts.place(root);
-        Self { here, host, index }
-    }
-
-    /// Number of the rank with an index on this host.
-    fn number(&self, index: usize) -> usize {
-        let count = self.here.neighbours().len();
-        if self.here.host == self.host { (index + count - self.index) % count } else { index }
-    }
-
-    /// Rank with a number on a host.
-    fn rank_of(&self, host: usize, number: usize) -> usize {
-        let ranks = self.here.hosts.ranks_of(host);
-        if host == self.host { ranks[(self.index + number) % ranks.len()] } else { ranks[number] }
-    }
-
-    /// True on the root's host.
-    fn is_home(&self) -> bool {
-        self.here.host == self.host
     }
 }
