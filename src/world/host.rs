@@ -111,7 +111,7 @@ fn truncate(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tcp::wire::{Hello, Member};
+    use super::super::tcp::wire::{Frame, FrameDecoder, Member};
     use super::*;
 
     #[test]
@@ -133,8 +133,10 @@ mod tests {
         assert!(host_named("node1", None).id.starts_with("node1 "));
         for host_id in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
             let member = Member { host: host_named("no\x07de", host_id), local: None };
-            let hello = Hello { rank: 1, size: 2, key: String::new(), member };
-            assert_eq!(Hello::decode(&hello.encode()), Ok(Some(hello)), "{host_id:?}");
+            let hello = Frame::Hello(1, 2, String::new(), member);
+            let mut decoder = FrameDecoder::new();
+            decoder.push(&hello.encode_first());
+            assert_eq!(decoder.next(), Ok(Some(hello)), "{host_id:?}");
         }
     }
 

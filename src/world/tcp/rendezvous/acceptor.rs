@@ -3,7 +3,7 @@
 use super::Connected;
 use super::address::{format_address, group, ranges, resolve};
 use crate::world::tcp::poll::Poll;
-use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_HELLO, Member};
 use crate::world::{Error, RendezvousConfig};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const OTHER_DESCRIPTORS: usize = 512;
 /// A connection with an incomplete handshake.
 pub(crate) struct Pending<S> {
     pub(crate) stream: S,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) decoder: FrameDecoder,
     since: Instant,
     /// True once the connection has been polled.
     polled: bool,
@@ -241,7 +241,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
 
     /// Adds a connection that has to send a hello.
     pub(crate) fn add_pending(&mut self, stream: S, now: Instant) {
-        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now, polled: false });
+        self.pending.push_back(Pending { stream, decoder: FrameDecoder::new(), since: now, polled: false });
         if self.pending.len() > MAX_PENDING {
             self.evict_oldest("too many connections were pending");
         }
@@ -256,10 +256,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    fn reject(&mut self, stream: &mut S, reply: Option<HelloReply>, reason: String) {
+    fn reject(&mut self, stream: &mut S, reply: Option<Frame>, reason: String) {
         if let Some(reply) = reply {
             // The peer may have closed the connection.
-            let _ = stream.write_all(&reply.encode());
+            let _ = stream.write_all(&reply.encode_first());
         }
         self.rejected += 1;
         self.last_rejection = reason;
@@ -276,25 +276,31 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
                     "it closed the connection before its hello".to_owned(),
                 );
             }
-            Ok(count) => connection.bytes.extend_from_slice(&buffer[..count]),
+            Ok(count) => connection.decoder.push(&buffer[..count]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return self.reject(&mut connection.stream, None, error.to_string()),
         }
-        match Hello::decode(&connection.bytes) {
+        let frame = connection.decoder.next_within(MAX_HELLO);
+        let more = connection.decoder.buffered();
+        match frame {
             Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => self.pending.push_back(connection),
             Ok(None) => self.reject(&mut connection.stream, None, "its hello took too long".to_owned()),
-            Ok(Some(hello)) => self.handle_hello(connection.stream, hello),
+            Ok(Some(_)) if more > 0 => {
+                self.reject(&mut connection.stream, None, format!("{more} bytes too many"));
+            }
+            Ok(Some(Frame::Hello(rank, size, key, member))) => {
+                self.handle_hello(connection.stream, (rank as usize, size as usize), &key, member);
+            }
+            Ok(Some(_)) => self.reject(&mut connection.stream, None, "another frame than a hello".to_owned()),
             Err(malformed) => self.reject(&mut connection.stream, None, malformed.0),
         }
     }
 
-    fn handle_hello(&mut self, mut stream: S, hello: Hello) {
-        let Hello { rank, size, key, member } = hello;
+    fn handle_hello(&mut self, mut stream: S, (rank, size): (usize, usize), key: &str, member: Member) {
         if key != self.config.key {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.config.key);
-            return self.reject(&mut stream, Some(HelloReply::OtherJob), reason);
+            return self.reject(&mut stream, Some(Frame::OtherJob), reason);
         }
-        let (rank, size) = (rank as usize, size as usize);
         // A rank that got no reply in time has closed its connection and connected again. Both events may be pending, and
         // the closed connection must not cause a rejection.
         if let Some(Some((joined, _))) = self.joined.get_mut(rank)
@@ -312,14 +318,14 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
         } else if let Some((_, first)) = &self.joined[rank] {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
-        } else if has_ended(&mut stream) || stream.write_all(&HelloReply::Accepted.encode()).is_err() {
+        } else if has_ended(&mut stream) || stream.write_all(&Frame::Accepted.encode_first()).is_err() {
             self.disconnected[rank] = Some(member.host.name);
             return self.reject(&mut stream, None, "it closed the connection after its hello".to_owned());
         } else {
             self.joined[rank] = Some((stream, member));
             return;
         };
-        self.reject(&mut stream, Some(HelloReply::Rejected(reason.clone())), reason);
+        self.reject(&mut stream, Some(Frame::Rejected(reason.clone())), reason);
     }
 
     pub(crate) fn timeout_message(&self, address: &str, timeout: Duration) -> String {
