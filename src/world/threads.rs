@@ -2,7 +2,7 @@
 
 use super::call::{CallLog, Contribution, LateRank, combine, late_error, pack, unpack};
 use super::sync::{SpinPark, cores};
-use super::{Called, Error, ExitHook, Handle, World, YEAR, host};
+use super::{Called, Error, Handle, Position, World, YEAR, host};
 use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -269,20 +269,14 @@ impl ThreadRank {
 }
 
 impl World for ThreadRank {
-    fn rank(&self) -> usize {
-        self.team.rank(self.thread)
-    }
-
-    fn size(&self) -> usize {
-        self.team.process.size() * self.team.per_process
-    }
-
-    fn local_rank(&self) -> usize {
-        self.team.process.local_rank() * self.team.per_process + self.thread
-    }
-
-    fn local_size(&self) -> usize {
-        self.team.process.local_size() * self.team.per_process
+    fn position(&self) -> Position {
+        let (process, threads) = (self.team.process.position(), self.team.per_process);
+        Position {
+            rank: process.rank * threads + self.thread,
+            size: process.size * threads,
+            local_rank: process.local_rank * threads + self.thread,
+            local_size: process.local_size * threads,
+        }
     }
 
     fn describe(&self) -> String {
@@ -299,6 +293,11 @@ impl World for ThreadRank {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let all = self.team.collective(self.thread, Contribution::Message(mine.to_vec()))?;
         Ok(Arc::unwrap_or_clone(all))
+    }
+
+    /// Notes and hooks apply to the whole process.
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.team.process)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -322,15 +321,6 @@ impl World for ThreadRank {
         self.team.process.set_limit(limit);
     }
 
-    /// Applies to the whole process.
-    fn note(&self, text: &str) -> bool {
-        self.team.process.note(text)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.team.process.notes()
-    }
-
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
         let different = lock(&self.team.call_log).record(rank, topic, calls.to_vec());
         if let Some(error) = different {
@@ -339,11 +329,6 @@ impl World for ThreadRank {
         } else {
             self.team.process.compare(rank, topic, calls);
         }
-    }
-
-    /// Applies to the whole process.
-    fn before_exit(&self, hook: ExitHook) {
-        self.team.process.before_exit(hook);
     }
 
     /// Names the first failed rank of this process.

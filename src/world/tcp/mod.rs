@@ -11,7 +11,9 @@ pub(crate) mod wire;
 
 use super::call::Contribution;
 use super::sync::cores;
-use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, YEAR, process_exit, single};
+use super::{
+    Called, Error, ExitHook, Handle, Options, Position, RendezvousConfig, World, YEAR, process_exit, single,
+};
 use crate::lock::lock;
 use connection::Connection;
 use rendezvous::Connected;
@@ -82,9 +84,10 @@ pub(crate) fn join(
             move || service::run(&state, &woken, decoders)
         })
         .map_err(failed)?;
+    let position = Position { rank: config.rank, size: config.size, local_rank, local_size };
     let spin = local_size <= cores();
     let description = format!("TCP rendezvous at {address}");
-    Ok(Tcp { state, local_rank, local_size, spin, description, service: Some(service) })
+    Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
 /// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none or two ranks
@@ -107,8 +110,7 @@ fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
 
 pub(crate) struct Tcp {
     pub(crate) state: Arc<TcpState>,
-    local_rank: usize,
-    local_size: usize,
+    position: Position,
     /// True if this host has a core for each of its ranks.
     spin: bool,
     description: String,
@@ -116,20 +118,8 @@ pub(crate) struct Tcp {
 }
 
 impl World for Tcp {
-    fn rank(&self) -> usize {
-        self.state.rank
-    }
-
-    fn size(&self) -> usize {
-        self.state.size
-    }
-
-    fn local_rank(&self) -> usize {
-        self.local_rank
-    }
-
-    fn local_size(&self) -> usize {
-        self.local_size
+    fn position(&self) -> Position {
+        self.position
     }
 
     fn describe(&self) -> String {
