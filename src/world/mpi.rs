@@ -79,14 +79,7 @@ impl Mpi {
         if size == 1 {
             return Ok(None);
         }
-        let mut config = RendezvousConfig {
-            rank,
-            size,
-            hosts: Vec::new(),
-            ports: vec![0],
-            key: String::new(),
-            local: None,
-        };
+        let mut config = RendezvousConfig { rank, size, ports: vec![0], ..RendezvousConfig::default() };
         let mut listener = None;
         let mut lines = Vec::new();
         if rank == 0 {
