@@ -28,7 +28,7 @@ impl SpinPark {
         self.wait_until(spin, None, done);
     }
 
-    /// Like [`SpinPark::wait`], until `deadline` at most. Returns the last value of `done`.
+    /// Like [`SpinPark::wait`], but until `deadline` at most. Returns the last value of `done`.
     pub(crate) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;

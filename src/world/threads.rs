@@ -257,17 +257,6 @@ impl Team {
     }
 }
 
-impl ThreadRank {
-    /// Reports this rank's failure to the other processes.
-    fn fail_process(&self, reason: &str) {
-        if self.team.per_process == 1 {
-            self.team.process.fail(reason);
-        } else {
-            self.team.process.fail_as(self.rank(), reason);
-        }
-    }
-}
-
 impl World for ThreadRank {
     fn position(&self) -> Position {
         let (process, threads) = (self.team.process.position(), self.team.per_process);
@@ -313,7 +302,7 @@ impl World for ThreadRank {
 
     fn fail(&self, reason: &str) {
         self.team.depart(self.thread, Departure::Failed(reason.to_owned()));
-        self.fail_process(reason);
+        self.team.process.fail_as(self.rank(), reason);
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
@@ -352,7 +341,7 @@ impl Drop for ThreadRank {
     fn drop(&mut self) {
         if thread::panicking() {
             self.team.depart(self.thread, Departure::Panicked);
-            self.fail_process(PANIC);
+            self.team.process.fail_as(self.rank(), PANIC);
         } else {
             self.team.depart(self.thread, Departure::Left);
         }
