@@ -302,13 +302,10 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     }
     match options.kind {
         Kind::Single => Ok(single()),
-        Kind::Tcp => tcp(RendezvousConfig::from_environment()?, options),
         Kind::Mpi => join_mpi(options, started),
         Kind::Auto if started.is_single_process() => Ok(single()),
-        Kind::Auto => match started.launcher {
-            _ if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
-            _ => tcp(RendezvousConfig::from_environment()?, options),
-        },
+        Kind::Auto if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
+        Kind::Auto | Kind::Tcp => tcp(RendezvousConfig::from_environment()?, options),
     }
 }
 

@@ -225,13 +225,9 @@ impl World for Mpi {
 impl Mpi {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
         if let Some(monitor) = &self.monitor {
-            monitor.state.exit_if_peer_failed();
-        }
-        process_exit::claim();
-        if let Some(monitor) = &self.monitor {
-            monitor.state.report_exit(rank, message);
-            monitor.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+            monitor.state.announce_end(code, rank, message);
         } else {
+            process_exit::claim();
             let rank = rank.unwrap_or(self.rank());
             process_exit::report_once(&format!("rank {rank} on host {}: {message}", host().name));
         }

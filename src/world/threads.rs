@@ -126,15 +126,12 @@ impl Team {
 
     fn depart(&self, thread: usize, departure: Departure) {
         let mut call = lock(&self.call);
-        match (&call.departed, &departure) {
-            (None, _)
-            | (
-                Some((_, Departure::Left)),
-                Departure::Panicked | Departure::Failed(_) | Departure::Error(_),
-            ) => {
-                call.departed = Some((thread, departure));
-            }
-            _ => {}
+        let replaces = match &call.departed {
+            None => true,
+            Some((_, earlier)) => matches!(earlier, Departure::Left) && !matches!(departure, Departure::Left),
+        };
+        if replaces {
+            call.departed = Some((thread, departure));
         }
         drop(call);
         self.broken.store(true, Ordering::SeqCst);

@@ -202,10 +202,7 @@ impl World for Tcp {
 
 impl Tcp {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
-        self.state.exit_if_peer_failed();
-        process_exit::claim();
-        self.state.report_exit(rank, message);
-        self.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+        self.state.announce_end(code, rank, message);
         process_exit::exit(code)
     }
 }

@@ -232,7 +232,6 @@ fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     }
 }
 
-/// Reads the available bytes of a connection and handles their frames.
 fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
@@ -258,7 +257,6 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
     }
 }
 
-/// Handles the complete frames of a peer.
 pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
     while peer.connection.is_open() {
         let reason = match peer.decoder.next() {
@@ -287,8 +285,13 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
             close_if_departed(state, peer);
         }
         Frame::Note(text) if at_root => state.set_note(peer.rank, text),
-        Frame::Called(rank, topic, calls) if at_root => state.record_calls(rank as usize, topic, calls),
-        Frame::Called(rank, topic, calls) => state.record_forwarded_calls(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => {
+            state.record_calls(rank as usize, topic, calls);
+            // Rank 0 forwards calls when it leaves.
+            if !at_root {
+                state.compare_own_calls();
+            }
+        }
         Frame::Barrier(number) if at_root => state.contribute(peer.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
             state.contribute(peer.rank, number, Contribution::Message(message));
