@@ -170,10 +170,10 @@ impl Team {
         let ended = || self.completed.load(Ordering::SeqCst) != number;
         let over = || ended() || self.broken.load(Ordering::SeqCst);
         let limit = *lock(&self.limit);
-        if !self.waiters.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
+        if !self.waiters.wait(self.spin, limit.map(|limit| Instant::now() + limit), over) {
             self.fail_if_late(number, limit.unwrap_or_default());
             // Unless threads of this process were late, the world of processes limits the call.
-            self.waiters.wait(false, over);
+            self.waiters.wait(false, None, over);
         }
         let mut call = lock(&self.call);
         if ended() {

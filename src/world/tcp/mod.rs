@@ -18,6 +18,7 @@ use crate::lock::lock;
 use connection::Connection;
 use rendezvous::Connected;
 use state::{Failure, TcpState};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -95,11 +96,9 @@ pub(crate) fn join(
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
-    let claimed = |rank: usize| members[rank].local.map(|(number, _)| number);
-    let distinct = neighbours.iter().all(|&one| {
-        claimed(one).is_some()
-            && neighbours.iter().all(|&other| one == other || claimed(one) != claimed(other))
-    });
+    let claimed: BTreeSet<_> =
+        neighbours.iter().filter_map(|&other| members[other].local.map(|(number, _)| number)).collect();
+    let distinct = claimed.len() == neighbours.len();
     match members[rank].local {
         Some((number, size)) if distinct && size as usize >= neighbours.len() => {
             (number as usize, size as usize)

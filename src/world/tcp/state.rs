@@ -431,8 +431,8 @@ impl TcpState {
                 Contribution::Message(message) => Frame::Message(number, message),
             });
         }
-        self.waiters
-            .wait(spin, || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
+        let ended = || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst);
+        self.waiters.wait(spin, None, ended);
         let result = lock(&self.call).result.take();
         result.ok_or_else(|| self.stop_reason())
     }

@@ -109,7 +109,6 @@ fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     problems.unwrap_or_default().concat()
 }
 
-/// Accepts connections until all ranks have joined.
 pub(crate) fn accept_ranks(
     config: &RendezvousConfig,
     listener: &TcpListener,
@@ -239,7 +238,6 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    /// Adds a connection that has to send a hello.
     pub(crate) fn add_pending(&mut self, stream: S, now: Instant) {
         self.pending.push_back(Pending { stream, decoder: FrameDecoder::new(), since: now, polled: false });
         if self.pending.len() > MAX_PENDING {
@@ -268,32 +266,29 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
     /// Reads from a pending connection, and handles its hello once it is complete.
     fn read_hello(&mut self, mut connection: Pending<S>, now: Instant) {
         let mut buffer = [0; 2048];
-        match connection.stream.read(&mut buffer) {
-            Ok(0) => {
-                return self.reject(
-                    &mut connection.stream,
-                    None,
-                    "it closed the connection before its hello".to_owned(),
-                );
-            }
-            Ok(count) => connection.decoder.push(&buffer[..count]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => return self.reject(&mut connection.stream, None, error.to_string()),
-        }
-        let frame = connection.decoder.next_within(MAX_HELLO);
+        let read = match connection.stream.read(&mut buffer) {
+            Ok(0) => Err("it closed the connection before its hello".to_owned()),
+            Err(error) if waits(&error) => Ok(0),
+            read => read.map_err(|error| error.to_string()),
+        };
+        let frame = read.and_then(|count| {
+            connection.decoder.push(&buffer[..count]);
+            connection.decoder.next_within(MAX_HELLO).map_err(|malformed| malformed.0)
+        });
         let more = connection.decoder.buffered();
-        match frame {
-            Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => self.pending.push_back(connection),
-            Ok(None) => self.reject(&mut connection.stream, None, "its hello took too long".to_owned()),
-            Ok(Some(_)) if more > 0 => {
-                self.reject(&mut connection.stream, None, format!("{more} bytes too many"));
+        let reason = match frame {
+            Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => {
+                return self.pending.push_back(connection);
             }
+            Ok(None) => "its hello took too long".to_owned(),
+            Ok(Some(_)) if more > 0 => format!("{more} bytes too many"),
             Ok(Some(Frame::Hello(rank, size, key, member))) => {
-                self.handle_hello(connection.stream, (rank as usize, size as usize), &key, member);
+                return self.handle_hello(connection.stream, (rank as usize, size as usize), &key, member);
             }
-            Ok(Some(_)) => self.reject(&mut connection.stream, None, "another frame than a hello".to_owned()),
-            Err(malformed) => self.reject(&mut connection.stream, None, malformed.0),
-        }
+            Ok(Some(_)) => "another frame than a hello".to_owned(),
+            Err(reason) => reason,
+        };
+        self.reject(&mut connection.stream, None, reason);
     }
 
     fn handle_hello(&mut self, mut stream: S, (rank, size): (usize, usize), key: &str, member: Member) {
@@ -362,7 +357,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
 
 /// True if a stream that must be silent has ended or received data. Does not block.
 fn has_ended(stream: &mut impl Read) -> bool {
-    let waits =
-        |error: io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-    !stream.read(&mut [0]).is_err_and(waits)
+    !stream.read(&mut [0]).is_err_and(|error| waits(&error))
+}
+
+/// True for the error of a non-blocking stream without data.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -118,12 +118,10 @@ fn try_join(
     let mut until =
         Instant::now() + if config.ports.len() > 1 { limit.min(PORT_SEARCH_TIMEOUT) } else { limit };
     loop {
-        let mut bytes = Vec::new();
         let accepted = handshake.accepted;
-        match read_some(&mut stream, &mut bytes, until) {
-            Ok(true) => {}
-            Ok(false) => return Err(handshake.ended()),
-            Err(error) => return Err(handshake.failed(&error)),
+        let bytes = read_some(&mut stream, until).map_err(|error| handshake.failed(&error))?;
+        if bytes.is_empty() {
+            return Err(handshake.ended());
         }
         if let Some(members) = handshake.receive(&bytes)? {
             let mut connections: Vec<_> = (0..config.size).map(|_| None).collect();
@@ -205,20 +203,19 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Reads at least one byte, waiting until `until`. Returns `false` at end of file.
-fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io::Result<bool> {
-    let mut buffer = [0; 4096];
+/// Reads at least one byte, waiting until `until`; none at end of file.
+fn read_some(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply in time"));
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(false),
+        match stream.read(&mut bytes) {
             Ok(count) => {
-                bytes.extend_from_slice(&buffer[..count]);
-                return Ok(true);
+                bytes.truncate(count);
+                return Ok(bytes);
             }
             Err(error)
                 if matches!(
