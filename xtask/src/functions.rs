@@ -1,12 +1,12 @@
 //! `cargo xtask functions`: compares the table of NCCL's functions with newer headers.
 
-mod header;
-
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
+use bindgen::CodegenConfig;
 use nccl_sys::{API, Version};
 
+use crate::bindings::nccl;
 use crate::wheels;
 
 /// NVIDIA's packages of libnccl, one for each CUDA that it is built for.
@@ -26,8 +26,9 @@ pub(crate) fn run() -> Result<()> {
 /// Fails unless the header of this version of NCCL declares exactly the functions that [`API`] has for that version.
 fn compare(version: &str, header: &str) -> Result<()> {
     let number = number(version)?;
-    let declared = header::functions(header);
-    let declared: BTreeSet<_> = declared.iter().map(String::as_str).collect();
+    let declared = nccl::parse(header, CodegenConfig::FUNCTIONS)?;
+    let declared: BTreeSet<_> =
+        declared.split("pub fn ").skip(1).filter_map(|function| function.split([' ', '(']).next()).collect();
     let table: BTreeSet<_> =
         API.iter().filter(|(_, since)| *since <= number).map(|(name, _)| *name).collect();
     let names = |names: Vec<&str>| names.join(", ");
