@@ -39,7 +39,7 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
             "MPI is already initialised in this process; join its world once".to_owned(),
         ));
     };
-    let name = library();
+    let name = short(&::mpi::environment::library_version().unwrap_or_default());
     if threading < Threading::Serialized {
         return Err(Error::Launcher(format!(
             "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
@@ -124,12 +124,7 @@ fn index(number: ::mpi::Count) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Name and version of the MPI library: `Open MPI 4.1.4`.
-fn library() -> String {
-    short(&::mpi::environment::library_version().unwrap_or_default())
-}
-
-/// Extracts name and version from the text of `MPI_Get_library_version`, which may have many lines.
+/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`, which may have many lines.
 fn short(version: &str) -> String {
     let line = version.lines().next().unwrap_or_default();
     let line = line.split(',').next().unwrap_or_default();

@@ -202,12 +202,7 @@ impl Team {
         let threads = || (0..self.per_process).filter(|&thread| call.contributions[thread].is_none());
         let host = host().name;
         let late: Vec<_> = threads()
-            .map(|thread| LateRank {
-                rank: self.rank(thread),
-                ranks: String::new(),
-                host: host.clone(),
-                note: String::new(),
-            })
+            .map(|thread| LateRank { rank: self.rank(thread), host: host.clone(), ..LateRank::default() })
             .collect();
         let (Some(first), Some(error)) = (threads().next(), late_error(name, limit, &late)) else { return };
         drop(call);
