@@ -50,7 +50,7 @@ loom: ## the shared memory segment under a model of weak memory order, with each
 	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
-	$(CARGO) xtask functions --newest
+	$(CARGO) xtask functions
 
 fuzz: ## five minutes of fuzzing for each kind of input over TCP (needs a nightly toolchain and cargo-fuzz)
 	for target in wire rendezvous join service; do \
@@ -63,7 +63,6 @@ check: ## formatting, lints, documentation, generated files against their source
 	$(CARGO) clippy --workspace --all-targets --features mpi -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features mpi
 	$(CARGO) xtask bindings --check
-	$(CARGO) xtask functions --check
 	$(CARGO) xtask kernels --check
 	$(CARGO) xtask shape --check
 
@@ -81,9 +80,8 @@ minimal: packages-run ## whether what is published builds with the oldest versio
 	CARGO_TARGET_DIR=target/minimal/build $(CARGO) check --locked --workspace --exclude xtask --features mpi \
 		--manifest-path target/minimal/tree/Cargo.toml
 
-bindings: packages-test ## generate the bindings, the table of functions and the kernels again
+bindings: packages-test ## generate the bindings and the kernels again
 	$(CARGO) xtask bindings
-	$(CARGO) xtask functions
 	$(CARGO) xtask kernels
 
 wheels: packages-test

@@ -13,11 +13,12 @@
 //! which allows tens of Gbit/s. Two threads per host busy-wait, so the machine needs processors for them besides those of
 //! the ranks; `--sleep` avoids that.
 //!
-//! Requires root. The command finds `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (address of the first
+//! Requires root and `ip` (iproute2). The command finds `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (address of the first
 //! host) in its environment.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, ExitCode};
@@ -126,8 +127,7 @@ fn enter(host: u8, mtu: u16) -> io::Result<File> {
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
-    // SAFETY: ioctls with requests as the kernel defines them for these files; the request outlives them. A request of
-    // zeros is one without a name.
+    // SAFETY: ioctls with requests as the kernel defines them for this file; the request outlives them.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         request.ifr_name[0] = b'e' as libc::c_char;
@@ -135,31 +135,14 @@ fn enter(host: u8, mtu: u16) -> io::Result<File> {
         check(libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request), "TUNSETIFF")?;
         let offload = libc::c_ulong::from(libc::TUN_F_CSUM | libc::TUN_F_TSO4);
         check(libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, offload), "TUNSETOFFLOAD")?;
-
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        let mut set = |name: &[u8], request_code, what, fill: &dyn Fn(&mut libc::ifreq)| {
-            request = std::mem::zeroed();
-            for (place, &byte) in request.ifr_name.iter_mut().zip(name) {
-                *place = byte as libc::c_char;
-            }
-            fill(&mut request);
-            check(libc::ioctl(socket.as_raw_fd(), request_code, &raw mut request), what)
-        };
-        let inet = |bytes: [u8; 4]| {
-            let mut address: libc::sockaddr_in = std::mem::zeroed();
-            address.sin_family = libc::AF_INET as libc::sa_family_t;
-            address.sin_addr.s_addr = u32::from_ne_bytes(bytes);
-            *(&raw const address).cast::<libc::sockaddr>()
-        };
-        set(b"e", libc::SIOCSIFADDR, "address", &|request| request.ifr_ifru.ifru_addr = inet(address(host)))?;
-        set(b"e", libc::SIOCSIFNETMASK, "netmask", &|request| {
-            request.ifr_ifru.ifru_netmask = inet([255, 255, 255, 0]);
-        })?;
-        set(b"e", libc::SIOCSIFMTU, "MTU", &|request| request.ifr_ifru.ifru_mtu = libc::c_int::from(mtu))?;
-        let up = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        set(b"e", libc::SIOCSIFFLAGS, "interface", &|request| request.ifr_ifru.ifru_flags = up)?;
-        set(b"lo", libc::SIOCSIFFLAGS, "loopback", &|request| request.ifr_ifru.ifru_flags = up)?;
     }
+    let ip = |arguments: &str| {
+        let status = Command::new("ip").args(arguments.split(' ')).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("ip {arguments}: {status}"))) }
+    };
+    ip(&format!("address add {}/24 dev e", Ipv4Addr::from(address(host))))?;
+    ip(&format!("link set e mtu {mtu} up"))?;
+    ip("link set lo up")?;
     Ok(tun)
 }
 
@@ -266,7 +249,7 @@ fn host(
             .args(&arguments.command[1..])
             .env("SHAPED_HOST", number.to_string())
             .env("SHAPED_HOSTS", arguments.hosts.to_string())
-            .env("SHAPED_FIRST", std::net::Ipv4Addr::from(address(0)).to_string())
+            .env("SHAPED_FIRST", Ipv4Addr::from(address(0)).to_string())
             .status();
         // Other hosts may still exchange packets with this one.
         running.wait();

@@ -14,14 +14,10 @@ pub struct Attempt {
 /// No usable libfabric was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct LoadError {
-    attempts: Vec<Attempt>,
+    pub(crate) attempts: Vec<Attempt>,
 }
 
 impl LoadError {
-    pub(crate) fn new(attempts: Vec<Attempt>) -> Self {
-        Self { attempts }
-    }
-
     /// Everything that was tried, in order.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {

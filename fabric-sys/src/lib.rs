@@ -14,7 +14,7 @@
 //! - Allocate hints with [`Fabric::fi_dupinfo`] of a null pointer, never yourself.
 //! - Put attribute structs and error entries of your own into [`Padded`].
 //! - Read structs that the library allocated field by field through their pointers; do not make references to
-//!   them or copy them whole. Fields that [`Abi`] says the library does not have are not there to be read.
+//!   them or copy them whole. Libraries older than 1.20 do not have `max_ep_auth_key` of [`fi_domain_attr`].
 //! - Set no capability or mode bit that is not a constant of this crate: newer libraries give them new meanings.
 
 #[allow(
@@ -35,7 +35,7 @@ mod search;
 pub use bindings::*;
 pub use error::{Attempt, LoadError};
 pub use inlines::*;
-pub use library::{Abi, Fabric, KNOWN_VERSION, MINIMUM_VERSION, Version};
+pub use library::{Fabric, KNOWN_VERSION, MINIMUM_VERSION, Version};
 pub use padded::Padded;
 
 /// `FI_ADDR_UNSPEC`: no particular address; a receive from anyone.

@@ -55,37 +55,11 @@ pub const KNOWN_VERSION: Version =
 /// endpoints of its own, and the oldest that the tests run against.
 pub const MINIMUM_VERSION: Version = Version::new(1, 17);
 
-/// The binary interface of the exported functions that were bound: libfabric versions its symbols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Abi {
-    /// The second number of `FABRIC_1.x`.
-    pub minor: u16,
-}
-
-impl Abi {
-    /// The ABIs that changed arguments or results of the functions bound here, newest first. All only lengthened
-    /// structs at their end.
-    #[cfg(target_env = "gnu")]
-    const KNOWN: [(Self, &CStr); 5] = [
-        (Self { minor: 10 }, c"FABRIC_1.10"),
-        (Self { minor: 9 }, c"FABRIC_1.9"),
-        (Self { minor: 8 }, c"FABRIC_1.8"),
-        (Self { minor: 7 }, c"FABRIC_1.7"),
-        (Self { minor: 3 }, c"FABRIC_1.3"),
-    ];
-
-    /// True when `fi_domain_attr` has `max_ep_auth_key`.
-    #[must_use]
-    pub const fn has_max_ep_auth_key(self) -> bool {
-        self.minor >= 7
-    }
-}
-
-impl fmt::Display for Abi {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "FABRIC_1.{}", self.minor)
-    }
-}
+/// The versions of the exported functions' symbols that changed arguments or results of those bound here, newest first.
+/// All only lengthened structs at their end.
+#[cfg(target_env = "gnu")]
+const SYMBOL_VERSIONS: [&CStr; 5] =
+    [c"FABRIC_1.10", c"FABRIC_1.9", c"FABRIC_1.8", c"FABRIC_1.7", c"FABRIC_1.3"];
 
 type GetInfo =
     unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
@@ -101,7 +75,6 @@ type ToStrR = unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -
 pub struct Fabric {
     path: PathBuf,
     version: Version,
-    abi: Abi,
     getinfo: GetInfo,
     freeinfo: FreeInfo,
     dupinfo: DupInfo,
@@ -139,20 +112,7 @@ impl Fabric {
         } else if let Some(homes) = search::empty_homes(&candidates) {
             attempts.push(Attempt { place: homes.to_owned(), reason: "no libfabric.so.1 there".to_owned() });
         }
-        Err(LoadError::new(attempts))
-    }
-
-    /// Loads one particular file. It stays loaded for the rest of the process.
-    ///
-    /// # Safety
-    /// The file must be a libfabric: loading runs its code, and the functions are called as libfabric's.
-    ///
-    /// # Errors
-    /// The reason that the file cannot be used.
-    pub unsafe fn from_path(path: &Path) -> Result<Self, LoadError> {
-        // SAFETY: the caller vouches for the file.
-        unsafe { Self::open(path.as_os_str()) }
-            .map_err(|reason| LoadError::new(vec![Attempt { place: path.display().to_string(), reason }]))
+        Err(LoadError { attempts })
     }
 
     /// # Safety
@@ -170,12 +130,10 @@ impl Fabric {
             if version < MINIMUM_VERSION {
                 return Err(format!("is libfabric {version}; {MINIMUM_VERSION} or newer is needed"));
             }
-            let abi = abi(handle, version);
-            let symbol = |name: &CStr| versioned_symbol(handle, name, abi);
+            let symbol = |name: &CStr| versioned_symbol(handle, name);
             Ok(Self {
                 path: path_of(symbol(c"fi_getinfo")).unwrap_or_else(|| PathBuf::from(name)),
                 version,
-                abi,
                 getinfo: function(symbol(c"fi_getinfo"), "fi_getinfo")?,
                 freeinfo: function(symbol(c"fi_freeinfo"), "fi_freeinfo")?,
                 dupinfo: function(symbol(c"fi_dupinfo"), "fi_dupinfo")?,
@@ -196,12 +154,6 @@ impl Fabric {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
-    }
-
-    /// The version of the exported functions that were bound.
-    #[must_use]
-    pub const fn abi(&self) -> Abi {
-        self.abi
     }
 
     /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this crate's
@@ -295,39 +247,6 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// The newest ABI of `fi_getinfo` that both sides know.
-///
-/// # Safety
-/// `handle` must be live.
-#[cfg(target_env = "gnu")]
-unsafe fn abi(handle: *mut c_void, version: Version) -> Abi {
-    Abi::KNOWN
-        .iter()
-        // SAFETY: the caller vouches for the handle; the names are texts.
-        .find(|(_, name)| !unsafe { libc::dlvsym(handle, c"fi_getinfo".as_ptr(), name.as_ptr()) }.is_null())
-        .map_or_else(|| abi_of(version), |&(abi, _)| abi)
-}
-
-/// Without `dlvsym` the default symbols are bound, whose ABI is the library's own.
-///
-/// # Safety
-/// None needed; the signature is the other target's.
-#[cfg(not(target_env = "gnu"))]
-unsafe fn abi(_handle: *mut c_void, version: Version) -> Abi {
-    abi_of(version)
-}
-
-fn abi_of(version: Version) -> Abi {
-    let minor = match (version.major, version.minor) {
-        (1, ..=19) => 3,
-        (1, _) => 7,
-        (2, ..=4) => 8,
-        (2, 5) => 9,
-        _ => 10,
-    };
-    Abi { minor }
-}
-
 /// # Safety
 /// `handle` must be live.
 unsafe fn plain_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
@@ -335,20 +254,20 @@ unsafe fn plain_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
-/// The symbol with `abi`'s version, or the default one where the library's symbols have no versions.
+/// The symbol with the newest version that both sides know, or the default one where the library's symbols have no
+/// versions.
 ///
 /// # Safety
 /// `handle` must be live.
-unsafe fn versioned_symbol(handle: *mut c_void, name: &CStr, abi: Abi) -> *mut c_void {
+unsafe fn versioned_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     #[cfg(target_env = "gnu")]
-    if let Some((_, version)) = Abi::KNOWN.iter().find(|(known, _)| *known == abi) {
+    for version in SYMBOL_VERSIONS {
         // SAFETY: the caller vouches for the handle; the names are texts.
         let symbol = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
         if !symbol.is_null() {
             return symbol;
         }
     }
-    let _ = abi;
     // SAFETY: as above.
     unsafe { plain_symbol(handle, name) }
 }

@@ -47,12 +47,6 @@ impl<T: Zeroed> Padded<T> {
     }
 }
 
-impl<T: Zeroed> Default for Padded<T> {
-    fn default() -> Self {
-        Self::zeroed()
-    }
-}
-
 impl<T: Zeroed> Deref for Padded<T> {
     type Target = T;
 
@@ -84,6 +78,6 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(attributes.as_mut_ptr().cast::<u8>(), SIZE) };
         assert_eq!(bytes[0], 7);
         assert!(bytes[1..].iter().all(|&byte| byte == 0));
-        assert_eq!(Padded::<fi_cq_err_entry>::default().err, 0);
+        assert_eq!(Padded::<fi_cq_err_entry>::zeroed().err, 0);
     }
 }

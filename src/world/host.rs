@@ -35,26 +35,15 @@ fn host_named(name: &str, host_id: Option<&str>) -> Host {
 
 /// Escapes control characters, which the wire format refuses in names. Distinct texts stay distinct.
 fn escape_controls(text: &str) -> String {
-    let mut visible = String::new();
-    for character in text.chars() {
-        if character.is_control() {
-            visible.extend(character.escape_default());
-        } else {
-            visible.push(character);
-        }
-    }
-    visible
+    let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(visible).collect()
 }
 
 fn host_name() -> String {
-    let mut buffer = [0_u8; 256];
-    // SAFETY: the buffer is valid for writes of the length given, which leaves room for a final zero.
-    let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
-    let length = buffer.iter().position(|&byte| byte == 0).unwrap_or(0);
-    if status == 0 && length > 0 {
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
-    } else {
-        "unknown".to_owned()
+    let name = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim_ascii() {
+        b"" => "unknown".to_owned(),
+        name => String::from_utf8_lossy(name).into_owned(),
     }
 }
 
@@ -111,7 +100,7 @@ fn truncate(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tcp::wire::{Hello, Member};
+    use super::super::tcp::wire::{Frame, FrameDecoder, Member};
     use super::*;
 
     #[test]
@@ -133,8 +122,10 @@ mod tests {
         assert!(host_named("node1", None).id.starts_with("node1 "));
         for host_id in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
             let member = Member { host: host_named("no\x07de", host_id), local: None };
-            let hello = Hello { rank: 1, size: 2, key: String::new(), member };
-            assert_eq!(Hello::decode(&hello.encode()), Ok(Some(hello)), "{host_id:?}");
+            let hello = Frame::Hello(1, 2, String::new(), member);
+            let mut decoder = FrameDecoder::new();
+            decoder.push(&hello.encode_first());
+            assert_eq!(decoder.next(), Ok(Some(hello)), "{host_id:?}");
         }
     }
 

@@ -68,17 +68,28 @@ use options::YEAR;
 /// Dropping the last handle leaves the job: without a failure, or as a failure if the thread is panicking. A process that
 /// ends in another way is a failure of this rank.
 pub trait World: Send + Sync {
-    /// This rank, `0..size`.
-    fn rank(&self) -> usize;
+    /// This rank's position in the job and on its host.
+    fn position(&self) -> Position;
 
-    /// Number of ranks.
-    fn size(&self) -> usize;
+    /// [`Position::rank`].
+    fn rank(&self) -> usize {
+        self.position().rank
+    }
 
-    /// This rank's number among the ranks of its host, in rank order.
-    fn local_rank(&self) -> usize;
+    /// [`Position::size`].
+    fn size(&self) -> usize {
+        self.position().size
+    }
 
-    /// Number of ranks on this host.
-    fn local_size(&self) -> usize;
+    /// [`Position::local_rank`].
+    fn local_rank(&self) -> usize {
+        self.position().local_rank
+    }
+
+    /// [`Position::local_size`].
+    fn local_size(&self) -> usize {
+        self.position().local_size
+    }
 
     /// One line that describes the transport: `one process`, `Open MPI 4.1.6`, `TCP rendezvous at 10.0.0.1:29500`.
     fn describe(&self) -> String;
@@ -96,11 +107,20 @@ pub trait World: Send + Sync {
     /// transport supports (16 MiB over TCP).
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
+    /// The world that reports failures, notes and calls for this one, if that is another one: methods that this world
+    /// does not implement call those of the monitor, or have no effect.
+    #[doc(hidden)]
+    fn monitor(&self) -> Option<&dyn World> {
+        None
+    }
+
     /// Returns an error if another rank is known to have failed. Cheap enough for polling loops.
     ///
     /// # Errors
     /// Names the failed rank, its host and the reason.
-    fn check(&self) -> Result<(), Error>;
+    fn check(&self) -> Result<(), Error> {
+        self.monitor().map_or(Ok(()), World::check)
+    }
 
     /// Reports that this rank has failed, for `reason`, while its process lives on. The methods of all other ranks return
     /// [`Error::RankFailed`] with this rank and the reason, or their processes exit ([`OnFailure::Exit`]). This cannot be
@@ -109,7 +129,11 @@ pub trait World: Send + Sync {
     /// process has ended.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
-    fn fail(&self, reason: &str);
+    fn fail(&self, reason: &str) {
+        if let Some(monitor) = self.monitor() {
+            monitor.fail(reason);
+        }
+    }
 
     /// Sets a time limit for [`World::barrier`] and [`World::all_gather`]: they fail with [`Error::RankFailed`] if not all
     /// ranks have called them within `limit` of the first. The error names the late ranks and their notes
@@ -124,13 +148,12 @@ pub trait World: Send + Sync {
     /// Replaces the previous note. Returns immediately; may be called by any thread at any time, also during a collective
     /// call. Returns `true` if the transport delivers notes: over TCP, and with MPI if the ranks monitor each other.
     fn note(&self, text: &str) -> bool {
-        let _ = text;
-        false
+        self.monitor().is_some_and(|monitor| monitor.note(text))
     }
 
     /// Latest notes by process. Empty except in rank 0's process, and if the transport delivers no notes.
     fn notes(&self) -> Vec<String> {
-        Vec::new()
+        self.monitor().map(World::notes).unwrap_or_default()
     }
 
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the
@@ -140,13 +163,17 @@ pub trait World: Send + Sync {
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        let _ = (rank, topic, calls);
+        if let Some(monitor) = self.monitor() {
+            monitor.compare(rank, topic, calls);
+        }
     }
 
     /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at
     /// most. A later hook replaces it; it is called at most once.
     fn before_exit(&self, hook: ExitHook) {
-        let _ = hook;
+        if let Some(monitor) = self.monitor() {
+            monitor.before_exit(hook);
+        }
     }
 
     /// Ends this process with exit code `code`, and all others as soon as the transport can tell them. This rank prints
@@ -175,6 +202,19 @@ pub trait World: Send + Sync {
     fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
         self.abort(code, &format!("rank {rank}: {message}"))
     }
+}
+
+/// A rank's position in a job and on its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The rank, `0..size`.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// The rank's number among the ranks of its host, in rank order.
+    pub local_rank: usize,
+    /// Number of ranks on this host.
+    pub local_size: usize,
 }
 
 /// A hook of [`World::before_exit`]. Its argument names the failed rank.
@@ -262,13 +302,10 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     }
     match options.kind {
         Kind::Single => Ok(single()),
-        Kind::Tcp => tcp(RendezvousConfig::from_environment()?, options),
         Kind::Mpi => join_mpi(options, started),
         Kind::Auto if started.is_single_process() => Ok(single()),
-        Kind::Auto => match started.launcher {
-            _ if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
-            _ => tcp(RendezvousConfig::from_environment()?, options),
-        },
+        Kind::Auto if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
+        Kind::Auto | Kind::Tcp => tcp(RendezvousConfig::from_environment()?, options),
     }
 }
 

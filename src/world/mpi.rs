@@ -3,7 +3,7 @@
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, process_exit};
+use super::{Error, Handle, Options, Position, RendezvousConfig, World, process_exit};
 use crate::lock::lock;
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
@@ -39,7 +39,7 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
             "MPI is already initialised in this process; join its world once".to_owned(),
         ));
     };
-    let name = library();
+    let name = short(&::mpi::environment::library_version().unwrap_or_default());
     if threading < Threading::Serialized {
         return Err(Error::Launcher(format!(
             "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
@@ -50,11 +50,10 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let (rank, size) = (index(world.rank()), index(world.size()));
     started.agrees_with_mpi(&name, rank, size)?;
     let here = world.split_shared(world.rank());
-    let (local_rank, local_size) = (index(here.rank()), index(here.size()));
+    let position = Position { rank, size, local_rank: index(here.rank()), local_size: index(here.size()) };
     drop(here);
     let universe = ManuallyDrop::new(universe);
-    let mut joined =
-        Mpi { monitor: None, universe, call: Mutex::new(()), rank, size, local_rank, local_size, name };
+    let mut joined = Mpi { monitor: None, universe, call: Mutex::new(()), position, name };
     joined.monitor = joined.connect_monitor(options)?;
     Ok(Arc::new(joined))
 }
@@ -65,10 +64,7 @@ struct Mpi {
     universe: ManuallyDrop<Universe>,
     /// Held during a call of MPI, which does not support concurrent calls.
     call: Mutex<()>,
-    rank: usize,
-    size: usize,
-    local_rank: usize,
-    local_size: usize,
+    position: Position,
     name: String,
 }
 
@@ -79,22 +75,16 @@ impl Mpi {
 
     /// Connects the ranks over TCP, at an address of rank 0 that is gathered through MPI.
     fn connect_monitor(&self, options: &Options) -> Result<Option<Tcp>, Error> {
-        if self.size == 1 {
+        let Position { rank, size, local_size, .. } = self.position;
+        if size == 1 {
             return Ok(None);
         }
-        let mut config = RendezvousConfig {
-            rank: self.rank,
-            size: self.size,
-            hosts: Vec::new(),
-            ports: vec![0],
-            key: String::new(),
-            local: None,
-        };
+        let mut config = RendezvousConfig { rank, size, ports: vec![0], ..RendezvousConfig::default() };
         let mut listener = None;
         let mut lines = Vec::new();
-        if self.rank == 0 {
+        if rank == 0 {
             let host = host();
-            if self.local_size == self.size {
+            if local_size == size {
                 config.hosts.push(Ipv4Addr::LOCALHOST.to_string());
             }
             listener = tcp::listen(&config).ok();
@@ -113,7 +103,7 @@ impl Mpi {
         let port = lines.next().and_then(|port| port.parse().ok()).unwrap_or(0);
         if port == 0 {
             // Rank 0 cannot listen.
-            if self.rank == 0 {
+            if rank == 0 {
                 tracing::warn!("rank 0 cannot listen, so hanging ranks are not detected");
             }
             return Ok(None);
@@ -122,7 +112,7 @@ impl Mpi {
             (vec![port], lines.next().unwrap_or_default(), lines.collect());
         let options = Options { timeout: options.timeout.min(MONITOR_TIMEOUT), ..options.clone() };
         let joined = tcp::join(&config, &options, listener);
-        if let (0, Err(error)) = (self.rank, &joined) {
+        if let (0, Err(error)) = (rank, &joined) {
             tracing::warn!("hanging ranks are not detected: {error}");
         }
         Ok(joined.ok())
@@ -134,12 +124,7 @@ fn index(number: ::mpi::Count) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Name and version of the MPI library: `Open MPI 4.1.4`.
-fn library() -> String {
-    short(&::mpi::environment::library_version().unwrap_or_default())
-}
-
-/// Extracts name and version from the text of `MPI_Get_library_version`, which may have many lines.
+/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`, which may have many lines.
 fn short(version: &str) -> String {
     let line = version.lines().next().unwrap_or_default();
     let line = line.split(',').next().unwrap_or_default();
@@ -152,20 +137,8 @@ fn short(version: &str) -> String {
 }
 
 impl World for Mpi {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn local_rank(&self) -> usize {
-        self.local_rank
-    }
-
-    fn local_size(&self) -> usize {
-        self.local_size
+    fn position(&self) -> Position {
+        self.position
     }
 
     fn describe(&self) -> String {
@@ -183,7 +156,7 @@ impl World for Mpi {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let _turn = lock(&self.call);
         let world = self.world();
-        let mut lengths = vec![0_u64; self.size];
+        let mut lengths = vec![0_u64; self.size()];
         world.all_gather_into(&(mine.len() as u64), &mut lengths[..]);
         let total: u64 = lengths.iter().sum();
         if i32::try_from(total).is_err() {
@@ -211,7 +184,7 @@ impl World for Mpi {
             );
         }
         let mut rest = &all[..];
-        let mut messages = Vec::with_capacity(self.size);
+        let mut messages = Vec::with_capacity(self.size());
         for count in counts {
             let (message, after) = rest.split_at(index(count));
             messages.push(message.to_vec());
@@ -220,34 +193,8 @@ impl World for Mpi {
         Ok(messages)
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.monitor.as_ref().map_or(Ok(()), Tcp::check)
-    }
-
-    fn fail(&self, reason: &str) {
-        if let Some(monitor) = &self.monitor {
-            monitor.fail(reason);
-        }
-    }
-
-    fn note(&self, text: &str) -> bool {
-        self.monitor.as_ref().is_some_and(|monitor| monitor.note(text))
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.monitor.as_ref().map(World::notes).unwrap_or_default()
-    }
-
-    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        if let Some(monitor) = &self.monitor {
-            monitor.compare(rank, topic, calls);
-        }
-    }
-
-    fn before_exit(&self, hook: ExitHook) {
-        if let Some(monitor) = &self.monitor {
-            monitor.before_exit(hook);
-        }
+    fn monitor(&self) -> Option<&dyn World> {
+        self.monitor.as_ref().map(|monitor| monitor as &dyn World)
     }
 
     /// `MPI_Abort`. Does not wait for a thread inside MPI, which may hang.
@@ -256,8 +203,7 @@ impl World for Mpi {
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        // Without a monitor, no error names a rank.
-        self.monitor.as_ref().is_none_or(|monitor| monitor.name_ranks(per_process))
+        self.monitor().is_some_and(|monitor| monitor.name_ranks(per_process))
     }
 
     fn fail_as(&self, rank: usize, reason: &str) {
@@ -274,14 +220,10 @@ impl World for Mpi {
 impl Mpi {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
         if let Some(monitor) = &self.monitor {
-            monitor.state.exit_if_peer_failed();
-        }
-        process_exit::claim();
-        if let Some(monitor) = &self.monitor {
-            monitor.state.report_exit(rank, message);
-            monitor.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+            monitor.state.announce_end(code, rank, message);
         } else {
-            let rank = rank.unwrap_or(self.rank);
+            process_exit::claim();
+            let rank = rank.unwrap_or(self.rank());
             process_exit::report_once(&format!("rank {rank} on host {}: {message}", host().name));
         }
         self.world().abort(code)

@@ -4,7 +4,7 @@ use super::Error;
 use super::limits::{MAX_NAME, MAX_RANKS};
 
 /// A rank, and the address at which the ranks of its job meet: the parameters of [`tcp`](super::tcp).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RendezvousConfig {
     /// This rank, `0..size`.
     pub rank: usize,
@@ -32,9 +32,7 @@ impl RendezvousConfig {
                 "`{address}` is not an address such as node1:29500 or [fd00::1]:29500"
             ))
         })?;
-        let config =
-            Self { rank, size, hosts: vec![host], ports: vec![port], key: String::new(), local: None };
-        config.checked()
+        Self { rank, size, hosts: vec![host], ports: vec![port], ..Self::default() }.checked()
     }
 
     /// Validates the configuration.

@@ -1,6 +1,6 @@
 //! A world of one process.
 
-use super::{Error, Handle, World, process_exit};
+use super::{Error, Handle, Position, World, process_exit};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -12,20 +12,8 @@ pub fn single() -> Handle {
 }
 
 impl World for Single {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
-    }
-
-    fn local_rank(&self) -> usize {
-        0
-    }
-
-    fn local_size(&self) -> usize {
-        1
+    fn position(&self) -> Position {
+        Position { rank: 0, size: 1, local_rank: 0, local_size: 1 }
     }
 
     fn describe(&self) -> String {
@@ -39,12 +27,6 @@ impl World for Single {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         Ok(vec![mine.to_vec()])
     }
-
-    fn check(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn fail(&self, _reason: &str) {}
 
     fn abort(&self, code: i32, message: &str) -> ! {
         process_exit::claim();

@@ -22,14 +22,10 @@ pub(crate) struct SpinPark {
 }
 
 impl SpinPark {
-    /// Returns once `done` is true. The thread that makes it true calls [`SpinPark::notify`] afterwards, and both use
-    /// sequentially consistent atomics or a lock for the state that `done` reads. Set `spin` if a core is free.
-    pub(crate) fn wait(&self, spin: bool, done: impl Fn() -> bool) {
-        self.wait_until(spin, None, done);
-    }
-
-    /// Like [`SpinPark::wait`], until `deadline` at most. Returns the last value of `done`.
-    pub(crate) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
+    /// Returns once `done` is true, or at `deadline`, with the last value of `done`. The thread that makes it true calls
+    /// [`SpinPark::notify`] afterwards, and both use sequentially consistent atomics or a lock for the state that `done`
+    /// reads. Set `spin` if a core is free.
+    pub(crate) fn wait(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
         }

@@ -2,7 +2,7 @@
 
 use super::call::{CallLog, Contribution, LateRank, combine, late_error, pack, unpack};
 use super::sync::{SpinPark, cores};
-use super::{Called, Error, ExitHook, Handle, World, YEAR, host};
+use super::{Called, Error, Handle, Position, World, YEAR, host};
 use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -126,15 +126,12 @@ impl Team {
 
     fn depart(&self, thread: usize, departure: Departure) {
         let mut call = lock(&self.call);
-        match (&call.departed, &departure) {
-            (None, _)
-            | (
-                Some((_, Departure::Left)),
-                Departure::Panicked | Departure::Failed(_) | Departure::Error(_),
-            ) => {
-                call.departed = Some((thread, departure));
-            }
-            _ => {}
+        let replaces = match &call.departed {
+            None => true,
+            Some((_, earlier)) => matches!(earlier, Departure::Left) && !matches!(departure, Departure::Left),
+        };
+        if replaces {
+            call.departed = Some((thread, departure));
         }
         drop(call);
         self.broken.store(true, Ordering::SeqCst);
@@ -173,10 +170,10 @@ impl Team {
         let ended = || self.completed.load(Ordering::SeqCst) != number;
         let over = || ended() || self.broken.load(Ordering::SeqCst);
         let limit = *lock(&self.limit);
-        if !self.waiters.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
+        if !self.waiters.wait(self.spin, limit.map(|limit| Instant::now() + limit), over) {
             self.fail_if_late(number, limit.unwrap_or_default());
             // Unless threads of this process were late, the world of processes limits the call.
-            self.waiters.wait(false, over);
+            self.waiters.wait(false, None, over);
         }
         let mut call = lock(&self.call);
         if ended() {
@@ -205,12 +202,7 @@ impl Team {
         let threads = || (0..self.per_process).filter(|&thread| call.contributions[thread].is_none());
         let host = host().name;
         let late: Vec<_> = threads()
-            .map(|thread| LateRank {
-                rank: self.rank(thread),
-                ranks: String::new(),
-                host: host.clone(),
-                note: String::new(),
-            })
+            .map(|thread| LateRank { rank: self.rank(thread), host: host.clone(), ..LateRank::default() })
             .collect();
         let (Some(first), Some(error)) = (threads().next(), late_error(name, limit, &late)) else { return };
         drop(call);
@@ -257,32 +249,15 @@ impl Team {
     }
 }
 
-impl ThreadRank {
-    /// Reports this rank's failure to the other processes.
-    fn fail_process(&self, reason: &str) {
-        if self.team.per_process == 1 {
-            self.team.process.fail(reason);
-        } else {
-            self.team.process.fail_as(self.rank(), reason);
-        }
-    }
-}
-
 impl World for ThreadRank {
-    fn rank(&self) -> usize {
-        self.team.rank(self.thread)
-    }
-
-    fn size(&self) -> usize {
-        self.team.process.size() * self.team.per_process
-    }
-
-    fn local_rank(&self) -> usize {
-        self.team.process.local_rank() * self.team.per_process + self.thread
-    }
-
-    fn local_size(&self) -> usize {
-        self.team.process.local_size() * self.team.per_process
+    fn position(&self) -> Position {
+        let (process, threads) = (self.team.process.position(), self.team.per_process);
+        Position {
+            rank: process.rank * threads + self.thread,
+            size: process.size * threads,
+            local_rank: process.local_rank * threads + self.thread,
+            local_size: process.local_size * threads,
+        }
     }
 
     fn describe(&self) -> String {
@@ -301,6 +276,11 @@ impl World for ThreadRank {
         Ok(Arc::unwrap_or_clone(all))
     }
 
+    /// Notes and hooks apply to the whole process.
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.team.process)
+    }
+
     fn check(&self) -> Result<(), Error> {
         if self.team.broken.load(Ordering::SeqCst) {
             let call = lock(&self.team.call);
@@ -314,21 +294,12 @@ impl World for ThreadRank {
 
     fn fail(&self, reason: &str) {
         self.team.depart(self.thread, Departure::Failed(reason.to_owned()));
-        self.fail_process(reason);
+        self.team.process.fail_as(self.rank(), reason);
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
         *lock(&self.team.limit) = limit.map(|limit| limit.min(YEAR));
         self.team.process.set_limit(limit);
-    }
-
-    /// Applies to the whole process.
-    fn note(&self, text: &str) -> bool {
-        self.team.process.note(text)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.team.process.notes()
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
@@ -339,11 +310,6 @@ impl World for ThreadRank {
         } else {
             self.team.process.compare(rank, topic, calls);
         }
-    }
-
-    /// Applies to the whole process.
-    fn before_exit(&self, hook: ExitHook) {
-        self.team.process.before_exit(hook);
     }
 
     /// Names the first failed rank of this process.
@@ -367,7 +333,7 @@ impl Drop for ThreadRank {
     fn drop(&mut self) {
         if thread::panicking() {
             self.team.depart(self.thread, Departure::Panicked);
-            self.fail_process(PANIC);
+            self.team.process.fail_as(self.rank(), PANIC);
         } else {
             self.team.depart(self.thread, Departure::Left);
         }

@@ -223,20 +223,8 @@ impl Doomed {
 }
 
 impl World for Doomed {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn local_rank(&self) -> usize {
-        self.inner.local_rank()
-    }
-
-    fn local_size(&self) -> usize {
-        self.inner.local_size()
+    fn position(&self) -> world::Position {
+        self.inner.position()
     }
 
     fn describe(&self) -> String {

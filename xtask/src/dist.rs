@@ -26,30 +26,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let architecture =
         target.map_or(std::env::consts::ARCH, |target| target.split('-').next().unwrap_or(target));
     let name = format!("nccl-bench-{version}-{architecture}-linux");
-    let build = |arguments: &[&str], kind: &str| build(arguments, kind, target);
     let folder = Path::new("dist").join(&name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    for part in ["bin", "examples", "tests", "benches"] {
+    let parts: [(&str, &str, &[&str]); 4] = [
+        ("bin", "bin", &["build", "--package", "nccl-bench", "--bins"]),
+        ("examples", "example", &["build", "--package", "collectives", "--example", GPU_EXAMPLES]),
+        ("tests", "test", &["test", "--workspace", "--no-run", "--test", GPU_TESTS]),
+        ("benches", "bench", &["build", "--package", "collectives", "--bench", "nccl_call"]),
+    ];
+    for (part, kind, arguments) in parts {
         fs::create_dir_all(folder.join(part))?;
-    }
-
-    let programs = build(&["build", "--package", "nccl-bench", "--bins"], "bin")?;
-    for program in &programs {
-        copy(program, &folder.join("bin"), None)?;
-    }
-    let examples = build(&["build", "--package", "collectives", "--example", GPU_EXAMPLES], "example")?;
-    for example in &examples {
-        copy(example, &folder.join("examples"), None)?;
-    }
-    let tests = build(&["test", "--workspace", "--no-run", "--test", GPU_TESTS], "test")?;
-    let benches = build(&["build", "--package", "collectives", "--bench", "nccl_call"], "bench")?;
-    for (programs, part) in [(&tests, "tests"), (&benches, "benches")] {
-        for program in programs {
-            // The name without cargo's hash.
-            let name = file_name(program);
-            copy(program, &folder.join(part), name.rsplit_once('-').map(|(name, _)| name))?;
+        for program in build(arguments, kind, target)? {
+            let name = file_name(&program);
+            // Tests and benches have cargo's hash in their names.
+            let plain = name.rsplit_once('-').filter(|_| ["test", "bench"].contains(&kind));
+            copy(&program, &folder.join(part), plain.map(|(name, _)| name))?;
         }
     }
     copy(Path::new("tools/run-gpu"), &folder, None)?;

@@ -1,79 +1,19 @@
-//! `cargo xtask functions`: the table of NCCL's functions, and what a newer NCCL adds to it.
-//!
-//! Names and versions are those of [`nccl_sys::API`], places in the safe layer those of [`PLACES`]. The table is
-//! written twice: for readers of the repository, and for rustdoc with links, which it refuses to build when one leads
-//! nowhere.
+//! `cargo xtask functions`: compares the table of NCCL's functions with newer headers.
 
-mod header;
-mod places;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
+use bindgen::CodegenConfig;
 use nccl_sys::{API, Version};
 
-use crate::{cache, generated, wheels};
-use places::{BEFORE_FLOOR, PLACES};
-
-const PAGE: &str = "docs/nccl-functions.md";
-const RUSTDOC: &str = "src/nccl/functions.md";
+use crate::bindings::nccl;
+use crate::wheels;
 
 /// NVIDIA's packages of libnccl, one for each CUDA that it is built for.
 const PACKAGES: [&str; 2] = ["nvidia-nccl-cu12", "nvidia-nccl-cu13"];
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Write nothing; fail when the committed table differs from what would be written
-    #[arg(long)]
-    check: bool,
-    /// Write nothing; fail when the table and the nccl.h of NVIDIA's newest wheels differ (asks the package index)
-    #[arg(long, conflicts_with = "check")]
-    newest: bool,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.newest {
-        return newest();
-    }
-    let root = cache::repository()?;
-    let rows = rows(API, PLACES)?;
-    let page = format!(
-        "# NCCL's functions in the safe layer\n\n\
-         Every function of `nccl.h`, the NCCL version that brought it, and where `collectives::nccl` has it.\n\
-         `nccl_sys::Nccl` has all of them as raw functions.\n\n\
-         {}",
-        rows.replace("[`", "`").replace("`]", "`")
-    );
-    generated::put(&root.join(PAGE), &page, arguments.check)?;
-    generated::put(&root.join(RUSTDOC), &rows, arguments.check)
-}
-
-/// The table in Markdown, with rustdoc's links.
-fn rows(api: &[(&str, Version)], places: &[(&str, &str)]) -> Result<String> {
-    let by_name: BTreeMap<_, _> = places.iter().copied().collect();
-    ensure!(by_name.len() == places.len(), "PLACES has a function twice");
-    for name in by_name.keys() {
-        ensure!(
-            api.iter().any(|(known, _)| known == name),
-            "{name} has a place in xtask/src/functions/places.rs, but is not in nccl-sys/src/table.rs"
-        );
-    }
-    let mut text = "| function | since NCCL | in the safe layer |\n|---|---|---|\n".to_owned();
-    for (name, since) in api {
-        let place = by_name.get(name).with_context(|| {
-            format!("{name} is in nccl-sys/src/table.rs, but has no place in xtask/src/functions/places.rs")
-        })?;
-        let before_floor = BEFORE_FLOOR.iter().find(|(_, names)| names.contains(name));
-        let since = before_floor.map_or_else(|| since.to_string(), |(version, _)| (*version).to_owned());
-        writeln!(text, "| `{name}` | {since} | {place} |")?;
-    }
-    text.push_str("\n<!-- Made by `cargo xtask functions`. Do not edit. -->\n");
-    Ok(text)
-}
-
-/// Compares the table with the headers of the newest wheels.
-fn newest() -> Result<()> {
+/// Compares [`API`] with the headers of the newest wheels.
+pub(crate) fn run() -> Result<()> {
     for package in PACKAGES {
         let version = wheels::newest(package)?;
         compare(&version, &wheels::nccl_header(package, &version)?)
@@ -86,8 +26,9 @@ fn newest() -> Result<()> {
 /// Fails unless the header of this version of NCCL declares exactly the functions that [`API`] has for that version.
 fn compare(version: &str, header: &str) -> Result<()> {
     let number = number(version)?;
-    let declared = header::functions(header);
-    let declared: BTreeSet<_> = declared.iter().map(String::as_str).collect();
+    let declared = nccl::parse(header, CodegenConfig::FUNCTIONS)?;
+    let declared: BTreeSet<_> =
+        declared.split("pub fn ").skip(1).filter_map(|function| function.split([' ', '(']).next()).collect();
     let table: BTreeSet<_> =
         API.iter().filter(|(_, since)| *since <= number).map(|(name, _)| *name).collect();
     let names = |names: Vec<&str>| names.join(", ");
@@ -118,46 +59,24 @@ mod tests {
     use nccl_sys::FLOOR;
 
     use super::*;
+    use crate::cache;
 
+    /// The page of the documentation is kept by hand.
     #[test]
-    fn every_function_has_one_place() {
-        let table = rows(API, PLACES).unwrap();
-        assert_eq!(table.lines().filter(|line| line.starts_with("| `nccl")).count(), API.len());
-
-        let message =
-            |api: &[(&str, Version)], places: &[(&str, &str)]| rows(api, places).unwrap_err().to_string();
-        let more = [API, &[("ncclInvented", Version::new(2, 99, 0))]].concat();
-        assert!(
-            message(&more, PLACES).contains("ncclInvented is in nccl-sys/src/table.rs, but has no place")
-        );
-        let more = [PLACES, &[("ncclInvented", "")]].concat();
-        assert!(message(API, &more).contains("ncclInvented has a place"));
-        let more = [PLACES, &PLACES[..1]].concat();
-        assert!(message(API, &more).contains("twice"));
-    }
-
-    #[test]
-    fn a_row_has_version_and_place() {
-        let table = rows(API, PLACES).unwrap();
-        for row in [
-            "| `ncclCommAbort` | 2.4 | [`AbortHandle::abort`]",
-            "| `ncclCommSplit` | 2.18 | [`Communicator::split`]",
-            "| `ncclCommRevoke` | 2.28.7 | [`Communicator::revoke`]",
-        ] {
-            assert!(table.lines().any(|line| line.starts_with(row)), "{row}");
+    fn every_function_is_in_the_page_with_its_version_and_place() {
+        let path = cache::repository().unwrap().join("src/nccl/functions.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
+        let rows: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+        assert_eq!(rows.len(), API.len());
+        for (row, (name, since)) in rows.iter().zip(API) {
+            let [function, version, place] = row[..] else { panic!("{row:?}") };
+            assert_eq!(function, format!("{name}`"));
+            // The page has the versions of functions older than the floor too.
+            let older = *since == FLOOR && version != FLOOR.to_string();
+            assert!(older || version == since.to_string(), "{row:?}, {since}");
+            assert!(place.contains("[`") || place == "deprecated: not offered", "{row:?}");
         }
-    }
-
-    /// The functions at the floor are those that are older, and the one that came with it.
-    #[test]
-    fn versions_before_the_floor_are_of_functions_at_the_floor() {
-        let older = BEFORE_FLOOR.iter().flat_map(|(_, names)| names.iter().copied());
-        let mut older: Vec<_> = older.chain(["ncclCommSplit"]).collect();
-        let mut floor: Vec<_> =
-            API.iter().filter(|(_, since)| *since == FLOOR).map(|(name, _)| *name).collect();
-        older.sort_unstable();
-        floor.sort_unstable();
-        assert_eq!(older, floor);
     }
 
     #[test]

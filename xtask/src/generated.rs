@@ -7,29 +7,19 @@ use anyhow::{Context as _, Result, bail};
 
 /// Writes the text; with `check`, fails where the committed text differs.
 pub(crate) fn put(path: &Path, generated: &str, check: bool) -> Result<()> {
-    if check { compare(path, generated) } else { write(path, generated) }
-}
-
-fn write(path: &Path, generated: &str) -> Result<()> {
-    fs::write(path, generated).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn compare(path: &Path, generated: &str) -> Result<()> {
-    let committed = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let Some(line) = (0..).zip(committed.lines().zip(generated.lines())).find(|(_, (old, new))| old != new)
-    else {
-        if committed.len() == generated.len() {
-            return Ok(());
+    let file = path.display();
+    if !check {
+        return fs::write(path, generated).with_context(|| format!("cannot write {file}"));
+    }
+    let committed = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+    if committed == generated {
+        return Ok(());
+    }
+    let lines = committed.lines().zip(generated.lines()).zip(1..);
+    match lines.into_iter().find(|((old, new), _)| old != new) {
+        Some(((old, new), line)) => {
+            bail!("{file}:{line}: committed `{old}`, generated `{new}`: run the same command without --check")
         }
-        bail!(
-            "{} and the generated text differ in length: run the same command without --check",
-            path.display()
-        );
-    };
-    let (number, (old, new)) = line;
-    bail!(
-        "{}:{}: committed `{old}`, generated `{new}`: run the same command without --check",
-        path.display(),
-        number + 1
-    );
+        None => bail!("{file} and the generated text differ in length: run the same command without --check"),
+    }
 }

@@ -23,8 +23,8 @@ struct Arguments {
 enum Command {
     /// Generate the committed bindings of the raw crates from the C headers
     Bindings(bindings::Arguments),
-    /// Write the table of NCCL's functions, their versions and their places in the safe layer
-    Functions(functions::Arguments),
+    /// Compare the table of NCCL's functions with the nccl.h of NVIDIA's newest wheels (asks the package index)
+    Functions,
     /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
     Kernels(kernels::Arguments),
     /// Download the libraries that the tests load into the user's cache folder
@@ -38,7 +38,7 @@ enum Command {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Bindings(arguments) => bindings::run(&arguments),
-        Command::Functions(arguments) => functions::run(&arguments),
+        Command::Functions => functions::run(),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist(arguments) => dist::run(&arguments),

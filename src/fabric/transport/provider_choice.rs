@@ -97,17 +97,8 @@ mod tests {
     struct Crowd(usize);
 
     impl World for Crowd {
-        fn rank(&self) -> usize {
-            0
-        }
-        fn size(&self) -> usize {
-            self.0
-        }
-        fn local_rank(&self) -> usize {
-            0
-        }
-        fn local_size(&self) -> usize {
-            self.0
+        fn position(&self) -> world::Position {
+            world::Position { rank: 0, size: self.0, local_rank: 0, local_size: self.0 }
         }
         fn describe(&self) -> String {
             format!("{} ranks", self.0)
@@ -118,10 +109,6 @@ mod tests {
         fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
             Ok(vec![mine.to_vec(); self.0])
         }
-        fn check(&self) -> Result<(), world::Error> {
-            Ok(())
-        }
-        fn fail(&self, _reason: &str) {}
         fn abort(&self, code: i32, _message: &str) -> ! {
             std::process::exit(code)
         }

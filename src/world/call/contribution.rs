@@ -45,6 +45,7 @@ pub(crate) fn combine(contributions: Vec<Contribution>, first: usize) -> Result<
 }
 
 /// A rank, or a process of several ranks, that others wait for.
+#[derive(Default)]
 pub(crate) struct LateRank {
     /// The rank, or the first one of the process.
     pub(crate) rank: usize,

@@ -2,6 +2,7 @@
 
 use crate::world::{Called, Error};
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Approximate maximum size of the log, in bytes.
@@ -21,14 +22,6 @@ struct Topic {
     bytes: usize,
 }
 
-/// A call that differs between two ranks.
-struct Difference {
-    /// Number and place. The lowest is reported.
-    call: (u64, u64),
-    other: (usize, String),
-    own: String,
-}
-
 impl CallLog {
     /// Records calls of a rank. Returns an error for the first one that differs from that of another rank.
     pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
@@ -36,26 +29,24 @@ impl CallLog {
             self.0.push_back(Topic { topic, calls: HashMap::new(), bytes: 0 });
         }
         let known = self.0.iter_mut().find(|known| known.topic == topic)?;
-        let mut first: Option<Difference> = None;
+        let mut differences = Vec::new();
         for Called { place, number, what } in calls {
-            match known.calls.get(&(place, number)) {
-                None => {
+            match known.calls.entry((place, number)) {
+                Entry::Vacant(entry) => {
                     known.bytes += CALL_OVERHEAD + what.len();
-                    known.calls.insert((place, number), (rank, what));
+                    entry.insert((rank, what));
                 }
-                Some((other, told)) if *other != rank && *told != what => {
-                    let call = (number, place);
-                    if first.as_ref().is_none_or(|before| call < before.call) {
-                        first = Some(Difference { call, other: (*other, told.clone()), own: what });
-                    }
+                Entry::Occupied(entry) if entry.get().0 != rank && entry.get().1 != what => {
+                    differences.push(((number, place), entry.get().clone(), what));
                 }
-                Some(_) => {}
+                Entry::Occupied(_) => {}
             }
         }
         self.evict(topic);
-        let Difference { other, own, .. } = first?;
-        let own = (rank, own);
-        let ((first, one), (second, another)) = if own.0 < other.0 { (own, other) } else { (other, own) };
+        let (_, other, own) = differences.into_iter().min_by_key(|&(call, ..)| call)?;
+        let mut both = [other, (rank, own)];
+        both.sort_unstable();
+        let [(first, one), (second, another)] = both;
         Some(Error::Mismatch(format!(
             "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in the \
              same order with the same lengths"

@@ -99,19 +99,17 @@ fn explicit(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
             "NCCL_BENCH_RANK is set but NCCL_BENCH_ADDR is not: set it to host:port of rank 0".to_owned(),
         ));
     }
-    Ok(RendezvousConfig { rank, size, hosts: Vec::new(), ports: Vec::new(), key: String::new(), local: None })
+    Ok(RendezvousConfig { rank, size, ..RendezvousConfig::default() })
 }
 
 fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
-    let host = match (master_host(variable), variable("NCCL_BENCH_ADDR")) {
-        (None, None) => {
-            return Err(Error::Environment(
-                "RANK and WORLD_SIZE are set but MASTER_ADDR is not: set it to the name of rank 0's host"
-                    .to_owned(),
-            ));
-        }
-        (host, _) => host,
-    };
+    let host = master_host(variable);
+    if host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(Error::Environment(
+            "RANK and WORLD_SIZE are set but MASTER_ADDR is not: set it to the name of rank 0's host"
+                .to_owned(),
+        ));
+    }
     let port = port(variable)?.unwrap_or(MASTER_PORT);
     let run = variable("TORCHELASTIC_RUN_ID");
     // torchrun's own store listens on MASTER_PORT.
@@ -140,13 +138,13 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     } else {
         for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
             let Some(list) = variable(name) else { continue };
-            let listed = nodelist::expand(&list).ok_or_else(|| {
+            let host = nodelist::first_host(&list).ok_or_else(|| {
                 Error::Environment(format!(
                     "{name} is `{list}`, which is not a list of at most {MAX_RANKS} hosts such as node[01-04]: set \
                      MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;
-            hosts.extend(listed.into_iter().next());
+            hosts.push(host);
             break;
         }
         // The host of srun, which is rank 0's if srun runs inside a batch script.
@@ -193,9 +191,8 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
         size,
         hosts: host.into_iter().collect(),
         ports: vec![port(variable)?.unwrap_or(MASTER_PORT)],
-        key: String::new(),
-        // Pods of one node have host names of their own, which NCCL uses too.
-        local: None,
+        // Pods of one node have host names of their own, which NCCL uses too: they have no local rank.
+        ..RendezvousConfig::default()
     })
 }
 

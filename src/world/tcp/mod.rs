@@ -11,11 +11,14 @@ pub(crate) mod wire;
 
 use super::call::Contribution;
 use super::sync::cores;
-use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, YEAR, process_exit, single};
+use super::{
+    Called, Error, ExitHook, Handle, Options, Position, RendezvousConfig, World, YEAR, process_exit, single,
+};
 use crate::lock::lock;
 use connection::Connection;
 use rendezvous::Connected;
 use state::{Failure, TcpState};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -82,9 +85,10 @@ pub(crate) fn join(
             move || service::run(&state, &woken, decoders)
         })
         .map_err(failed)?;
+    let position = Position { rank: config.rank, size: config.size, local_rank, local_size };
     let spin = local_size <= cores();
     let description = format!("TCP rendezvous at {address}");
-    Ok(Tcp { state, local_rank, local_size, spin, description, service: Some(service) })
+    Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
 /// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none or two ranks
@@ -92,11 +96,9 @@ pub(crate) fn join(
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
-    let claimed = |rank: usize| members[rank].local.map(|(number, _)| number);
-    let distinct = neighbours.iter().all(|&one| {
-        claimed(one).is_some()
-            && neighbours.iter().all(|&other| one == other || claimed(one) != claimed(other))
-    });
+    let claimed: BTreeSet<_> =
+        neighbours.iter().filter_map(|&other| members[other].local.map(|(number, _)| number)).collect();
+    let distinct = claimed.len() == neighbours.len();
     match members[rank].local {
         Some((number, size)) if distinct && size as usize >= neighbours.len() => {
             (number as usize, size as usize)
@@ -107,8 +109,7 @@ fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
 
 pub(crate) struct Tcp {
     pub(crate) state: Arc<TcpState>,
-    local_rank: usize,
-    local_size: usize,
+    position: Position,
     /// True if this host has a core for each of its ranks.
     spin: bool,
     description: String,
@@ -116,20 +117,8 @@ pub(crate) struct Tcp {
 }
 
 impl World for Tcp {
-    fn rank(&self) -> usize {
-        self.state.rank
-    }
-
-    fn size(&self) -> usize {
-        self.state.size
-    }
-
-    fn local_rank(&self) -> usize {
-        self.local_rank
-    }
-
-    fn local_size(&self) -> usize {
-        self.local_size
+    fn position(&self) -> Position {
+        self.position
     }
 
     fn describe(&self) -> String {
@@ -212,10 +201,7 @@ impl World for Tcp {
 
 impl Tcp {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
-        self.state.exit_if_peer_failed();
-        process_exit::claim();
-        self.state.report_exit(rank, message);
-        self.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+        self.state.announce_end(code, rank, message);
         process_exit::exit(code)
     }
 }

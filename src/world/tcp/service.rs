@@ -10,7 +10,8 @@ use crate::world::{Error, OnFailure, process_exit};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Time between a failure and the exit of this process ([`OnFailure::Exit`]).
@@ -57,8 +58,8 @@ struct Service<'a> {
 struct Exit {
     at: Instant,
     code: i32,
-    /// The running hook: set once it is done, and its deadline.
-    hook: Option<(Arc<AtomicBool>, Instant)>,
+    /// The running hook, and its deadline.
+    hook: Option<(JoinHandle<()>, Instant)>,
 }
 
 struct Closing {
@@ -113,7 +114,7 @@ impl<'a> Service<'a> {
         }
         let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
         process_exit::report_once(&self.state.exit_message(&failure.error));
-        let hook = start_exit_hook(self.state, &failure.error).map(|done| (done, now + EXIT_HOOK_TIMEOUT));
+        let hook = start_exit_hook(self.state, &failure.error).map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
         self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
     }
 
@@ -121,7 +122,7 @@ impl<'a> Service<'a> {
     fn exit_if_due(&mut self, now: Instant) {
         let Some(exit) = self.exit.as_mut().filter(|exit| now >= exit.at) else { return };
         match &exit.hook {
-            Some((done, deadline)) if now < *deadline && !done.load(Ordering::SeqCst) => {
+            Some((hook, deadline)) if now < *deadline && !hook.is_finished() => {
                 exit.at = now + EXIT_HOOK_POLL;
             }
             _ => {
@@ -194,7 +195,7 @@ impl<'a> Service<'a> {
         if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
             let reason = format!("cannot wait for its connections any more: {error}");
             state.fail(state.rank_failed(state.rank, reason), 1);
-            std::thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
         }
         if poll.readable(wake) {
             let mut woken = woken;
@@ -231,7 +232,6 @@ fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     }
 }
 
-/// Reads the available bytes of a connection and handles their frames.
 fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
@@ -257,7 +257,6 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
     }
 }
 
-/// Handles the complete frames of a peer.
 pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
     while peer.connection.is_open() {
         let reason = match peer.decoder.next() {
@@ -286,8 +285,13 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
             close_if_departed(state, peer);
         }
         Frame::Note(text) if at_root => state.set_note(peer.rank, text),
-        Frame::Called(rank, topic, calls) if at_root => state.record_calls(rank as usize, topic, calls),
-        Frame::Called(rank, topic, calls) => state.record_forwarded_calls(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => {
+            state.record_calls(rank as usize, topic, calls);
+            // Rank 0 forwards calls when it leaves.
+            if !at_root {
+                state.compare_own_calls();
+            }
+        }
         Frame::Barrier(number) if at_root => state.contribute(peer.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
             state.contribute(peer.rank, number, Contribution::Message(message));
@@ -310,26 +314,9 @@ fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
     }
 }
 
-/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit). The returned flag is set once it is
-/// done.
-fn start_exit_hook(state: &TcpState, error: &Error) -> Option<Arc<AtomicBool>> {
+/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit).
+fn start_exit_hook(state: &TcpState, error: &Error) -> Option<JoinHandle<()>> {
     let hook = lock(&state.exit_hook).take()?;
-    let done = Arc::new(AtomicBool::new(false));
-    let thread = std::thread::Builder::new().name("exit hook".to_owned()).spawn({
-        let (done, error) = (Arc::clone(&done), error.clone());
-        move || {
-            // Set also if the hook panics.
-            let _done = SetOnDrop(done);
-            hook(&error);
-        }
-    });
-    thread.is_ok().then_some(done)
-}
-
-struct SetOnDrop(Arc<AtomicBool>);
-
-impl Drop for SetOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
+    let error = error.clone();
+    thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
 }

@@ -195,8 +195,16 @@ impl TcpState {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
 
-    /// Ends this process if another one is known to have failed, which then is the cause of its own failure.
-    pub(crate) fn exit_if_peer_failed(&self) {
+    /// Reports here and to all others that this process ends the job. Ends this process because of another one instead if
+    /// that is known to have failed.
+    pub(crate) fn announce_end(&self, code: i32, rank: Option<usize>, message: &str) {
+        self.exit_if_peer_failed();
+        process_exit::claim();
+        self.report_exit(rank, message);
+        self.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+    }
+
+    fn exit_if_peer_failed(&self) {
         let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
         if self.options.on_failure == OnFailure::Exit {
             thread::sleep(SERVICE_EXIT_TIMEOUT);
@@ -207,7 +215,7 @@ impl TcpState {
     }
 
     /// Prints the reason for which this process ends the job.
-    pub(crate) fn report_exit(&self, rank: Option<usize>, message: &str) {
+    fn report_exit(&self, rank: Option<usize>, message: &str) {
         let line = match self.failure() {
             // The failure of one of its ranks is more specific.
             Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
@@ -227,13 +235,11 @@ impl TcpState {
         self.rank_failed(rank, "has left the job: it will not come to this barrier or all_gather")
     }
 
-    /// Wakes the service thread to check for changes.
     pub(crate) fn wake_service(&self) {
         // If the pipe is full, a wakeup is pending.
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Sends a frame over all connections.
     pub(crate) fn broadcast(&self, frame: &Frame) {
         let bytes: Arc<[u8]> = frame.encode().into();
         let mut queued = false;
@@ -305,7 +311,6 @@ impl TcpState {
         (!self.stopped.load(Ordering::SeqCst)).then_some(started + limit)
     }
 
-    /// Fails the job if ranks are late.
     pub(crate) fn check_call_deadline(&self, now: Instant) {
         if self.call_deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -342,12 +347,6 @@ impl TcpState {
             }
         }
         self.broadcast(&Frame::Goodbye);
-    }
-
-    /// Records calls that rank 0 forwards when it leaves.
-    pub(crate) fn record_forwarded_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
-        self.record_calls(rank, topic, calls);
-        self.compare_own_calls();
     }
 
     /// Compares the latest calls of this process with those that rank 0 has forwarded.
@@ -417,7 +416,6 @@ impl TcpState {
         }
     }
 
-    /// Runs a collective call.
     pub(crate) fn collective(&self, contribution: Contribution, spin: bool) -> Result<CallResult, Error> {
         let _calling = lock(&self.calling);
         if self.stopped.load(Ordering::SeqCst) {
@@ -433,8 +431,8 @@ impl TcpState {
                 Contribution::Message(message) => Frame::Message(number, message),
             });
         }
-        self.waiters
-            .wait(spin, || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
+        let ended = || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst);
+        self.waiters.wait(spin, None, ended);
         let result = lock(&self.call).result.take();
         result.ok_or_else(|| self.stop_reason())
     }

@@ -1,9 +1,9 @@
 //! A rank that joins.
 
-use super::{KEY, SIZE, Script, member};
+use super::{KEY, SIZE, Script, member, received};
 use crate::world::RendezvousConfig;
 use crate::world::tcp::rendezvous::{Handshake, JoinError};
-use crate::world::tcp::wire::{Frame, FrameDecoder, HelloReply, Member};
+use crate::world::tcp::wire::{Frame, Member};
 
 /// Plays the input as the bytes that a server at rank 0's address sends to a joining rank, in pieces. Returns the outcome.
 ///
@@ -18,9 +18,9 @@ pub fn join(data: &[u8]) -> String {
         let action = script.number();
         let number = action / 8;
         match action % 8 {
-            0 => sent.extend(HelloReply::Accepted.encode()),
-            1 => sent.extend(HelloReply::Rejected("there is no place".to_owned()).encode()),
-            2 => sent.extend(HelloReply::OtherJob.encode()),
+            0 => sent.extend(Frame::Accepted.encode_first()),
+            1 => sent.extend(Frame::Rejected("there is no place".to_owned()).encode_first()),
+            2 => sent.extend(Frame::OtherJob.encode_first()),
             3 => {
                 let members = (0..number % 6).map(|rank| member(&format!("node{rank}"))).collect();
                 sent.extend(Frame::Members(members).encode());
@@ -37,25 +37,23 @@ pub fn join(data: &[u8]) -> String {
     let whole = play(&config, &sent, sent.len().max(1));
     let (outcome, left) = play(&config, &sent, 1 + cut % 64);
     assert_eq!(outcome, whole.0, "the outcome depends on the pieces");
-    let reply = HelloReply::decode(&sent);
-    let accepted = matches!(reply, Ok(Some((HelloReply::Accepted, _))));
+    let mut decoder = received(&sent);
+    let reply = decoder.next();
+    let accepted = matches!(reply, Ok(Some(Frame::Accepted)));
     match &outcome {
         Ok(members) => {
             assert!(accepted && members.len() == SIZE);
-            let Ok(Some((_, used))) = reply else { panic!("no reply") };
-            let mut decoder = FrameDecoder::default();
-            decoder.push(&sent[used..]);
             assert_eq!(decoder.next(), Ok(Some(Frame::Members(members.clone()))));
             // Bytes after the list of ranks are kept.
             assert!(left <= decoder.buffered() && whole.1 == decoder.buffered());
             "met".to_owned()
         }
         Err(JoinError::Retry(reason)) => {
-            assert!(!accepted && !matches!(reply, Ok(Some((HelloReply::Rejected(_), _)))), "{reason}");
+            assert!(!accepted && !matches!(reply, Ok(Some(Frame::Rejected(_)))), "{reason}");
             reason.clone()
         }
         Err(JoinError::Fatal(error)) => {
-            assert!(accepted || matches!(reply, Ok(Some((HelloReply::Rejected(_), _)))), "{error}");
+            assert!(accepted || matches!(reply, Ok(Some(Frame::Rejected(_)))), "{error}");
             error.to_string()
         }
     }

@@ -9,7 +9,7 @@ mod service;
 mod stream;
 mod wire;
 
-use super::wire::{Hello, Member};
+use super::wire::{Frame, FrameDecoder, Member};
 use crate::world::host::Host;
 
 pub use join::join;
@@ -52,7 +52,14 @@ fn member(name: &str) -> Member {
 }
 
 fn hello(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
-    Hello { rank: rank as u32, size: size as u32, key: key.to_owned(), member: member(name) }.encode()
+    Frame::Hello(rank as u32, size as u32, key.to_owned(), member(name)).encode_first()
+}
+
+/// A decoder of a new connection that has received these bytes.
+fn received(bytes: &[u8]) -> FrameDecoder {
+    let mut decoder = FrameDecoder::new();
+    decoder.push(bytes);
+    decoder
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Rank 0 during the rendezvous.
 
 use super::stream::{PeerStream, SharedStream};
-use super::{KEY, SIZE, Script, hello};
+use super::{KEY, SIZE, Script, hello, received};
 use crate::world::RendezvousConfig;
 use crate::world::tcp::rendezvous::{Acceptor, MAX_ACCEPTS, MAX_PENDING};
-use crate::world::tcp::wire::{HANDSHAKE_TIMEOUT, Hello, HelloReply};
+use crate::world::tcp::wire::{Frame, HANDSHAKE_TIMEOUT};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -87,7 +87,7 @@ pub fn rendezvous(data: &[u8]) -> Outcome {
         job.poll();
         let (_, member) = job.acceptor.joined[last].as_ref().unwrap();
         assert_eq!(member.host.name, "honest");
-        assert_eq!(job.streams[stream].borrow().replied, HelloReply::Accepted.encode());
+        assert_eq!(job.streams[stream].borrow().replied, Frame::Accepted.encode_first());
     }
     let missing: Vec<usize> = job.acceptor.missing().collect();
     assert!(!missing.contains(&1) && !missing.contains(&last));
@@ -178,7 +178,8 @@ impl Job<'_> {
         assert!(self.acceptor.joined[0].is_none(), "a peer was accepted as rank 0");
         assert!(self.acceptor.pending.len() <= MAX_PENDING);
         for pending in &self.acceptor.pending {
-            assert!(pending.bytes.len() < 4096, "{} bytes of a hello", pending.bytes.len());
+            let count = pending.decoder.buffered();
+            assert!(count < 4096, "{count} bytes of a hello");
         }
         for (rank, (stream, member)) in self
             .acceptor
@@ -190,9 +191,9 @@ impl Job<'_> {
             // A job does not start with a disconnected rank.
             assert!(!stream.ready(), "rank {rank} is accepted though it has disconnected or sent data");
             let stream = stream.0.borrow();
-            let Ok(Some(sent)) = Hello::decode(&stream.consumed) else { panic!("rank {rank} sent no hello") };
-            assert_eq!((sent.key.as_str(), sent.rank as usize, sent.size as usize), (KEY, rank, SIZE));
-            assert_eq!((&sent.member, &stream.replied), (member, &HelloReply::Accepted.encode()));
+            let sent = Frame::Hello(rank as u32, SIZE as u32, KEY.to_owned(), member.clone());
+            assert_eq!(received(&stream.consumed).next(), Ok(Some(sent)));
+            assert_eq!(stream.replied, Frame::Accepted.encode_first());
         }
         let open = self.streams.iter().filter(|stream| Rc::strong_count(stream) > 1).count();
         assert_eq!(
@@ -205,11 +206,14 @@ impl Job<'_> {
             if stream.replied.is_empty() {
                 continue;
             }
-            let Ok(Some((reply, used))) = HelloReply::decode(&stream.replied) else { panic!("no reply") };
-            assert_eq!(used, stream.replied.len());
+            let mut replied = received(&stream.replied);
+            let Ok(Some(reply)) = replied.next() else { panic!("no reply") };
+            assert_eq!(replied.buffered(), 0);
             // A peer without the job's key learns nothing about the job.
-            let Ok(Some(sent)) = Hello::decode(&stream.consumed) else { panic!("a reply without a hello") };
-            assert_eq!(reply == HelloReply::OtherJob, sent.key != KEY);
+            let Ok(Some(Frame::Hello(_, _, key, _))) = received(&stream.consumed).next() else {
+                panic!("a reply without a hello")
+            };
+            assert_eq!(reply == Frame::OtherJob, key != KEY);
         }
     }
 }

@@ -43,7 +43,7 @@ fn the_corpus_passes_and_covers_all_outcomes() {
         "it belongs to another job (`another job`, this one is `our job`)",
         "it does not speak this program's protocol",
         "it speaks version 9 of the protocol",
-        "a hello of 65535 bytes",
+        "a frame of 65535 bytes",
         "a name of 65535 bytes",
         "its hello took too long",
         "it sent nothing in time",

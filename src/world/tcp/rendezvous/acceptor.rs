@@ -3,7 +3,7 @@
 use super::Connected;
 use super::address::{format_address, group, ranges, resolve};
 use crate::world::tcp::poll::Poll;
-use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_HELLO, Member};
 use crate::world::{Error, RendezvousConfig};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const OTHER_DESCRIPTORS: usize = 512;
 /// A connection with an incomplete handshake.
 pub(crate) struct Pending<S> {
     pub(crate) stream: S,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) decoder: FrameDecoder,
     since: Instant,
     /// True once the connection has been polled.
     polled: bool,
@@ -109,7 +109,6 @@ fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     problems.unwrap_or_default().concat()
 }
 
-/// Accepts connections until all ranks have joined.
 pub(crate) fn accept_ranks(
     config: &RendezvousConfig,
     listener: &TcpListener,
@@ -239,9 +238,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    /// Adds a connection that has to send a hello.
     pub(crate) fn add_pending(&mut self, stream: S, now: Instant) {
-        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now, polled: false });
+        self.pending.push_back(Pending { stream, decoder: FrameDecoder::new(), since: now, polled: false });
         if self.pending.len() > MAX_PENDING {
             self.evict_oldest("too many connections were pending");
         }
@@ -256,10 +254,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    fn reject(&mut self, stream: &mut S, reply: Option<HelloReply>, reason: String) {
+    fn reject(&mut self, stream: &mut S, reply: Option<Frame>, reason: String) {
         if let Some(reply) = reply {
             // The peer may have closed the connection.
-            let _ = stream.write_all(&reply.encode());
+            let _ = stream.write_all(&reply.encode_first());
         }
         self.rejected += 1;
         self.last_rejection = reason;
@@ -268,33 +266,36 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
     /// Reads from a pending connection, and handles its hello once it is complete.
     fn read_hello(&mut self, mut connection: Pending<S>, now: Instant) {
         let mut buffer = [0; 2048];
-        match connection.stream.read(&mut buffer) {
-            Ok(0) => {
-                return self.reject(
-                    &mut connection.stream,
-                    None,
-                    "it closed the connection before its hello".to_owned(),
-                );
+        let read = match connection.stream.read(&mut buffer) {
+            Ok(0) => Err("it closed the connection before its hello".to_owned()),
+            Err(error) if waits(&error) => Ok(0),
+            read => read.map_err(|error| error.to_string()),
+        };
+        let frame = read.and_then(|count| {
+            connection.decoder.push(&buffer[..count]);
+            connection.decoder.next_within(MAX_HELLO).map_err(|malformed| malformed.0)
+        });
+        let more = connection.decoder.buffered();
+        let reason = match frame {
+            Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => {
+                return self.pending.push_back(connection);
             }
-            Ok(count) => connection.bytes.extend_from_slice(&buffer[..count]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => return self.reject(&mut connection.stream, None, error.to_string()),
-        }
-        match Hello::decode(&connection.bytes) {
-            Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => self.pending.push_back(connection),
-            Ok(None) => self.reject(&mut connection.stream, None, "its hello took too long".to_owned()),
-            Ok(Some(hello)) => self.handle_hello(connection.stream, hello),
-            Err(malformed) => self.reject(&mut connection.stream, None, malformed.0),
-        }
+            Ok(None) => "its hello took too long".to_owned(),
+            Ok(Some(_)) if more > 0 => format!("{more} bytes too many"),
+            Ok(Some(Frame::Hello(rank, size, key, member))) => {
+                return self.handle_hello(connection.stream, (rank as usize, size as usize), &key, member);
+            }
+            Ok(Some(_)) => "another frame than a hello".to_owned(),
+            Err(reason) => reason,
+        };
+        self.reject(&mut connection.stream, None, reason);
     }
 
-    fn handle_hello(&mut self, mut stream: S, hello: Hello) {
-        let Hello { rank, size, key, member } = hello;
+    fn handle_hello(&mut self, mut stream: S, (rank, size): (usize, usize), key: &str, member: Member) {
         if key != self.config.key {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.config.key);
-            return self.reject(&mut stream, Some(HelloReply::OtherJob), reason);
+            return self.reject(&mut stream, Some(Frame::OtherJob), reason);
         }
-        let (rank, size) = (rank as usize, size as usize);
         // A rank that got no reply in time has closed its connection and connected again. Both events may be pending, and
         // the closed connection must not cause a rejection.
         if let Some(Some((joined, _))) = self.joined.get_mut(rank)
@@ -312,14 +313,14 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
         } else if let Some((_, first)) = &self.joined[rank] {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
-        } else if has_ended(&mut stream) || stream.write_all(&HelloReply::Accepted.encode()).is_err() {
+        } else if has_ended(&mut stream) || stream.write_all(&Frame::Accepted.encode_first()).is_err() {
             self.disconnected[rank] = Some(member.host.name);
             return self.reject(&mut stream, None, "it closed the connection after its hello".to_owned());
         } else {
             self.joined[rank] = Some((stream, member));
             return;
         };
-        self.reject(&mut stream, Some(HelloReply::Rejected(reason.clone())), reason);
+        self.reject(&mut stream, Some(Frame::Rejected(reason.clone())), reason);
     }
 
     pub(crate) fn timeout_message(&self, address: &str, timeout: Duration) -> String {
@@ -356,7 +357,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
 
 /// True if a stream that must be silent has ended or received data. Does not block.
 fn has_ended(stream: &mut impl Read) -> bool {
-    let waits =
-        |error: io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-    !stream.read(&mut [0]).is_err_and(waits)
+    !stream.read(&mut [0]).is_err_and(|error| waits(&error))
+}
+
+/// True for the error of a non-blocking stream without data.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

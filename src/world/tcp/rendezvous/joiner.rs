@@ -2,7 +2,7 @@
 
 use super::Connected;
 use super::address::{Resolve, format_address, group};
-use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_TEXT, Member};
 use crate::world::{Error, Options, RendezvousConfig};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -52,9 +52,8 @@ pub(crate) fn join(
 ) -> Result<Connected, Error> {
     let timeout = options.timeout;
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let hello =
-        Hello { rank: number(config.rank), size: number(config.size), key: config.key.clone(), member }
-            .encode();
+    let hello = Frame::Hello(number(config.rank), number(config.size), config.key.clone(), member);
+    let hello = hello.encode_first();
     let mut attempts = Attempts::default();
     let mut pause = Duration::from_millis(20);
     loop {
@@ -119,12 +118,10 @@ fn try_join(
     let mut until =
         Instant::now() + if config.ports.len() > 1 { limit.min(PORT_SEARCH_TIMEOUT) } else { limit };
     loop {
-        let mut bytes = Vec::new();
         let accepted = handshake.accepted;
-        match read_some(&mut stream, &mut bytes, until) {
-            Ok(true) => {}
-            Ok(false) => return Err(handshake.ended()),
-            Err(error) => return Err(handshake.failed(&error)),
+        let bytes = read_some(&mut stream, until).map_err(|error| handshake.failed(&error))?;
+        if bytes.is_empty() {
+            return Err(handshake.ended());
         }
         if let Some(members) = handshake.receive(&bytes)? {
             let mut connections: Vec<_> = (0..config.size).map(|_| None).collect();
@@ -141,8 +138,6 @@ fn try_join(
 pub(crate) struct Handshake<'a> {
     config: &'a RendezvousConfig,
     name: &'a str,
-    /// Incomplete reply.
-    bytes: Vec<u8>,
     /// True once rank 0 has accepted this rank.
     pub(crate) accepted: bool,
     pub(crate) decoder: FrameDecoder,
@@ -150,39 +145,30 @@ pub(crate) struct Handshake<'a> {
 
 impl<'a> Handshake<'a> {
     pub(crate) fn new(config: &'a RendezvousConfig, name: &'a str) -> Self {
-        Self { config, name, bytes: Vec::new(), accepted: false, decoder: FrameDecoder::default() }
+        Self { config, name, accepted: false, decoder: FrameDecoder::new() }
     }
 
     /// Handles received bytes. Returns the list of ranks once it is complete.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<Member>>, JoinError> {
+        self.decoder.push(bytes);
         if self.accepted {
-            self.decoder.push(bytes);
             return self.next_members();
         }
-        self.bytes.extend_from_slice(bytes);
-        let (reply, used) = match HelloReply::decode(&self.bytes) {
-            Ok(Some(reply)) => reply,
-            Ok(None) => return Ok(None),
-            Err(malformed) => {
-                return Err(JoinError::Retry(format!("the server there is not rank 0: {}", malformed.0)));
+        let retry = |reason| Err(JoinError::Retry(reason));
+        match self.decoder.next_within(2 + MAX_TEXT) {
+            Ok(None) => Ok(None),
+            Ok(Some(Frame::Accepted)) => {
+                self.accepted = true;
+                self.next_members()
             }
-        };
-        match reply {
-            HelloReply::Accepted => {}
-            HelloReply::OtherJob => {
-                return Err(JoinError::Retry("rank 0 of another job listens there".to_owned()));
-            }
-            HelloReply::Rejected(reason) => {
-                return Err(JoinError::Fatal(Error::Rendezvous(format!(
-                    "rank 0 at {} refused this rank: {reason}",
-                    self.name
-                ))));
-            }
+            Ok(Some(Frame::OtherJob)) => retry("rank 0 of another job listens there".to_owned()),
+            Ok(Some(Frame::Rejected(reason))) => Err(JoinError::Fatal(Error::Rendezvous(format!(
+                "rank 0 at {} refused this rank: {reason}",
+                self.name
+            )))),
+            Ok(Some(_)) => retry("the server there is not rank 0: another frame than a reply".to_owned()),
+            Err(malformed) => retry(format!("the server there is not rank 0: {}", malformed.0)),
         }
-        self.accepted = true;
-        self.decoder.push(&self.bytes[used..]);
-        self.bytes = Vec::new();
-        self.next_members()
     }
 
     fn next_members(&mut self) -> Result<Option<Vec<Member>>, JoinError> {
@@ -217,20 +203,19 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Reads at least one byte, waiting until `until`. Returns `false` at end of file.
-fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io::Result<bool> {
-    let mut buffer = [0; 4096];
+/// Reads at least one byte, waiting until `until`; none at end of file.
+fn read_some(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply in time"));
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(false),
+        match stream.read(&mut bytes) {
             Ok(count) => {
-                bytes.extend_from_slice(&buffer[..count]);
-                return Ok(true);
+                bytes.truncate(count);
+                return Ok(bytes);
             }
             Err(error)
                 if matches!(

@@ -1,7 +1,7 @@
 //! Rendezvous over TCP: rank 0 listens, all others connect to it.
 //!
 //! Rank 0 serves all connections from one thread without blocking on any of them. Every connection has five seconds to
-//! send a [`Hello`](super::wire::Hello) of this job; otherwise it is rejected and counted. The other ranks retry until
+//! send a [`Hello`](super::wire::Frame::Hello) of this job; otherwise it is rejected and counted. The other ranks retry until
 //! the deadline, also while the name of rank 0's host cannot be resolved, as with a pod that starts later.
 
 mod acceptor;

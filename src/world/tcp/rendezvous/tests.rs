@@ -4,7 +4,7 @@ use super::joiner::{Attempts, join};
 use super::*;
 use crate::world::OnWait;
 use crate::world::tcp::fuzz::{PeerStream, SharedStream};
-use crate::world::tcp::wire::{Frame, Hello, HelloReply};
+use crate::world::tcp::wire::Frame;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -47,9 +47,9 @@ fn member() -> Member {
 
 /// A stream in memory over which rank 1 of 2 has sent its hello.
 fn hello_sent() -> Rc<RefCell<PeerStream>> {
-    let hello = Hello { rank: 1, size: 2, key: String::new(), member: member() };
+    let hello = Frame::Hello(1, 2, String::new(), member());
     let stream = Rc::<RefCell<PeerStream>>::default();
-    stream.borrow_mut().incoming.extend(hello.encode());
+    stream.borrow_mut().incoming.extend(hello.encode_first());
     stream
 }
 
@@ -76,7 +76,7 @@ fn a_rank_that_reconnects_joins_with_its_latest_connection() {
     acceptor.poll(&[], &[true; 2], now);
     let (accepted, _) = acceptor.joined[1].as_ref().unwrap();
     assert!(Rc::ptr_eq(&accepted.0, &last));
-    assert_eq!(last.borrow().replied, HelloReply::Accepted.encode());
+    assert_eq!(last.borrow().replied, Frame::Accepted.encode_first());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn only_polled_connections_are_evicted() {
     );
     acceptor.add_pending(SharedStream(Rc::default()), now);
     acceptor.poll(&[], &[true, false], now);
-    assert_eq!(honest.borrow().replied, HelloReply::Accepted.encode());
+    assert_eq!(honest.borrow().replied, Frame::Accepted.encode_first());
     acceptor.evict_oldest("no connection can be accepted");
     assert!(acceptor.pending.is_empty());
 }
@@ -125,18 +125,20 @@ fn a_rank_is_rejected_while_another_holds_its_number() {
         acceptor.add_pending(SharedStream(Rc::clone(&stream)), now);
         // Rank 0 has not been told yet that the earlier connection has closed.
         acceptor.poll(&[], &[true], now);
-        let reply = HelloReply::decode(&stream.borrow().replied).unwrap().unwrap().0;
+        let mut decoder = FrameDecoder::new();
+        decoder.push(&stream.borrow().replied);
+        let reply = decoder.next().unwrap().unwrap();
         let accepted = acceptor.joined[1].as_ref().is_some_and(|(end, _)| Rc::ptr_eq(&end.0, &stream));
         (stream, reply, accepted)
     };
     let (first, reply, accepted) = connect_again();
-    assert_eq!((reply, accepted), (HelloReply::Accepted, true));
+    assert_eq!((reply, accepted), (Frame::Accepted, true));
     let (_, reply, accepted) = connect_again();
     let twice = format!("rank 1 of 2 was started twice, on {0} and on {0}", host().name);
-    assert_eq!((reply, accepted), (HelloReply::Rejected(twice), false));
+    assert_eq!((reply, accepted), (Frame::Rejected(twice), false));
     first.borrow_mut().ended = true;
     let (_, reply, accepted) = connect_again();
-    assert_eq!((reply, accepted), (HelloReply::Accepted, true));
+    assert_eq!((reply, accepted), (Frame::Accepted, true));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::world::host::Host;
 use crate::world::limits::MAX_NAME;
+use crate::world::{Called, Error};
 
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
@@ -21,66 +22,132 @@ pub(crate) struct Member {
     pub(crate) local: Option<(u32, u32)>,
 }
 
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+/// A field of a frame.
+pub(crate) trait Field: Sized {
+    /// Appends the field.
+    fn encode(&self, bytes: &mut Vec<u8>);
 
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let Some((bytes, rest)) = self.0.split_at_checked(count) else {
-            return malformed("it ends too early");
-        };
-        self.0 = rest;
-        Ok(bytes)
-    }
+    /// Decodes the field, and removes it from the beginning of `bytes`.
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed>;
+}
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let Some((array, rest)) = self.0.split_first_chunk::<N>() else {
-            return malformed("it ends too early");
-        };
-        self.0 = rest;
-        Ok(*array)
-    }
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl Field for $type {
+            fn encode(&self, bytes: &mut Vec<u8>) {
+                bytes.extend_from_slice(&self.to_le_bytes());
+            }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn name(&mut self) -> Result<String, Malformed> {
-        let length = usize::from(self.u16()?);
-        if length > MAX_NAME {
-            return malformed(format!("a name of {length} bytes"));
+            fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+                let Some((number, rest)) = bytes.split_first_chunk() else {
+                    return malformed("it ends too early");
+                };
+                *bytes = rest;
+                Ok(Self::from_le_bytes(*number))
+            }
         }
-        let bytes = self.bytes(length)?;
-        // Names are printed, so control characters are refused.
-        match std::str::from_utf8(bytes) {
-            Ok(name) if !name.chars().any(char::is_control) => Ok(name.to_owned()),
-            _ => malformed("a name that is not text"),
-        }
+    )*};
+}
+
+integers!(u16 u32 u64 i32);
+
+/// A rank, or `u32::MAX`.
+impl Field for Option<u32> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        self.unwrap_or(u32::MAX).encode(bytes);
     }
 
-    pub(crate) fn text(&mut self) -> Result<String, Malformed> {
-        let length = usize::from(self.u16()?);
-        if length > MAX_TEXT {
-            return malformed(format!("a text of {length} bytes"));
-        }
-        Ok(String::from_utf8_lossy(self.bytes(length)?).replace(|c: char| c.is_control() && c != '\n', " "))
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Some(u32::decode(bytes)?).filter(|&rank| rank != u32::MAX))
+    }
+}
+
+/// A text of at most [`MAX_TEXT`] bytes. Texts are printed, so control characters are replaced.
+impl Field for String {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        put_text(bytes, self, MAX_TEXT);
     }
 
-    pub(crate) fn member(&mut self) -> Result<Member, Malformed> {
-        let local = (self.u32()?, self.u32()?);
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let text = take_sized(bytes, "text", MAX_TEXT)?;
+        Ok(Self::from_utf8_lossy(text).replace(|c: char| c.is_control() && c != '\n', " "))
+    }
+}
+
+/// The rest of the frame.
+impl Field for Vec<u8> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(std::mem::take(bytes).to_vec())
+    }
+}
+
+/// Fields up to the end of the frame.
+impl<T: Field> Field for Vec<T> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        self.iter().for_each(|field| field.encode(bytes));
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Self::new();
+        while !bytes.is_empty() {
+            fields.push(T::decode(bytes)?);
+        }
+        Ok(fields)
+    }
+}
+
+impl Field for Member {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let (rank, size) = self.local.unwrap_or((u32::MAX, 0));
+        rank.encode(bytes);
+        size.encode(bytes);
+        put_text(bytes, &self.host.name, MAX_NAME);
+        put_text(bytes, &self.host.id, MAX_NAME);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let local = (u32::decode(bytes)?, u32::decode(bytes)?);
         let local = (local.0 < local.1).then_some(local);
-        Ok(Member { host: Host { name: self.name()?, id: self.name()? }, local })
+        Ok(Self { host: Host { name: take_name(bytes)?, id: take_name(bytes)? }, local })
+    }
+}
+
+impl Field for Called {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        self.place.encode(bytes);
+        self.number.encode(bytes);
+        self.what.encode(bytes);
     }
 
-    pub(crate) fn end<T>(self, value: T) -> Result<T, Malformed> {
-        if self.0.is_empty() { Ok(value) } else { malformed(format!("{} bytes too many", self.0.len())) }
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Self { place: u64::decode(bytes)?, number: u64::decode(bytes)?, what: String::decode(bytes)? })
+    }
+}
+
+/// Without a rank, [`Error::Mismatch`].
+impl Field for Error {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let (rank, host, reason) = match self {
+            Self::RankFailed { rank, host, reason } => {
+                (u32::try_from(*rank).ok(), host.as_str(), reason.clone())
+            }
+            other => (None, "", other.to_string()),
+        };
+        rank.encode(bytes);
+        put_text(bytes, host, MAX_NAME);
+        reason.encode(bytes);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let (rank, host, reason) = (Option::<u32>::decode(bytes)?, take_name(bytes)?, String::decode(bytes)?);
+        Ok(match rank {
+            None => Self::Mismatch(reason),
+            Some(rank) => Self::RankFailed { rank: rank as usize, host, reason },
+        })
     }
 }
 
@@ -91,14 +158,25 @@ pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str, max: usize) {
         end -= 1;
     }
     // At most MAX_TEXT, which a u16 holds.
-    bytes.extend_from_slice(&u16::try_from(end).unwrap_or(0).to_le_bytes());
+    u16::try_from(end).unwrap_or(0).encode(bytes);
     bytes.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-pub(crate) fn put_member(bytes: &mut Vec<u8>, member: &Member) {
-    let (rank, size) = member.local.unwrap_or((u32::MAX, 0));
-    bytes.extend_from_slice(&rank.to_le_bytes());
-    bytes.extend_from_slice(&size.to_le_bytes());
-    put_text(bytes, &member.host.name, MAX_NAME);
-    put_text(bytes, &member.host.id, MAX_NAME);
+fn take_name(bytes: &mut &[u8]) -> Result<String, Malformed> {
+    let name = take_sized(bytes, "name", MAX_NAME)?;
+    // Names are printed, so control characters are refused.
+    match std::str::from_utf8(name) {
+        Ok(name) if !name.chars().any(char::is_control) => Ok(name.to_owned()),
+        _ => malformed("a name that is not text"),
+    }
+}
+
+fn take_sized<'a>(bytes: &mut &'a [u8], kind: &str, max: usize) -> Result<&'a [u8], Malformed> {
+    let length = usize::from(u16::decode(bytes)?);
+    if length > max {
+        return malformed(format!("a {kind} of {length} bytes"));
+    }
+    let Some((text, rest)) = bytes.split_at_checked(length) else { return malformed("it ends too early") };
+    *bytes = rest;
+    Ok(text)
 }

@@ -5,12 +5,16 @@
 
 mod codec;
 mod frame;
-mod hello;
 
-pub(crate) use codec::Member;
+use std::time::Duration;
+
+pub(crate) use codec::{MAX_TEXT, Member};
 pub(crate) use frame::{Frame, FrameDecoder};
-pub(crate) use hello::{HANDSHAKE_TIMEOUT, Hello, HelloReply};
 
+/// Time limit for each side's part of the handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum length of a hello, in bytes.
+pub(crate) const MAX_HELLO: usize = 1024;
 /// Maximum length of one rank's all_gather message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// Maximum length of a frame, in bytes; it holds all messages of an all_gather.

@@ -1,4 +1,4 @@
-use super::codec::{Reader, put_text};
+use super::codec::{Field, Malformed, put_text};
 use super::frame::FRAME_HEADER;
 use super::*;
 use crate::world::call::{pack, unpack};
@@ -11,8 +11,15 @@ fn member(local: Option<(u32, u32)>) -> Member {
     Member { host: Host { name: "node1".to_owned(), id: "node1 5f0c".to_owned() }, local }
 }
 
-fn hello() -> Hello {
-    Hello { rank: 3, size: 8, key: "slurm 1.0".to_owned(), member: member(Some((1, 2))) }
+fn hello() -> Frame {
+    Frame::Hello(3, 8, "slurm 1.0".to_owned(), member(Some((1, 2))))
+}
+
+/// Decodes the first frame of a connection.
+fn first_frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
+    let mut stream = FrameDecoder::new();
+    stream.push(bytes);
+    stream.next()
 }
 
 fn called(place: u64, number: u64, what: &str) -> Called {
@@ -41,24 +48,17 @@ fn frames() -> Vec<Frame> {
 }
 
 #[test]
-fn hellos_survive_encoding_and_need_all_bytes() {
-    let bytes = hello().encode();
-    for end in 0..bytes.len() {
-        assert_eq!(Hello::decode(&bytes[..end]), Ok(None), "{end} bytes");
-    }
-    assert_eq!(Hello::decode(&bytes), Ok(Some(hello())));
-    assert!(Hello::decode(&[&bytes[..], b"x"].concat()).is_err());
-}
-
-#[test]
-fn replies_survive_encoding_and_need_all_bytes() {
-    for reply in [HelloReply::Accepted, HelloReply::Rejected("no".to_owned()), HelloReply::OtherJob] {
-        let bytes = reply.encode();
+fn first_frames_survive_encoding_and_need_all_bytes() {
+    for frame in [hello(), Frame::Accepted, Frame::Rejected("no".to_owned()), Frame::OtherJob] {
+        let bytes = frame.encode_first();
         for end in 0..bytes.len() {
-            assert_eq!(HelloReply::decode(&bytes[..end]), Ok(None), "{end} bytes");
+            assert_eq!(first_frame(&bytes[..end]), Ok(None), "{end} bytes");
         }
-        let behind = [&bytes[..], b"more"].concat();
-        assert_eq!(HelloReply::decode(&behind), Ok(Some((reply, bytes.len()))));
+        let mut stream = FrameDecoder::new();
+        stream.push(&[&bytes[..], b"more"].concat());
+        assert_eq!((stream.next(), stream.buffered()), (Ok(Some(frame)), 4));
+        stream.push(&Frame::Heartbeat.encode()[..1]);
+        assert_eq!(stream.buffered(), 5);
     }
 }
 
@@ -81,11 +81,13 @@ fn frames_survive_encoding_in_pieces_of_any_length() {
 
 #[test]
 fn other_versions_and_protocols_are_refused_early() {
-    let mut bytes = hello().encode();
+    let mut bytes = hello().encode_first();
     bytes[8] = 9;
-    assert!(Hello::decode(&bytes[..10]).unwrap_err().0.contains("version 9"));
-    assert!(Hello::decode(b"GET").unwrap_err().0.contains("does not speak"));
-    assert!(Hello::decode(b"NCCLbnch\x01\x00\xff\xff").unwrap_err().0.contains("65535 bytes"));
+    assert!(first_frame(&bytes[..10]).unwrap_err().0.contains("version 9"));
+    assert!(first_frame(b"GET").unwrap_err().0.contains("does not speak"));
+    let mut stream = FrameDecoder::new();
+    stream.push(b"NCCLbnch\x02\x00\x0d\xff\xff\x00\x00");
+    assert!(stream.next_within(MAX_HELLO).unwrap_err().0.contains("65535 bytes"));
 }
 
 #[test]
@@ -106,9 +108,9 @@ fn the_longest_list_of_ranks_fits_into_a_frame() {
 
 #[test]
 fn control_characters_in_names_are_refused() {
-    let mut evil = hello();
-    evil.member.host.name = "a\x1b[2Jb".to_owned();
-    assert!(Hello::decode(&evil.encode()).is_err());
+    let mut evil = member(None);
+    evil.host.name = "a\x1b[2Jb".to_owned();
+    assert!(first_frame(&Frame::Hello(1, 2, String::new(), evil).encode_first()).is_err());
     let text = Frame::RendezvousFailed("a\x1b[2Jb".to_owned()).encode();
     let mut stream = FrameDecoder::default();
     stream.push(&text);
@@ -119,7 +121,7 @@ fn control_characters_in_names_are_refused() {
 fn long_texts_are_truncated_between_characters() {
     let mut bytes = Vec::new();
     put_text(&mut bytes, &"ä".repeat(200), MAX_NAME);
-    assert_eq!(Reader(&bytes).name().unwrap(), "ä".repeat(127));
+    assert_eq!(String::decode(&mut &bytes[..]).unwrap(), "ä".repeat(127));
 }
 
 #[test]
@@ -138,8 +140,8 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = match which {
-            13 => hello().encode(),
-            14 => HelloReply::Rejected("no".to_owned()).encode(),
+            13 => hello().encode_first(),
+            14 => Frame::Rejected("no".to_owned()).encode_first(),
             frame => frames()[frame].encode(),
         };
         for (index, byte) in damage {
@@ -147,8 +149,7 @@ proptest! {
             bytes[index] = byte;
         }
         bytes.truncate(cut.index(bytes.len()) + 1);
-        let _ = Hello::decode(&bytes);
-        let _ = HelloReply::decode(&bytes);
+        let _ = first_frame(&bytes);
         let mut stream = FrameDecoder::default();
         stream.push(&bytes);
         while let Ok(Some(frame)) = stream.next() {

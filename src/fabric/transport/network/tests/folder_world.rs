@@ -27,17 +27,9 @@ impl FolderWorld {
 }
 
 impl World for FolderWorld {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-    fn size(&self) -> usize {
-        self.size
-    }
-    fn local_rank(&self) -> usize {
-        self.rank
-    }
-    fn local_size(&self) -> usize {
-        self.size
+    fn position(&self) -> world::Position {
+        let (rank, size) = (self.rank, self.size);
+        world::Position { rank, size, local_rank: rank, local_size: size }
     }
     fn describe(&self) -> String {
         format!("folder {}", self.folder.display())
