@@ -20,6 +20,15 @@ pub(crate) struct Arguments {
     /// The checkout to measure, of any revision (default: this one)
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
+    /// Measure the subjects of these commits too, such as main..
+    #[arg(long, value_name = "RANGE")]
+    commits: Option<String>,
+    /// List only the doc comments that begin with What, Whether, How, As or Of
+    #[arg(long)]
+    doc_starts: bool,
+    /// List only the functions of more lines than this
+    #[arg(long, value_name = "LINES")]
+    functions: Option<usize>,
     /// Fail on product functions above 80 lines, above 6 % of such doc comments, and circles of modules
     #[arg(long)]
     check: bool,
@@ -28,11 +37,21 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = arguments.tree.clone().map_or_else(|| cache::repository().map(Path::to_owned), Ok)?;
     let tree = Tree::read(&root)?;
+    if arguments.doc_starts {
+        print!("{}", report::doc_starts(&tree));
+    }
+    if let Some(limit) = arguments.functions {
+        print!("{}", report::functions_above(&tree, false, limit));
+        print!("{}", report::functions_above(&tree, true, limit));
+    }
     if arguments.check {
         let faults = report::faults(&tree);
         ensure!(faults.is_empty(), "out of shape:\n{faults}");
-    } else {
+    } else if !arguments.doc_starts && arguments.functions.is_none() {
         print!("{}", report::tables(&tree));
+    }
+    if let Some(range) = &arguments.commits {
+        print!("{}", report::subjects(&git(&root, &["log", "--format=%h %s", range])?));
     }
     Ok(())
 }

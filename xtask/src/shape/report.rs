@@ -1,7 +1,7 @@
 //! The measures as text.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Tree;
 use super::modules::{circles, edges};
@@ -11,7 +11,7 @@ use super::source::RustFile;
 pub(super) fn tables(tree: &Tree) -> String {
     let (number, circles) = circle_list(tree);
     let circles = format!("## Circles of modules: {number}\n\n{circles}");
-    [crates(tree), functions(tree), long_files(tree), circles].join("\n")
+    [crates(tree), functions(tree), long_files(tree), circles, types(tree)].join("\n")
 }
 
 fn table(heading: &str, columns: &str, rows: impl IntoIterator<Item = String>) -> String {
@@ -78,26 +78,56 @@ fn circle_list(tree: &Tree) -> (usize, String) {
     (circles.len(), list)
 }
 
-/// The product functions of more than 80 lines, one a line.
-fn long_functions(tree: &Tree) -> String {
-    let long = tree.functions(false).filter(|(_, function)| function.length > 80);
-    long.map(|(file, f)| format!("{}:{}: {} has {} lines\n", file.path, f.line, f.name, f.length)).collect()
+fn types(tree: &Tree) -> String {
+    let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in &tree.0 {
+        for (line, name) in file.types.iter().filter(|(line, _)| !file.test_lines.contains(line)) {
+            places.entry(name).or_default().push(format!("{}:{line}", file.path));
+        }
+    }
+    let twice = places.values().filter(|places| places.len() == 2).count();
+    let mut often: Vec<_> = places.into_iter().filter(|(_, places)| places.len() > 2).collect();
+    often.sort_by_key(|(_, places)| Reverse(places.len()));
+    let heading = format!("Names of types in three places or more: {} (in two: {twice})", often.len());
+    let rows = often.iter().map(|(name, at)| format!("{name} | {} | {}", at.len(), at.join(", ")));
+    table(&heading, "name | number | places", rows)
+}
+
+pub(super) fn doc_starts(tree: &Tree) -> String {
+    let all =
+        tree.0.iter().flat_map(|file| file.doc_starts().map(move |(line, text)| (&file.path, line, text)));
+    all.map(|(path, line, text)| format!("{path}:{line}: {text}\n")).collect()
+}
+
+/// The functions of more than `limit` lines in the tests, or in the product, one a line.
+pub(super) fn functions_above(tree: &Tree, tests: bool, limit: usize) -> String {
+    let long = tree.functions(tests).filter(|(_, function)| function.length > limit);
+    let of = if tests { "tests" } else { "product" };
+    long.map(|(file, f)| format!("{}:{}: {} has {} lines ({of})\n", file.path, f.line, f.name, f.length))
+        .collect()
 }
 
 /// The faults that `--check` finds, or nothing.
 pub(super) fn faults(tree: &Tree) -> String {
-    let mut faults = long_functions(tree);
+    let mut faults = functions_above(tree, false, 80);
     let docs: usize = tree.0.iter().map(|file| file.docs.len()).sum();
-    let starts = tree.0.iter().flat_map(|file| file.doc_starts().map(move |start| (&file.path, start)));
-    let starts: Vec<_> = starts.map(|(path, (line, text))| format!("{path}:{line}: {text}\n")).collect();
-    if starts.len() * 100 > docs * 6 {
-        faults += &starts.concat();
-        faults +=
-            &format!("{} of {docs} doc comments begin with What, Whether, How, As or Of\n", starts.len());
+    let starts: usize = tree.0.iter().map(|file| file.doc_starts().count()).sum();
+    if starts * 100 > docs * 6 {
+        faults += &format!("{starts} of {docs} doc comments begin with What, Whether, How, As or Of\n");
     }
     let (number, circles) = circle_list(tree);
     if number > 0 {
         faults += &format!("circles of modules:\n{circles}");
     }
     faults
+}
+
+/// The subjects above 72 characters in a log with an abbreviated hash and a subject a line.
+pub(super) fn subjects(log: &str) -> String {
+    let commits = log.lines().filter_map(|line| line.split_once(' '));
+    let long = commits.filter(|(_, subject)| subject.chars().count() > 72);
+    let rows: Vec<_> = long.map(|(hash, subject)| format!("{hash} | {subject}")).collect();
+    let heading =
+        format!("Subjects of commits above 72 characters: {} of {}", rows.len(), log.lines().count());
+    format!("\n{}", table(&heading, "commit | subject", rows))
 }

@@ -37,6 +37,8 @@ pub(super) struct RustFile {
     /// Modules in other files that are compiled for tests only.
     pub(super) test_modules: Vec<Path>,
     pub(super) functions: Vec<Function>,
+    /// Line and name of each type.
+    pub(super) types: Vec<(usize, String)>,
     /// Line and first line of text of each doc comment.
     pub(super) docs: Vec<(usize, String)>,
     /// Line and absolute path of each path in the file.
@@ -116,18 +118,19 @@ impl RustFile {
 
 impl<'ast> Visit<'ast> for RustFile {
     fn visit_item(&mut self, item: &'ast Item) {
-        let attributes = match item {
-            Item::Struct(item) => &*item.attrs,
-            Item::Enum(item) => &*item.attrs,
-            Item::Trait(item) => &*item.attrs,
-            Item::Type(item) => &*item.attrs,
-            Item::Fn(item) => &*item.attrs,
-            Item::Impl(item) => &*item.attrs,
-            Item::Mod(item) => &*item.attrs,
-            Item::Use(item) => &*item.attrs,
-            _ => &[],
+        let (attributes, name) = match item {
+            Item::Struct(item) => (&*item.attrs, Some(&item.ident)),
+            Item::Enum(item) => (&*item.attrs, Some(&item.ident)),
+            Item::Trait(item) => (&*item.attrs, Some(&item.ident)),
+            Item::Type(item) => (&*item.attrs, Some(&item.ident)),
+            Item::Fn(item) => (&*item.attrs, None),
+            Item::Impl(item) => (&*item.attrs, None),
+            Item::Mod(item) => (&*item.attrs, None),
+            Item::Use(item) => (&*item.attrs, None),
+            _ => (&[][..], None),
         };
         self.mark_tests(attributes, item.span());
+        self.types.extend(name.map(|name| (name.span().start().line, name.to_string())));
         match item {
             Item::Fn(function) => self.add_function(&function.sig, &function.block),
             Item::Mod(module) if module.content.is_none() && is_test(attributes) => {

@@ -9,14 +9,11 @@ fn functions_are_measured_from_signature_to_brace() {
     let text = "/// A.\n#[inline]\npub fn a(\n    b: u8,\n) -> u8 {\n    b\n}\nmacro_rules! m {\n    () => { fn no() {} };\n}\n\
                 trait T {\n    fn none();\n    fn one() {}\n}\n#[cfg(test)]\nmod tests {\n    fn two() {\n    }\n}\n";
     let file = tree(&[("src/lib.rs", text)]);
-    let functions = |tests| {
-        let functions = file.functions(tests).map(|(_, function)| function);
-        functions.map(|f| (f.name.as_str(), f.line, f.length)).collect::<Vec<_>>()
-    };
-    assert_eq!(functions(false), [("a", 3, 5), ("one", 13, 1)]);
-    assert_eq!(functions(true), [("two", 17, 2)]);
+    let product = "src/lib.rs:3: a has 5 lines (product)\nsrc/lib.rs:13: one has 1 lines (product)\n";
+    assert_eq!(report::functions_above(&file, false, 0), product);
+    assert_eq!(report::functions_above(&file, true, 1), "src/lib.rs:17: two has 2 lines (tests)\n");
     let long = format!("fn long() {{\n{}}}\n", "    ();\n".repeat(79));
-    assert_eq!(report::faults(&tree(&[("src/a.rs", &long)])), "src/a.rs:1: long has 81 lines\n");
+    assert_eq!(report::faults(&tree(&[("src/a.rs", &long)])), "src/a.rs:1: long has 81 lines (product)\n");
     assert_eq!(report::faults(&tree(&[("src/tests.rs", &long)])), "");
 }
 
@@ -46,8 +43,7 @@ fn two_modules_that_name_each_other_are_a_circle() {
 fn a_block_of_doc_comments_counts_once() {
     let text = "//! What it is.\n//! How it goes.\n\n/// Whether.\n#[inline]\n/// Asks.\nfn a() {}\n//// Of no kind.\n/// A.\nfn b() {}\n";
     let tree = tree(&[("src/lib.rs", text)]);
+    assert_eq!(report::doc_starts(&tree), "src/lib.rs:1: What it is.\nsrc/lib.rs:4: Whether.\n");
     assert!(report::tables(&tree).contains("| sample | 1 | 10 | 0 | 0 | 4 | 2 | 50.0 % |"));
-    let starts = "src/lib.rs:1: What it is.\nsrc/lib.rs:4: Whether.\n\
-                  2 of 4 doc comments begin with What, Whether, How, As or Of\n";
-    assert_eq!(report::faults(&tree), starts);
+    assert_eq!(report::faults(&tree), "2 of 4 doc comments begin with What, Whether, How, As or Of\n");
 }
