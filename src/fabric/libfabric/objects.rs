@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
-    fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric,
-    fid_mr,
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
+    fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
 };
 
 use libc::iovec;
@@ -132,8 +131,6 @@ pub(crate) struct EndpointSettings {
     pub(crate) peers: usize,
     /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
-    /// True to count completions.
-    pub(crate) counter: bool,
     /// True to use memory of devices.
     pub(crate) devices: bool,
 }
@@ -142,8 +139,6 @@ pub(crate) struct EndpointSettings {
 pub(crate) struct EndpointObjects {
     av: *mut fid_av,
     pub(crate) cq: *mut fid_cq,
-    /// Null when there is none.
-    pub(crate) counter: *mut fid_cntr,
     pub(crate) ep: *mut fid_ep,
     /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
@@ -179,7 +174,6 @@ impl Drop for EndpointObjects {
             }
             let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
-                (!self.counter.is_null()).then(|| &raw mut (*self.counter).fid),
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
             ];
@@ -215,7 +209,6 @@ impl EndpointObjects {
         let mut objects = Self {
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
-            counter: ptr::null_mut(),
             ep: ptr::null_mut(),
             direct: false,
             regions: Vec::new(),
@@ -260,26 +253,12 @@ impl EndpointObjects {
             let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
 
-            if settings.counter {
-                let mut attributes = Padded::<fi_cntr_attr>::zeroed();
-                attributes.events = fabric_sys::FI_CNTR_EVENTS_COMP;
-                attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
-                let counter = &raw mut self.counter;
-                let result = fabric_sys::fi_cntr_open(domain, attributes.as_mut_ptr(), counter, none);
-                check("fi_cntr_open", result)?;
-            }
-
             let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
             check("fi_endpoint", result)?;
             let ep = self.ep;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.av).fid, 0))?;
             let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.cq).fid, flags))?;
-            if settings.counter {
-                let flags =
-                    fabric_sys::FI_SEND | fabric_sys::FI_RECV | fabric_sys::FI_READ | fabric_sys::FI_WRITE;
-                check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.counter).fid, flags))?;
-            }
             if settings.devices {
                 let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
                 let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);

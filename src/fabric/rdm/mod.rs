@@ -63,13 +63,13 @@
 //! A scope can be used by another thread. Memory that several operations may write, and any thread may read meanwhile,
 //! consists of atomic bytes ([`shared`]); cells would be written by one thread and read by another:
 //! ```no_run
-//! # use collectives::fabric::{Error, rdm::{Endpoint, shared}};
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, shared}};
 //! # use std::sync::atomic::Ordering;
-//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
 //! let mut incoming = [0; 8];
 //! let incoming = shared(&mut incoming);
 //! endpoint.scope(|scope| {
-//!     let received = scope.receive_untagged(incoming)?;
+//!     let received = scope.receive(peer, 1, incoming)?;
 //!     std::thread::scope(|threads| {
 //!         threads.spawn(move || scope.wait(received));
 //!         while incoming[0].load(Ordering::Relaxed) == 0 {}
@@ -78,13 +78,13 @@
 //! })
 //! # }
 //! ```
-//! ```compile_fail,E0308
-//! # use collectives::fabric::{Error, rdm::Endpoint};
+//! ```compile_fail,E0277
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
 //! # use std::cell::Cell;
-//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
 //! let mut incoming = [0; 8];
 //! let incoming = Cell::from_mut(&mut incoming[..]).as_slice_of_cells();
-//! endpoint.scope(|scope| scope.receive_untagged(incoming).map(drop))
+//! endpoint.scope(|scope| scope.receive(peer, 1, incoming).map(drop))
 //! # }
 //! ```
 //!
@@ -123,16 +123,6 @@ pub struct Completion {
     pub len: usize,
     /// The tag of a receive.
     pub tag: u64,
-}
-
-/// Numbers of completed operations of an endpoint since it was opened: sends, receives, reads and writes,
-/// [injected](Scope::inject) ones included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
-    /// Without an error.
-    pub completed: u64,
-    /// With an error.
-    pub failed: u64,
 }
 
 /// An operation in flight, to wait for.
@@ -335,7 +325,7 @@ fn closed(operation: &'static str, provider: &str) -> Error {
     }
 }
 
-mod device;
+mod memory;
 mod opening;
 mod progress;
 mod region;
@@ -344,7 +334,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use device::DeviceMemory;
+pub use memory::{Destination, DeviceMemory, DeviceRange, Source, shared};
 pub use opening::Options;
 pub use region::{Region, RemoteRegion};
-pub use scope::{Scope, shared};
+pub use scope::Scope;

@@ -33,8 +33,6 @@ pub struct Options {
     /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short messages in
     /// a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
-    /// Count completions (`fi_cntr`), for [`Endpoint::counts`].
-    pub counter: bool,
     /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
     pub cuda: bool,
     /// Read and write memory of the peers (`FI_RMA`).
@@ -58,7 +56,6 @@ impl Options {
             untagged: false,
             blocking: false,
             pause: Duration::ZERO,
-            counter: false,
             cuda: false,
             remote_memory: false,
             peers: 64,
@@ -78,7 +75,6 @@ impl fmt::Debug for Options {
             .field("untagged", &self.untagged)
             .field("blocking", &self.blocking)
             .field("pause", &self.pause)
-            .field("counter", &self.counter)
             .field("cuda", &self.cuda)
             .field("remote_memory", &self.remote_memory)
             .field("peers", &self.peers)
@@ -120,11 +116,6 @@ fn open_in_domain<T>(
     let library = Fabric::load()?;
     let name = provider::name_in(library, &options.provider);
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    if options.counter && name == "net" {
-        let problem =
-            "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
-        return Err(unfit(problem.to_owned()));
-    }
     let list = query(library, &name, options, threading)?;
     // Some providers ignore the domain's name.
     let wanted = |info: &InfoEntry<'_>| {
@@ -155,12 +146,8 @@ fn open_endpoint(
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let name = info.provider();
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    let settings = EndpointSettings {
-        peers: options.peers,
-        blocking: options.blocking,
-        counter: options.counter,
-        devices: options.cuda,
-    };
+    let settings =
+        EndpointSettings { peers: options.peers, blocking: options.blocking, devices: options.cuda };
     let opened = EndpointObjects::open_in(Arc::clone(domain), library, info, settings);
     let (objects, address) = opened.map_err(|error| match error {
         Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(

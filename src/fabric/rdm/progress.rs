@@ -8,7 +8,7 @@ use std::time::Instant;
 use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 
 use super::slots::{OperationSlot, OperationState};
-use super::{Completion, Counts, Endpoint, Operation, Peer};
+use super::{Completion, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
 use crate::fabric::libfabric::objects::EndpointObjects;
 
@@ -22,33 +22,6 @@ const POLLS_PER_CHECK: u32 = 1 << 13;
 const LONGEST_SLEEP_MS: c_int = 100;
 
 impl Endpoint {
-    /// Numbers of completed operations (`fi_cntr_read`). Makes progress.
-    ///
-    /// # Errors
-    /// [`Error::Endpoint`] without a counter ([`Options::counter`](super::Options)), or when the endpoint was closed.
-    pub fn counts(&mut self) -> Result<Counts, Error> {
-        const NAME: &str = "fi_cntr_read";
-        let counter = self.objects_mut(NAME)?.counter;
-        if counter.is_null() {
-            return Err(self.endpoint_error(NAME, "it was opened without a counter".to_owned()));
-        }
-        // SAFETY: the counter is open.
-        let (completed, failed) =
-            unsafe { (fabric_sys::fi_cntr_read(counter), fabric_sys::fi_cntr_readerr(counter)) };
-        Ok(Counts { completed, failed })
-    }
-
-    pub(super) fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
-        self.reset_wait();
-        loop {
-            let counts = self.counts()?;
-            if counts.completed + counts.failed >= count {
-                return Ok(counts);
-            }
-            self.poll()?;
-        }
-    }
-
     /// Makes progress, for peers that read or write here; returns true after a completion. It may be called for any
     /// time with nothing in flight.
     ///

@@ -178,7 +178,9 @@ impl<'a> Job<'a> {
                 first: rank == one,
                 options: *options,
                 inject: *inject,
-                remote: remote.get(index).copied().map(RemoteRegion::from_bytes),
+                remote: remote.get(index).map(|&bytes| {
+                    (RemoteRegion::from_bytes(bytes), devices.get(index).map_or(0, Device::target))
+                }),
                 accessed,
                 region: regions.get(index).filter(|_| accessed),
                 device: devices.get(index).cloned(),

@@ -4,11 +4,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::rdm;
+use collectives::fabric::rdm::{self, Destination, Source};
 
 use super::Arguments;
 use super::measure::Side;
-use super::memory::{Destination, Device, Source};
+use super::memory::Device;
 use super::options::{Test, TestOptions};
 use super::report::SizeResult;
 use engine::supervision::Stop;
