@@ -13,7 +13,7 @@ mod capability;
 mod info;
 
 pub use capability::{Capability, EndpointType, UnknownCapability, UnknownEndpointType};
-pub use info::{Hints, Info, Link, LinkState, Nic, Registered};
+pub use info::{Hints, Info, Link, Nic, Registered};
 
 /// Lists the entries of `library` on this machine that match `hints`, best first; may be empty.
 ///
@@ -125,7 +125,7 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
         let names = |value: *const u64, kind| flag_names(&value_name(library, value.cast(), kind));
         Info {
             provider: text((*fabric).prov_name),
-            provider_version: Version::from_raw((*fabric).prov_version),
+            provider_version: Version::from_raw((*fabric).prov_version).to_string(),
             fabric: text((*fabric).name),
             domain: text((*domain).name),
             endpoint: name((&raw const (*endpoint).type_).cast(), fabric_sys::FI_TYPE_EP_TYPE),
@@ -144,17 +144,17 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
             data_progress: name((&raw const (*domain).data_progress).cast(), fabric_sys::FI_TYPE_PROGRESS),
             address_vector: name((&raw const (*domain).av_type).cast(), fabric_sys::FI_TYPE_AV_TYPE),
             message_order: names(&raw const (*transmit).msg_order, fabric_sys::FI_TYPE_MSG_ORDER),
-            inject_size: (*transmit).inject_size,
-            max_message_size: (*endpoint).max_msg_size,
+            inject_bytes: (*transmit).inject_size,
+            max_message_bytes: (*endpoint).max_msg_size,
             transmit_size: (*transmit).size,
             receive_size: (*receive).size,
             transmit_segments: (*transmit).iov_limit,
             receive_segments: (*receive).iov_limit,
             rma_segments: (*transmit).rma_iov_limit,
-            completion_data_size: (*domain).cq_data_size,
-            key_size: (*domain).mr_key_size,
-            endpoints: (*domain).ep_cnt,
-            completion_queues: (*domain).cq_cnt,
+            completion_data_bytes: (*domain).cq_data_size,
+            key_bytes: (*domain).mr_key_size,
+            max_endpoints: (*domain).ep_cnt,
+            max_completion_queues: (*domain).cq_cnt,
             nic: (!(*entry).nic.is_null()).then(|| nic_info((*entry).nic)),
         }
     }
@@ -189,13 +189,14 @@ unsafe fn nic_info(nic: *const fid_nic) -> Nic {
         if !link.is_null() {
             found.link = Some(Link {
                 address: named((*link).address),
-                mtu: (*link).mtu,
-                speed: (*link).speed,
+                mtu_bytes: (*link).mtu,
+                bits_per_second: (*link).speed,
                 state: match (*link).state {
-                    fabric_sys::FI_LINK_UP => LinkState::Up,
-                    fabric_sys::FI_LINK_DOWN => LinkState::Down,
-                    _ => LinkState::Unknown,
-                },
+                    fabric_sys::FI_LINK_UP => "up",
+                    fabric_sys::FI_LINK_DOWN => "down",
+                    _ => "unknown",
+                }
+                .to_owned(),
                 network: named((*link).network_type),
             });
         }

@@ -37,6 +37,14 @@ impl EndpointType {
     }
 }
 
+/// Serialises as the name.
+#[cfg(feature = "serde")]
+impl serde::Serialize for EndpointType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 impl fmt::Display for EndpointType {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
@@ -116,6 +124,14 @@ impl Capability {
 impl fmt::Debug for Capability {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name)
+    }
+}
+
+/// Serialises as the name.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Capability {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
     }
 }
 
