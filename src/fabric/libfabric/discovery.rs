@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::provider::{InfoList, InfoQuery, none_if_no_data, set_string, text};
+use crate::fabric::libfabric::provider::{InfoList, InfoQuery, set_string, text};
 
 mod capability;
 mod info;
@@ -24,11 +24,14 @@ pub use info::{Hints, Info, Link, Nic, Registered};
 pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Error> {
     let provider = hints.provider.as_deref();
     let bytes = |text: &Option<String>| {
-        text.as_deref().map(CString::new).transpose().map_err(|_| refused(library, provider))
+        text.as_deref().map(CString::new).transpose().map_err(|_| {
+            let provider = provider.unwrap_or("any provider");
+            Failure::of_call(library, provider, "fi_getinfo", None, fabric_sys::FI_EINVAL, None)
+        })
     };
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
-    let answer = InfoList::query(library, &question, |entry| {
+    let list = InfoList::query(library, &question, |entry| {
         // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
@@ -45,8 +48,7 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
             }
         }
         Ok(())
-    });
-    let Some(list) = none_if_no_data(answer)? else { return Ok(Vec::new()) };
+    })?;
     let named = |wanted: &Option<String>, name: &str| {
         wanted.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
     };
@@ -68,11 +70,8 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
 /// [`Error::Call`] with libfabric's error.
 pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     let question = InfoQuery { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..InfoQuery::default() };
-    let Some(list) = none_if_no_data(InfoList::query(library, &question, |_| Ok(())))? else {
-        return Ok(Vec::new());
-    };
     let mut providers: Vec<Registered> = Vec::new();
-    for entry in list.iter() {
+    for entry in InfoList::query(library, &question, |_| Ok(()))?.iter() {
         // SAFETY: the entry is live and its fabric's attributes are there.
         let version = unsafe { Version::from_raw((*(*entry.as_ptr()).fabric_attr).prov_version) };
         let provider = Registered { name: entry.provider(), version };
@@ -102,16 +101,6 @@ const EVERY_REGISTRATION: c_int = fabric_sys::FI_MR_LOCAL
     | fabric_sys::FI_MR_ENDPOINT
     | fabric_sys::FI_MR_HMEM
     | fabric_sys::FI_MR_COLLECTIVE;
-
-fn refused(library: &Fabric, provider: Option<&str>) -> Error {
-    Error::Call(Failure {
-        operation: "fi_getinfo",
-        provider: provider.unwrap_or("any provider").to_owned(),
-        peer: None,
-        code: fabric_sys::FI_EINVAL,
-        text: library.fi_strerror(fabric_sys::FI_EINVAL),
-    })
-}
 
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.

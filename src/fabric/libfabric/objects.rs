@@ -187,19 +187,9 @@ impl Drop for EndpointObjects {
 }
 
 impl EndpointObjects {
-    /// Opens a domain, and the objects of [`open_in`](Self::open_in) in it, for a number of peers.
-    pub(crate) fn open(
-        library: &'static Fabric,
-        info: InfoEntry<'_>,
-        peers: usize,
-    ) -> Result<(Self, Vec<u8>), Error> {
-        let settings = EndpointSettings { peers, ..EndpointSettings::default() };
-        Self::open_in(Domain::open(library, info)?, library, info, settings)
-    }
-
     /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that
     /// uses them; returns the endpoint's address, too.
-    pub(crate) fn open_in(
+    pub(crate) fn open(
         domain: Arc<Domain>,
         library: &'static Fabric,
         info: InfoEntry<'_>,
@@ -448,7 +438,9 @@ mod tests {
         let name = provider::name_in(library, "tcp");
         let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
         let info = list.iter().find(|info| info.provider() == name).unwrap();
-        let (mut objects, _) = EndpointObjects::open(library, info, 1).unwrap();
+        let domain = Domain::open(library, info).unwrap();
+        let (mut objects, _) =
+            EndpointObjects::open(domain, library, info, EndpointSettings::default()).unwrap();
         // Not the variable of whoever runs this.
         objects.uring = false;
         assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));

@@ -188,12 +188,12 @@ impl Endpoint {
         len: usize,
     ) -> Result<DeviceMemory, Error> {
         const NAME: &str = "fi_mr_regattr";
-        if !self.devices {
+        if !self.options.cuda {
             let problem = "the endpoint was opened for memory of the host alone";
             return Err(self.endpoint_error(NAME, problem.to_owned()));
         }
         let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
-        if self.remote_memory {
+        if self.options.remote_memory {
             access |= fabric_sys::FI_READ
                 | fabric_sys::FI_WRITE
                 | fabric_sys::FI_REMOTE_READ

@@ -99,14 +99,13 @@
 //! has returned.
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fabric_sys::{Fabric, fi_addr_t};
 
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::EndpointObjects;
 use crate::fabric::shared_memory::shm;
-use crate::world;
 use slots::OperationSlots;
 
 /// A peer in the address vector of an endpoint.
@@ -139,6 +138,7 @@ pub struct Endpoint {
     objects: Option<EndpointObjects>,
     slots: OperationSlots,
     library: &'static Fabric,
+    options: Options,
     provider: String,
     address: Vec<u8>,
     longest_inject: usize,
@@ -148,19 +148,12 @@ pub struct Endpoint {
     /// True when messages carry completion data.
     completion_data: bool,
     virtual_addresses: bool,
-    blocking: bool,
-    pause: Duration,
-    devices: bool,
-    remote_memory: bool,
-    untagged: bool,
     domain: String,
     id: u64,
     in_flight: usize,
     /// Polls without a completion, and the time of the first check since the last one, while operations are waited for.
     idle: u32,
     idle_since: Option<Instant>,
-    world: Option<world::Handle>,
-    timeout: Option<Duration>,
     /// The failure that closed it.
     last_failure: Option<Failure>,
     /// True when a peer may be gone: an operation has failed or timed out.
@@ -278,7 +271,7 @@ impl Endpoint {
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
         // A rank may have ended in the middle of an unexpected message.
-        let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
+        let gone = || self.options.world.as_ref().is_some_and(|world| world.check().is_err());
         if objects.must_stay_open() && (self.peer_lost || gone()) {
             objects.leave_open();
         }

@@ -45,10 +45,10 @@ impl Endpoint {
 
     /// Polls once, after the pause, or sleeps until a completion.
     fn wait_once(&mut self) -> Result<(), Error> {
-        if !self.blocking {
-            if !self.pause.is_zero() {
+        if !self.options.blocking {
+            if !self.options.pause.is_zero() {
                 let start = Instant::now();
-                while start.elapsed() < self.pause {
+                while start.elapsed() < self.options.pause {
                     std::hint::spin_loop();
                 }
             }
@@ -152,10 +152,10 @@ impl Endpoint {
     /// Checks the world and the timeout.
     #[cold]
     fn check_wait(&mut self) -> Result<(), Error> {
-        if let Some(world) = &self.world {
+        if let Some(world) = &self.options.world {
             world.check().inspect_err(|_| self.peer_lost = true)?;
         }
-        if let Some(timeout) = self.timeout {
+        if let Some(timeout) = self.options.timeout {
             let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
             if idle_since.elapsed() > timeout {
                 self.peer_lost = true;

@@ -107,7 +107,7 @@ impl Endpoint {
     /// the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
-        self.require_option(self.remote_memory, NAME, "remote_memory")?;
+        self.require_option(self.options.remote_memory, NAME, "remote_memory")?;
         let memory = RegionMemory::zeroed(len, self.provider == "shm").map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.endpoint_error(NAME, format!("there is no memory for {len} bytes")))?;

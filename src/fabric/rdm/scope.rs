@@ -199,7 +199,7 @@ impl<'env> Scope<'env> {
 
     /// Rejects messages without a tag where the endpoint has none.
     fn check_tag(&self, operation: &'static str, tag: Option<u64>) -> Result<(), Error> {
-        let allowed = tag.is_some() || self.endpoint.untagged;
+        let allowed = tag.is_some() || self.endpoint.options.untagged;
         self.endpoint.require_option(allowed, operation, "untagged")
     }
 
@@ -211,7 +211,7 @@ impl<'env> Scope<'env> {
         offset: u64,
         len: usize,
     ) -> Result<(u64, u64), Error> {
-        self.endpoint.require_option(self.endpoint.remote_memory, operation, "remote_memory")?;
+        self.endpoint.require_option(self.endpoint.options.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
             let problem = format!(

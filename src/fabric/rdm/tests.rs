@@ -148,7 +148,7 @@ fn what_ends_with_operations_in_flight_closes_the_endpoint() {
 #[test]
 fn waiting_has_an_end_and_says_for_what() {
     let [(mut one, to_other), _other] = pair();
-    one.timeout = Some(Duration::from_millis(50));
+    one.options.timeout = Some(Duration::from_millis(50));
     let mut buffer = [0; 8];
     let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");
@@ -159,7 +159,7 @@ fn who_only_injects_or_computes_has_not_waited() {
     let (tell, told) = mpsc::channel();
     let injected = move |one: &mut Endpoint, to_other| {
         one.farewell(&[to_other], 1).unwrap();
-        one.timeout = Some(Duration::from_millis(200));
+        one.options.timeout = Some(Duration::from_millis(200));
         // Looks at the clock once.
         let look = |scope: &mut Scope<'_>| (0..1 << 13).try_for_each(|_| scope.progress().map(drop));
         let compute = || thread::sleep(Duration::from_millis(150));

@@ -8,7 +8,7 @@ use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagg
 
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::EndpointObjects;
+use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
 use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::transport::operations::{
@@ -64,12 +64,7 @@ impl TaggedEndpoint {
         ranks: usize,
     ) -> Result<Self, Error> {
         let loopback = (reach == Reach::Host && matches!(provider, "tcp" | "net")).then_some(c"127.0.0.1");
-        let list = match InfoList::get(library, Some(provider), loopback) {
-            Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => {
-                return Err(unavailable(library, provider));
-            }
-            list => list?,
-        };
+        let list = InfoList::get(library, Some(provider), loopback)?;
         let candidates: Vec<InfoEntry<'_>> = list
             .iter()
             .filter(|info| info.provider() == provider && info.fabric_name() != "efa-direct")
@@ -82,7 +77,9 @@ impl TaggedEndpoint {
         // With other providers an injected message may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
-        let (objects, address) = EndpointObjects::open(library, info, ranks)?;
+        let settings = EndpointSettings { peers: ranks, ..EndpointSettings::default() };
+        let domain = Domain::open(library, info)?;
+        let (objects, address) = EndpointObjects::open(domain, library, info, settings)?;
         Ok(Self {
             objects,
             operations: Operations::new(ranks, inject_size, data),
