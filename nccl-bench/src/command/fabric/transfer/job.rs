@@ -2,20 +2,20 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
-use collectives::fabric::Library;
-use collectives::fabric::rdm::{Endpoint, Region, RemoteRegion};
+use collectives::fabric::rdm::{self, Endpoint, Region, RemoteRegion};
+use collectives::fabric::{Error, Library};
 use collectives::world;
 use serde::{Deserialize, Serialize};
 
-use super::endpoints::{self, Endpoints};
 use super::measure::Side;
 use super::memory::{Device, Gpu};
 use super::options::{Test, TestOptions};
 use super::parallel::{self, Buffers};
 use super::rendezvous::RankInfo;
 use super::report::{self, Pair, SCHEMA_VERSION, SizeResult, TransferDocument};
-use super::{Arguments, Completion, Inject, Memory, exchange};
+use super::{Arguments, Completion, Inject, Memory, Messages, exchange};
 use engine::request::{Step, Sweep};
 use engine::supervision::{Interrupt, Stop};
 use record::provenance;
@@ -29,12 +29,25 @@ pub(super) struct Job<'a> {
     world: &'a world::Handle,
     ranks: &'a [RankInfo],
     interrupt: &'a Interrupt,
-    endpoints: Endpoints,
+    endpoints: Vec<Endpoint>,
+    /// The endpoints of all ranks, by rank.
+    opened: Vec<Opened>,
     /// GPU memory by endpoint; empty where data is in host memory.
     devices: Vec<Device>,
     buffers: Vec<Buffers>,
     /// Host memory that the other rank accesses, by endpoint; allocated for the first pair that needs it.
     regions: Vec<Region>,
+}
+
+/// A rank's message to all others about its endpoints.
+#[derive(Serialize, Deserialize)]
+struct Opened {
+    /// The address of each endpoint.
+    addresses: Vec<Vec<u8>>,
+    /// The addresses as text.
+    text: String,
+    /// The names of the domains, each once.
+    domains: Vec<String>,
 }
 
 /// A rank's message to all others after each size.
@@ -59,10 +72,21 @@ impl<'a> Job<'a> {
         let size = usize::try_from(arguments.max_bytes.0)?;
         // Dropped after the endpoints that it is registered with.
         let gpus;
-        let mut endpoints = Endpoints::open(options, arguments, count, world, ranks)?;
+        let mut endpoints = exchange::on_all_ranks(
+            open(&rdm_options(options, arguments, world, ranks), arguments, count).map_err(stop),
+            world,
+        )?;
+        let mut domains: Vec<String> = endpoints.iter().map(|each| each.domain().to_owned()).collect();
+        domains.dedup();
+        let own = Opened {
+            addresses: endpoints.iter().map(|each| each.address().to_vec()).collect(),
+            text: endpoints.iter().map(Endpoint::address_text).collect::<Vec<_>>().join(" "),
+            domains,
+        };
+        let opened = exchange::gathered(world, &own)?;
         gpus = exchange::on_all_ranks(gpu_memory(arguments, world, count, size), world)?;
-        let devices = exchange::on_all_ranks(registered(&gpus, &mut endpoints.all), world)?;
-        let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
+        let devices = exchange::on_all_ranks(registered(&gpus, &mut endpoints), world)?;
+        let longest_inject = endpoints.iter().map(Endpoint::longest_inject).min();
         let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
         let on_host = if arguments.memory == Memory::Host { size } else { 0 };
         Ok(Self {
@@ -73,6 +97,7 @@ impl<'a> Job<'a> {
             ranks,
             interrupt,
             endpoints,
+            opened,
             devices,
             buffers: (0..count).map(|_| Buffers::new(on_host)).collect(),
             regions: Vec::new(),
@@ -90,17 +115,17 @@ impl<'a> Job<'a> {
             started_at: provenance::now_utc(),
             test: test.name(),
             library: format!("libfabric {} from {}", library.version(), library.path().display()),
-            provider: self.endpoints.provider().to_owned(),
-            messages: (!test.is_remote()).then_some(if self.options.plain { "plain" } else { "tagged" }),
+            provider: self.endpoints[0].provider().to_owned(),
+            messages: (!test.is_remote()).then_some(self.options.messages),
             window: (test != Test::PingPong).then_some(self.options.window),
             both_ways: test == Test::PingPong || self.options.both_ways,
             pause_ns: self.options.pause.as_nanos() as u64,
-            until: test.is_remote().then_some(if self.options.completed { "completed" } else { "arrived" }),
+            until: test.is_remote().then_some(self.options.until),
             inject: self.inject.filter(|_| test != Test::Read),
             memory: if on_host { "host" } else { "cuda" },
-            direct: (!on_host).then(|| self.endpoints.all.iter().all(Endpoint::is_direct)),
-            completion: if self.arguments.completion == Completion::Block { "block" } else { "poll" },
-            endpoints: self.endpoints.all.len(),
+            direct: (!on_host).then(|| self.endpoints.iter().all(Endpoint::is_direct)),
+            completion: self.arguments.completion,
+            endpoints: self.endpoints.len(),
             shared_domain: self.arguments.shared_domain,
             pairs: Vec::new(),
         }
@@ -112,13 +137,13 @@ impl<'a> Job<'a> {
         [one, other]: [usize; 2],
         table: &mut dyn Write,
     ) -> Result<(Pair, bool), Stop> {
-        let Self { arguments, world, ranks, ref endpoints, .. } = *self;
-        let count = endpoints.all.len();
+        let Self { arguments, world, ranks, ref opened, .. } = *self;
+        let count = self.endpoints.len();
         let mut pair = Pair {
             ranks: [one, other],
             hosts: [one, other].map(|rank| ranks[rank].host.clone()),
-            addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
-            domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
+            addresses: [one, other].map(|rank| opened[rank].text.clone()),
+            domains: [one, other].map(|rank| opened[rank].domains.clone()),
             rows: Vec::new(),
         };
         table.write_all(report::head(&pair).as_bytes())?;
@@ -151,13 +176,14 @@ impl<'a> Job<'a> {
 
     /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair. Collective.
     fn sides(&mut self, [one, other]: [usize; 2]) -> Result<(Vec<Side<'_>>, &mut [Buffers]), Stop> {
-        let Self { options, arguments, inject, world, endpoints, devices, buffers, regions, .. } = self;
+        let Self { options, arguments, inject, world, endpoints, opened, devices, buffers, regions, .. } =
+            self;
         let TestOptions { test, both_ways, .. } = *options;
         let rank = world.rank();
         let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
         if accessed && devices.is_empty() && regions.is_empty() {
             let size = usize::try_from(arguments.max_bytes.0)?;
-            let all = endpoints.all.iter_mut().map(|endpoint| endpoint.region(size));
+            let all = endpoints.iter_mut().map(|endpoint| endpoint.region(size));
             *regions = all.collect::<Result<_, _>>()?;
         }
         let on_host = regions.iter().filter(|_| accessed);
@@ -170,7 +196,7 @@ impl<'a> Job<'a> {
         }
         let peer = if rank == one { other } else { one };
         let (remote, _) = all[peer].as_chunks::<{ RemoteRegion::BYTES }>();
-        let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]);
+        let pairs = endpoints.iter_mut().zip(&opened[peer].addresses);
         let sides = pairs.enumerate().map(|(index, (endpoint, address))| {
             Ok(Side {
                 peer: endpoint.insert(address)?,
@@ -187,6 +213,68 @@ impl<'a> Job<'a> {
             })
         });
         Ok((sides.collect::<Result<_, Stop>>()?, buffers))
+    }
+}
+
+/// Number of endpoints of each rank.
+pub(super) fn endpoints(arguments: &Arguments) -> Result<usize, Stop> {
+    let domains = arguments.domains.len();
+    let count = arguments.endpoints.map_or(domains.max(1), |count| count as usize);
+    if count < domains {
+        return Err(Stop::Refused(format!(
+            "--endpoints {count} are fewer than the {domains} of --domains: each domain needs one"
+        )));
+    }
+    Ok(count)
+}
+
+fn rdm_options(
+    options: TestOptions,
+    arguments: &Arguments,
+    world: &world::Handle,
+    ranks: &[RankInfo],
+) -> rdm::Options {
+    let one_host = ranks.iter().all(|rank| rank.host_id == ranks[0].host_id);
+    let loopback =
+        one_host && matches!(arguments.provider.as_str(), "tcp" | "net") && arguments.domains.is_empty();
+    let mut all = rdm::Options::new(&arguments.provider);
+    all.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
+    all.untagged = options.messages == Messages::Plain;
+    all.blocking = arguments.completion == Completion::Block;
+    all.pause = options.pause;
+    all.cuda = arguments.memory != Memory::Host;
+    all.remote_memory = options.test.is_remote();
+    all.peers = world.size();
+    all.timeout = Some(Duration::from_secs(arguments.timeout));
+    all.world = Some(world.clone());
+    all
+}
+
+/// Opens this rank's endpoints, ordered by domain.
+fn open(options: &rdm::Options, arguments: &Arguments, count: usize) -> Result<Vec<Endpoint>, Error> {
+    let mut all = Vec::with_capacity(count);
+    let named = arguments.domains.len();
+    for domain in 0..named.max(1) {
+        let mut options = options.clone();
+        options.domain = arguments.domains.get(domain).cloned();
+        // The remainder goes to the first domains.
+        let count = (count - domain).div_ceil(named.max(1));
+        if arguments.shared_domain {
+            all.extend(Endpoint::open_sharing(&options, count)?);
+        } else {
+            for _ in 0..count {
+                all.push(Endpoint::open(&options)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Maps a failed call to [`Stop::Failed`], and everything else, such as a missing provider, to [`Stop::Refused`].
+fn stop(error: Error) -> Stop {
+    match error {
+        Error::Call(_) => Stop::Failed(error.into()),
+        _ => Stop::Refused(error.to_string()),
     }
 }
 
@@ -210,7 +298,7 @@ fn gpu_memory(
 fn registered(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<Device>, Stop> {
     let registered = gpus.iter().zip(endpoints).map(|(gpu, endpoint)| {
         // SAFETY: `Job` and `Job::open` drop the endpoints before the memory.
-        let memory = unsafe { gpu.register(endpoint) }.map_err(endpoints::stop)?;
+        let memory = unsafe { gpu.register(endpoint) }.map_err(stop)?;
         Ok(Device { gpu: Arc::clone(gpu), memory })
     });
     registered.collect()

@@ -16,6 +16,7 @@ use collectives::fabric::rdm::{
 
 use super::memory::{Device, Part};
 use super::options::{Test, TestOptions};
+use super::{Messages, Until};
 use engine::supervision::Stop;
 
 /// Tag of the measured messages, and those of the messages around them.
@@ -201,7 +202,7 @@ impl Side<'_> {
             (Test::Bandwidth, _, true) => self.send_windows(source, times),
             (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
-                let (injected, completed) = (self.injects(source), self.options.completed);
+                let (injected, completed) = (self.injects(source), self.options.until == Until::Completed);
                 self.access_windows(times, |scope, peer, last| {
                     write(scope, peer, source, remote, injected && (completed || !last))
                 })
@@ -224,7 +225,7 @@ impl Side<'_> {
 
     /// The tag of the measured messages, if they have one.
     fn tag(&self) -> Option<u64> {
-        (!self.options.plain).then_some(DATA)
+        (self.options.messages == Messages::Tagged).then_some(DATA)
     }
 
     /// Timed from the first message to the arrival of the last.
@@ -332,8 +333,8 @@ impl Side<'_> {
         access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
         let peer = self.peer;
-        let TestOptions { test, window, completed, .. } = self.options;
-        let arrival = test == Test::Write && !completed;
+        let TestOptions { test, window, until, .. } = self.options;
+        let arrival = test == Test::Write && until == Until::Arrived;
         let at_once = if test == Test::Read { window.div_ceil(4) } else { window };
         let mut operations = VecDeque::with_capacity(window);
         self.endpoint.scope(|scope| {

@@ -1,11 +1,10 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: transfers between libfabric's endpoints of two ranks.
 //!
-//! The ranks join over TCP in `rendezvous`, `endpoints` opens their endpoints, and `job` measures each pair: `memory` is
+//! The ranks join over TCP in `rendezvous`, and `job` opens their endpoints and measures each pair: `memory` is
 //! the source and destination of a transfer, `measure` one side of a pair, `parallel` runs several endpoints at the same
 //! time, `report` prints.
 
 mod arguments;
-mod endpoints;
 mod exchange;
 mod job;
 mod measure;
@@ -17,7 +16,6 @@ mod report;
 mod wait_notice;
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use collectives::fabric::Library;
 use collectives::world;
@@ -31,67 +29,14 @@ use diagnosis::host::available_memory;
 use engine::request::Size;
 use engine::supervision::{Interrupt, Salvage, Signal, Stop, Verdict, await_cause};
 use job::Job;
-use options::{Test, TestOptions};
+pub(super) use options::TestOptions;
 use rendezvous::RankInfo;
 
-/// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short messages took two
-/// thirds of the time with it.
-const PAUSE_NS: u64 = 2000;
-
-/// Measures the latency of messages, and prints to `out`. `join` joins the world through MPI.
+/// Runs a test, prints to `out`, and aborts the world where it fails. `join` joins the world through MPI.
 ///
 /// # Errors
 /// When the ranks cannot join, the provider cannot be used, or an operation fails.
-pub fn pingpong(
-    asked: &PingPong,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let plain = asked.messages == Messages::Plain;
-    run(TestOptions { plain, ..TestOptions::new(Test::PingPong, 1) }, &asked.arguments, out, join)
-}
-
-/// Measures the bandwidth of messages.
-///
-/// # Errors
-/// As [`pingpong`].
-pub fn bandwidth(
-    asked: &Bandwidth,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let plain = asked.messages == Messages::Plain;
-    let window = asked.windowed.window;
-    let pause = asked.pause.unwrap_or(if window > 1 { PAUSE_NS } else { 0 });
-    let options = TestOptions {
-        plain,
-        pause: Duration::from_nanos(pause),
-        ..TestOptions::new(Test::Bandwidth, window)
-    };
-    run(options, &asked.windowed.arguments, out, join)
-}
-
-/// Measures reads or writes of remote memory.
-///
-/// # Errors
-/// As [`pingpong`].
-pub fn remote(
-    asked: &Remote,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let test = if asked.read { Test::Read } else { Test::Write };
-    let completed = asked.until == Until::Completed;
-    let options = TestOptions {
-        both_ways: asked.both_ways,
-        completed,
-        ..TestOptions::new(test, asked.windowed.window)
-    };
-    run(options, &asked.windowed.arguments, out, join)
-}
-
-/// Runs a test, and aborts the world where it fails.
-fn run(
+pub(super) fn run(
     options: TestOptions,
     arguments: &Arguments,
     out: &mut dyn Write,
@@ -104,7 +49,7 @@ fn run(
             arguments.min_bytes, arguments.max_bytes
         )));
     }
-    let count = endpoints::count(arguments)?;
+    let count = job::endpoints(arguments)?;
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collectives::world::{self, Launcher, OnFailure, RendezvousConfig, Started};
+use collectives::world::{self, Launcher, RendezvousConfig, Started};
 use serde::{Deserialize, Serialize};
 
 use super::options::{Test, TestOptions};
@@ -17,13 +17,9 @@ pub(super) fn join(
     arguments: &Arguments,
     join_mpi: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<world::Handle, Stop> {
-    let timeout = Duration::from_secs(arguments.timeout);
-    let mut options = world::Options::default();
-    options.kind = world::Kind::Tcp;
-    options.timeout = timeout;
-    // All ranks end with the exit code of the first that fails.
-    options.on_failure = OnFailure::Exit;
-    let mut options = options.or_environment().map_err(mpi_exec::stop)?;
+    let timeout = Some(Duration::from_secs(arguments.timeout));
+    let tcp = JoinRequest { world: world::Kind::Tcp, for_mpi: None, timeout, instead: None };
+    let mut options = mpi_exec::options(&tcp)?;
     let launcher = Started::detect().launcher;
     let place = match (&arguments.listen, &arguments.connect) {
         (Some(address), _) => RendezvousConfig::new(0, 2, address),
@@ -45,7 +41,7 @@ pub(super) fn join(
         return join_mpi(&JoinRequest {
             world: world::Kind::Auto,
             for_mpi: None,
-            timeout: Some(timeout),
+            timeout,
             instead: Some(
                 "name a host and port of rank 0 to all ranks (mpirun -x NCCL_BENCH_ADDR=node1:29500 ..., with MPICH \
                  -genv NCCL_BENCH_ADDR node1:29500)",
@@ -87,8 +83,6 @@ impl RankInfo {
 fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(String, String)> {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let memory = if arguments.memory == Memory::Host { "host" } else { "cuda" };
-    let messages = if options.plain { "plain" } else { "tagged" };
-    let until = if options.completed { "completed" } else { "arrived" };
     let transfers = arguments.transfers.map_or_else(|| "by size".to_owned(), |count| count.to_string());
     let mut settings = vec![
         ("measurement", options.test.name().to_owned()),
@@ -109,9 +103,9 @@ fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(S
     }
     if options.test.is_remote() {
         settings.push(("--both-ways", yes(options.both_ways)));
-        settings.push(("--until", until.to_owned()));
+        settings.push(("--until", format!("{:?}", options.until).to_lowercase()));
     } else {
-        settings.push(("--messages", messages.to_owned()));
+        settings.push(("--messages", format!("{:?}", options.messages).to_lowercase()));
     }
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
