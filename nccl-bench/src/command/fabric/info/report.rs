@@ -85,33 +85,23 @@ fn why(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
 fn table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     let rows = fold::fold(entries);
     let links = rows.iter().any(|row| row.link.is_some());
-    let mut lines =
-        vec![line("provider", "domain", "endpoint", "capabilities", links.then_some("link"), "fabric")];
-    lines.extend(rows.iter().map(|row| {
-        line(
-            &row.provider,
-            &some(&row.domains),
-            &row.endpoints.join(" "),
-            &row.capabilities.join(" "),
-            links.then(|| row.link.as_deref().unwrap_or("-")),
-            &some(&row.fabrics),
-        )
+    let mut lines = vec![
+        ["provider", "domain", "endpoint", "capabilities", "link", "fabric"].map(str::to_owned).to_vec(),
+    ];
+    lines.extend(rows.into_iter().map(|row| {
+        vec![
+            row.provider,
+            some(&row.domains),
+            row.endpoints.join(" "),
+            row.capabilities.join(" "),
+            row.link.unwrap_or_else(|| "-".to_owned()),
+            some(&row.fabrics),
+        ]
     }));
+    if !links {
+        lines.iter_mut().for_each(|line| drop(line.remove(4)));
+    }
     aligned(&lines, out)
-}
-
-fn line(
-    provider: &str,
-    domain: &str,
-    endpoint: &str,
-    capabilities: &str,
-    link: Option<&str>,
-    fabric: &str,
-) -> Vec<String> {
-    let mut line = vec![provider, domain, endpoint, capabilities];
-    line.extend(link);
-    line.push(fabric);
-    line.into_iter().map(str::to_owned).collect()
 }
 
 /// The first names, and how many more there are.
