@@ -115,8 +115,8 @@ impl Network {
         let mut names = vec![&choice.intra_host, &choice.inter_host];
         names.dedup();
         for name in names {
-            let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
-            let address = own.map_or(&[][..], |own| endpoints[own].address());
+            let own = endpoints.iter().position(|endpoint| endpoint.provider == *name);
+            let address = own.map_or(&[][..], |own| &endpoints[own].address);
             let addresses = self.world.all_gather(address)?;
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
@@ -149,7 +149,7 @@ impl Network {
         // `shm` probes in the same way when it sends; here all ranks of a host must learn the result.
         let probe = CmaProbe::new();
         let probes = self.world.all_gather(&probe.to_message())?;
-        let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
+        let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider == "shm");
         let can_read = |peer: usize| hosts[peer] != hosts[rank] || cma_probe::can_read(&probes[peer]);
         self.uses_cma = uses_shm
             && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach
@@ -188,8 +188,8 @@ impl Network {
 
     /// Has long messages in shared memory wait for their receivers. On all ranks or none.
     fn enable_rendezvous(&mut self) {
-        for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.provider() == "shm") {
-            endpoint.enable_rendezvous();
+        for endpoint in &mut self.endpoints {
+            endpoint.rendezvous |= endpoint.provider == "shm";
         }
     }
 
@@ -197,11 +197,11 @@ impl Network {
     pub(crate) fn summary(&self) -> TransportSummary {
         let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
         for endpoint in &self.endpoints {
-            match (endpoint.provider(), self.uses_cma) {
+            match (endpoint.provider.as_str(), self.uses_cma) {
                 ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
                 ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
                 (provider, _) => {
-                    summary.inter_host = format!("{provider} on {}", endpoint.domain());
+                    summary.inter_host = format!("{provider} on {}", endpoint.domain);
                     summary.address = endpoint.address_text();
                 }
             }
@@ -217,7 +217,7 @@ impl Network {
 
     /// True when all messages go through shared memory: the same on all ranks.
     pub(crate) fn is_shared_memory(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.provider() == "shm")
+        self.endpoints.iter().all(|endpoint| endpoint.provider == "shm")
     }
 
     fn route(&self, peer: usize) -> Route {
@@ -276,7 +276,7 @@ fn open_endpoints(
         }
         let endpoint = TaggedEndpoint::open(library, name, reach, world.local_rank(), rank, size)?;
         let unfit = if is_shm {
-            shm::shortage_after_open(local_ranks, endpoint.address())
+            shm::shortage_after_open(local_ranks, &endpoint.address)
         } else {
             loopback_problem(&endpoint.address_text()).filter(|_| !choice.one_network)
         };
@@ -406,7 +406,7 @@ impl Drop for Network {
         // A rank may have ended in the middle of an unexpected message.
         self.peer_lost |= self.world.check().is_err();
         for endpoint in self.endpoints.drain(..) {
-            if endpoint.provider() == "shm" {
+            if endpoint.provider == "shm" {
                 self.deferred_close.add(endpoint);
             } else if self.peer_lost && endpoint.must_stay_open() {
                 // Without progress it never touches a buffer again.
