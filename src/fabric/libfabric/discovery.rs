@@ -12,7 +12,7 @@ use crate::fabric::libfabric::provider::{InfoList, InfoQuery, set_string, text};
 mod capability;
 mod info;
 
-pub use capability::{Capability, EndpointType, UnknownCapability, UnknownEndpointType};
+pub use capability::{Capability, EndpointType, UnknownName};
 pub use info::{Hints, Info, Link, Nic, Registered};
 
 /// Lists the entries of `library` on this machine that match `hints`, best first; may be empty.

@@ -119,11 +119,6 @@ fn error_checker<'a>(
     }
 }
 
-/// True when libfabric reads the value of a variable as true.
-fn is_true(value: &str) -> bool {
-    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
-}
-
 /// Options of an endpoint.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct EndpointSettings {
@@ -204,7 +199,7 @@ impl EndpointObjects {
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
-            uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
+            uring: provider::is_true("FI_TCP_IO_URING"),
             version: library.version(),
             blocking: settings.blocking,
             leaked: false,
@@ -432,8 +427,6 @@ mod tests {
 
     #[test]
     fn what_the_kernel_may_write_is_not_left_open() {
-        assert!(["1", "true", "YES", "On"].iter().all(|value| is_true(value)));
-        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_true(value)));
         let library = Fabric::load().unwrap();
         let name = provider::name_in(library, "tcp");
         let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();

@@ -268,3 +268,23 @@ pub(crate) fn chosen_by_variable() -> String {
         _ => String::new(),
     }
 }
+
+/// True when libfabric reads the value of this variable as true.
+pub(crate) fn is_true(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| is_yes(&value))
+}
+
+fn is_yes(value: &str) -> bool {
+    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_libfabric_reads_them() {
+        assert!(["1", "true", "YES", "On"].iter().all(|value| is_yes(value)));
+        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_yes(value)));
+    }
+}

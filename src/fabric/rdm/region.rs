@@ -12,14 +12,7 @@ use crate::fabric::Error;
 /// as well.
 const LARGE_PAGE: usize = 2 << 20;
 /// Size of the largest page that the kernels of x86-64 and aarch64 have.
-const LARGEST_PAGE: usize = 64 << 10;
-
-/// The page size of this system, in bytes.
-fn page_size() -> usize {
-    // SAFETY: the function has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(LARGEST_PAGE)
-}
+const PAGE: usize = 64 << 10;
 
 /// Memory from the allocator, aligned to a page.
 struct PageBlock {
@@ -57,18 +50,14 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// `reusable`: peers may write late, so the memory is kept for other regions.
-    pub(super) fn zeroed(len: usize, reusable: bool) -> Option<Self> {
-        Self::zeroed_pages(len, reusable, page_size())
-    }
-
-    /// [`zeroed`](Self::zeroed) for pages of `page` bytes. Memory of [`LARGE_PAGE`] or more is aligned to large pages.
-    fn zeroed_pages(len: usize, reusable: bool, page: usize) -> Option<Self> {
+    /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or more is
+    /// aligned to large pages.
+    fn zeroed(len: usize, reusable: bool) -> Option<Self> {
         // A power of two, if that much is available.
         let sizes =
-            [if reusable { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
+            [if reusable { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
-            let alignment = if size < LARGE_PAGE { page } else { page.max(LARGE_PAGE) };
+            let alignment = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
             let layout = Layout::from_size_align(size, alignment).ok()?;
             let reuse = if reusable { reuse(layout) } else { None };
             // SAFETY: the layout is not empty.
@@ -81,7 +70,7 @@ impl RegionMemory {
         Some(Self { start, layout, len, reusable })
     }
 
-    pub(super) fn start(&self) -> *const u8 {
+    fn start(&self) -> *const u8 {
         self.start.as_ptr()
     }
 }
@@ -120,7 +109,7 @@ impl Endpoint {
         let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
-        Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
+        Ok(Region { memory, remote: RemoteRegion::new(base, key, len as u64) })
     }
 }
 
@@ -132,10 +121,6 @@ pub struct Region {
 }
 
 impl Region {
-    pub(super) fn new(memory: Arc<RegionMemory>, remote: RemoteRegion) -> Self {
-        Self { memory, remote }
-    }
-
     /// The bytes, which may change at any time.
     #[must_use]
     pub fn bytes(&self) -> &[AtomicU8] {
@@ -225,10 +210,8 @@ mod tests {
         // No other test has regions of this size.
         let len = 5 << 20;
         let region = |len, reusable| {
-            Region::new(
-                Arc::new(RegionMemory::zeroed(len, reusable).unwrap()),
-                RemoteRegion::new(0, 0, len as u64),
-            )
+            let memory = Arc::new(RegionMemory::zeroed(len, reusable).unwrap());
+            Region { memory, remote: RemoteRegion::new(0, 0, len as u64) }
         };
         let first = region(len, true);
         let start = first.memory.start();
@@ -247,22 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn memory_begins_at_a_page_of_4_16_or_64_kib() {
-        assert!([4 << 10, 16 << 10, LARGEST_PAGE].contains(&page_size()));
-        for page in [4 << 10, 16 << 10, LARGEST_PAGE] {
-            for (len, reusable) in
-                [(0, false), (1, false), (100_000, false), (1, true), (page + 1, true), (5 << 20, false)]
-            {
-                // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
-                let both = [0; 2].map(|_| RegionMemory::zeroed_pages(len, reusable, page).unwrap());
-                for memory in &both {
-                    let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { page };
-                    assert!(
-                        memory.start().addr().is_multiple_of(alignment),
-                        "{len} bytes of pages of {page}"
-                    );
-                    assert!(memory.layout.size() >= if reusable { len.max(page) } else { len });
-                }
+    fn memory_begins_at_a_page() {
+        for (len, reusable) in
+            [(0, false), (1, false), (100_000, false), (1, true), (PAGE + 1, true), (5 << 20, false)]
+        {
+            // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
+            let both = [0; 2].map(|_| RegionMemory::zeroed(len, reusable).unwrap());
+            for memory in &both {
+                let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { PAGE };
+                assert!(memory.start().addr().is_multiple_of(alignment), "{len} bytes");
+                assert!(memory.layout.size() >= if reusable { len.max(PAGE) } else { len });
             }
         }
     }

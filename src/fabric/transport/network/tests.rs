@@ -11,7 +11,6 @@ use std::{env, fs, thread};
 
 use super::super::endpoint::with_length;
 use super::*;
-use crate::fabric::libfabric::provider;
 use crate::wheels;
 use crate::world::World;
 use folder_world::{FolderWorld, new_folder};

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use collectives::fabric::{
-    self, Capability, EndpointType, Hints, Info, Library, LoadError, Registered, UnknownCapability,
+    self, Capability, EndpointType, Hints, Info, Library, LoadError, Registered, UnknownName,
 };
 use serde::Serialize;
 
@@ -91,9 +91,9 @@ pub struct Arguments {
 pub struct Capabilities(pub Vec<Capability>);
 
 impl FromStr for Capabilities {
-    type Err = UnknownCapability;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownCapability> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         text.split([',', '|']).map(|name| name.trim().parse()).collect::<Result<_, _>>().map(Self)
     }
 }
