@@ -25,7 +25,7 @@ pub use fabric_sys::{Fabric as Library, LoadError, Version};
 pub use libfabric::discovery::{
     Capability, EndpointType, Hints, Info, Link, Nic, Registered, UnknownName, discover, registered,
 };
-pub use libfabric::provider::{Provider, providers};
+pub use libfabric::provider::providers;
 pub use selection::{
     Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective, UnknownMedium,
 };

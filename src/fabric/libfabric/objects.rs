@@ -402,23 +402,41 @@ impl EndpointObjects {
             .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     }
 
-    /// The provider's text for a failed operation, if it has one; valid before the queue is read again.
-    pub(crate) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
+    /// Reads the error of a failed operation from the completion queue. An error of that is libfabric's number.
+    pub(crate) fn read_error(&self) -> Result<FailedOperation, c_int> {
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
+        let result = unsafe { fabric_sys::fi_cq_readerr(self.cq, entry.as_mut_ptr(), 0) };
+        if result < 1 {
+            return Err(-result as c_int);
+        }
         let mut buffer = [0_u8; 256];
+        let text = buffer.as_mut_ptr().cast();
         // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
         // passed along.
         unsafe {
-            fabric_sys::fi_cq_strerror(
-                self.cq,
-                entry.prov_errno,
-                entry.err_data,
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            );
+            fabric_sys::fi_cq_strerror(self.cq, entry.prov_errno, entry.err_data, text, buffer.len());
         }
-        let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_string_lossy().into_owned();
-        Some(text).filter(|text| !text.is_empty())
+        let text = CStr::from_bytes_until_nul(&buffer).ok().map(|text| text.to_string_lossy().into_owned());
+        Ok(FailedOperation {
+            context: entry.op_context,
+            // The shm of libfabric 1.17 reports a negative number.
+            code: entry.err.saturating_abs(),
+            excess: entry.olen,
+            text: text.filter(|text| !text.is_empty()),
+        })
     }
+}
+
+/// The error of an operation.
+pub(crate) struct FailedOperation {
+    pub(crate) context: *mut c_void,
+    /// libfabric's number.
+    pub(crate) code: c_int,
+    /// Bytes of a message that its buffer had no room for.
+    pub(crate) excess: usize,
+    /// The provider's text, if it has one.
+    pub(crate) text: Option<String>,
 }
 
 #[cfg(test)]

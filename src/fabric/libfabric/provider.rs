@@ -8,30 +8,19 @@ use fabric_sys::{Fabric, Version, fi_info, fi_threading};
 
 use crate::fabric::error::{Error, Failure};
 
-/// A provider on this machine with reliable endpoints for tagged messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Provider {
-    /// libfabric's name: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
-    pub name: String,
-    /// Its domains: network interfaces or devices.
-    pub domains: Vec<String>,
-}
-
-/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here.
+/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here, by libfabric's names:
+/// `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
 ///
 /// Uses `fi_getinfo`.
 ///
 /// # Errors
 /// [`Error::Library`] without a libfabric.
-pub fn providers() -> Result<Vec<Provider>, Error> {
-    let fabric = Fabric::load()?;
-    let mut providers: Vec<Provider> = Vec::new();
-    for info in InfoList::get(fabric, None, None)?.iter() {
-        let (name, domain) = (info.provider(), info.domain());
-        match providers.iter_mut().find(|provider| provider.name == name) {
-            Some(provider) if provider.domains.contains(&domain) => {}
-            Some(provider) => provider.domains.push(domain),
-            None => providers.push(Provider { name, domains: vec![domain] }),
+pub fn providers() -> Result<Vec<String>, Error> {
+    let mut providers: Vec<String> = Vec::new();
+    for info in InfoList::get(Fabric::load()?, None, None)?.iter() {
+        let name = info.provider();
+        if !providers.contains(&name) {
+            providers.push(name);
         }
     }
     Ok(providers)

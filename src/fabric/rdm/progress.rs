@@ -2,15 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::time::Instant;
 
-use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
+use fabric_sys::{fi_addr_t, fi_cq_tagged_entry};
 
 use super::slots::{OperationSlot, OperationState};
 use super::{Completion, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
-use crate::fabric::libfabric::objects::EndpointObjects;
+use crate::fabric::libfabric::objects::{EndpointObjects, FailedOperation};
 
 /// Completions per read of the queue.
 const BATCH: usize = 16;
@@ -110,26 +110,19 @@ impl Endpoint {
 
     #[cold]
     fn read_error(&mut self) -> Result<(), Error> {
-        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
         self.peer_lost = true;
-        let queue = self.objects_mut("fi_cq_readerr")?.cq;
-        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
-        let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
-        if result < 1 {
-            return Err(self.failure("fi_cq_readerr", -result as c_int, None));
+        let failed = self.objects_mut("fi_cq_readerr")?.read_error();
+        let FailedOperation { context, code, text, .. } =
+            failed.map_err(|code| self.failure("fi_cq_readerr", code, None))?;
+        if context.is_null() {
+            return Err(self.failure("an injected operation", code, text));
         }
-        // The shm of libfabric 1.17 reports a negative number.
-        let code = entry.err.saturating_abs();
-        let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
-        let Some(context) = NonNull::new(entry.op_context) else {
-            return Err(self.failure("an injected operation", code, own));
-        };
-        // SAFETY: as in `note`.
-        let name = unsafe { (*context.cast::<OperationSlot>().as_ptr()).name };
-        if let Error::Call(failure) = self.failure(name, code, own) {
+        // SAFETY: as in `complete`.
+        let name = unsafe { (*context.cast::<OperationSlot>()).name };
+        if let Error::Call(failure) = self.failure(name, code, text) {
             self.last_failure = Some(failure);
         }
-        self.complete(entry.op_context, |_| OperationState::Failed(code));
+        self.complete(context, |_| OperationState::Failed(code));
         Ok(())
     }
 

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
+use fabric_sys::{Fabric, Version, fi_addr_t, fi_cq_tagged_entry};
 
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
+use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings, FailedOperation};
 use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList};
 use crate::fabric::shared_memory::shm;
 use operations::{CALLER_BITS, CTS, LibraryCall, RTS, Slots};
@@ -183,23 +183,18 @@ impl TaggedEndpoint {
 
     #[cold]
     fn completion_error(&mut self) -> Error {
-        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
-        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
-        let result = unsafe { fabric_sys::fi_cq_readerr(self.objects.cq, entry.as_mut_ptr(), 0) };
-        if result < 1 {
-            return self.failure("fi_cq_readerr", None, -result as c_int, None);
-        }
-        let failed = self.failed(entry.op_context);
-        // The shm of libfabric 1.17 reports a negative number.
-        let code = entry.err.saturating_abs();
+        let FailedOperation { context, code, excess, text } = match self.objects.read_error() {
+            Ok(failed) => failed,
+            Err(code) => return self.failure("fi_cq_readerr", None, code, None),
+        };
+        let failed = self.failed(context);
         if let (ETRUNC, Some((message, true))) = (code, failed) {
-            let received = (entry.olen > 0).then_some(message.len + entry.olen);
+            let received = (excess > 0).then_some(message.len + excess);
             return self.length_error(message.peer, message.len, received);
         }
-        let own = self.objects.provider_text(&entry);
         let operation = if failed.is_some_and(|(_, received)| received) { "fi_trecv" } else { "fi_tsend" };
         let peer = failed.map(|(message, _)| message.peer);
-        self.failure(operation, peer, code, own)
+        self.failure(operation, peer, code, text)
     }
 
     fn length_error(&self, peer: usize, expected: usize, received: Option<usize>) -> Error {
@@ -225,10 +220,7 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
 
 /// The error for a provider that is not available, with those that are.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
-    let known = provider::providers().map_or_else(
-        |_| "none".to_owned(),
-        |providers| providers.into_iter().map(|provider| provider.name).collect::<Vec<_>>().join(", "),
-    );
+    let known = provider::providers().map_or_else(|_| "none".to_owned(), |providers| providers.join(", "));
     let mut problem = format!(
         "libfabric {} ({}) offers no reliable endpoint for tagged messages with it on this machine; available: {known}",
         library.version(),

@@ -216,10 +216,6 @@ impl Network {
         self.endpoints.iter().all(|endpoint| endpoint.provider == "shm")
     }
 
-    fn route(&self, peer: usize) -> Route {
-        self.routes[peer]
-    }
-
     /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's end.
     #[cold]
     fn explain(&mut self, error: Error) -> Error {
@@ -327,7 +323,7 @@ impl Transport for Network {
         data: *mut u8,
         len: usize,
     ) -> Result<Request, Error> {
-        let Route { endpoint, address } = self.route(peer);
+        let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len) };
         posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
@@ -340,7 +336,7 @@ impl Transport for Network {
         data: *const u8,
         len: usize,
     ) -> Result<Request, Error> {
-        let Route { endpoint, address } = self.route(peer);
+        let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len) };
         posted

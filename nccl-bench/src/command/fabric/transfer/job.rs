@@ -50,15 +50,6 @@ struct Opened {
     domains: Vec<String>,
 }
 
-/// A rank's message to all others after each size.
-#[derive(Serialize, Deserialize)]
-struct SizeReport {
-    /// The result, from the first rank of the pair.
-    row: Option<SizeResult>,
-    /// True when a signal asks the rank to stop.
-    stops: bool,
-}
-
 impl<'a> Job<'a> {
     /// Opens endpoints and memory on all ranks. Collective.
     pub(super) fn open(
@@ -158,10 +149,11 @@ impl<'a> Job<'a> {
         let mut stopped = false;
         for bytes in sweep.sizes() {
             let row = parallel::measure(&mut sides, buffers, arguments, bytes)?;
-            let own = SizeReport { row: row.filter(|_| rank == one), stops: interrupt.requested().is_some() };
-            let mut all: Vec<SizeReport> = exchange::gathered(world, &own)?;
-            stopped = all.iter().any(|report| report.stops);
-            if let Some(row) = all.swap_remove(one).row {
+            // The row comes from the first rank of the pair, and any rank may have a signal.
+            let own = (row.filter(|_| rank == one), interrupt.requested().is_some());
+            let mut all: Vec<(Option<SizeResult>, bool)> = exchange::gathered(world, &own)?;
+            stopped = all.iter().any(|(_, stops)| *stops);
+            if let Some(row) = all.swap_remove(one).0 {
                 table.write_all(row.line(count).as_bytes())?;
                 table.flush()?;
                 pair.rows.push(row);

@@ -20,21 +20,24 @@ pub(super) fn join(
     let timeout = Some(Duration::from_secs(arguments.timeout));
     let tcp = JoinRequest { world: world::Kind::Tcp, for_mpi: None, timeout, instead: None };
     let mut options = mpi_exec::options(&tcp)?;
+    let pair = match (&arguments.listen, &arguments.connect) {
+        (Some(address), _) => Some((0, address, "at", "--connect with this host's name")),
+        (_, Some(address)) => Some((1, address, "for", "--listen there")),
+        _ => None,
+    };
     let launcher = Started::detect().launcher;
-    let place = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => RendezvousConfig::new(0, 2, address),
-        (_, Some(address)) => RendezvousConfig::new(1, 2, address),
-        _ if launcher == Launcher::None => {
+    let place = match pair {
+        Some((rank, address, ..)) => RendezvousConfig::new(rank, 2, address),
+        None if launcher == Launcher::None => {
             return Err(Stop::Refused(
                 "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give --listen HOST:PORT to \
                  one and --connect HOST:PORT to the other"
                     .to_owned(),
             ));
         }
-        _ => RendezvousConfig::from_environment(),
+        None => RendezvousConfig::from_environment(),
     };
-    let named = arguments.listen.is_some()
-        || arguments.connect.is_some()
+    let named = pair.is_some()
         || ["NCCL_BENCH_ADDR", "MASTER_ADDR"].iter().any(|name| std::env::var_os(name).is_some());
     if place.is_err() && !named && matches!(launcher, Launcher::OpenMpi | Launcher::Mpich) {
         // These launchers tell ranks on several hosts no address.
@@ -48,15 +51,11 @@ pub(super) fn join(
             ),
         });
     }
-    let other = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => Some(("at", address, "--connect with this host's name")),
-        (_, Some(address)) => Some(("for", address, "--listen there")),
-        _ => None,
-    };
-    let other = other.map(|(how, address, option)| {
-        format!("waiting {how} {address}; start the other side with the same options, but {option}")
+    let waiting = pair.map(|(_, address, how, option)| {
+        let text =
+            format!("waiting {how} {address}; start the other side with the same options, but {option}");
+        WaitNotice::start(text, options.timeout)
     });
-    let waiting = other.map(|text| WaitNotice::start(text, options.timeout));
     options.on_wait = waiting.is_some().then_some(WaitNotice::set_reason);
     let world = place.and_then(|place| world::tcp(place, &options));
     drop(waiting);
