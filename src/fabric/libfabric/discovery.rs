@@ -35,7 +35,7 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
         // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
-            (*entry).mode = EVERY_MODE;
+            (*entry).mode = !0;
             (*(*entry).domain_attr).mr_mode = EVERY_REGISTRATION;
             if let Some(kind) = hints.endpoint {
                 (*(*entry).ep_attr).type_ = kind.raw();
@@ -82,25 +82,8 @@ pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     Ok(providers)
 }
 
-/// All modes that this build knows.
-const EVERY_MODE: u64 = fabric_sys::FI_CONTEXT
-    | fabric_sys::FI_CONTEXT2
-    | fabric_sys::FI_MSG_PREFIX
-    | fabric_sys::FI_ASYNC_IOV
-    | fabric_sys::FI_RX_CQ_DATA
-    | fabric_sys::FI_BUFFERED_RECV;
-
-/// All kinds of registration that this build knows.
-const EVERY_REGISTRATION: c_int = fabric_sys::FI_MR_LOCAL
-    | fabric_sys::FI_MR_RAW
-    | fabric_sys::FI_MR_VIRT_ADDR
-    | fabric_sys::FI_MR_ALLOCATED
-    | fabric_sys::FI_MR_PROV_KEY
-    | fabric_sys::FI_MR_MMU_NOTIFY
-    | fabric_sys::FI_MR_RMA_EVENT
-    | fabric_sys::FI_MR_ENDPOINT
-    | fabric_sys::FI_MR_HMEM
-    | fabric_sys::FI_MR_COLLECTIVE;
+/// All kinds of registration, without the obsolete basic and scalable ones.
+const EVERY_REGISTRATION: c_int = !(fabric_sys::FI_MR_LOCAL - 1);
 
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.

@@ -47,7 +47,6 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// Opens them.
     pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
         let provider = info.provider();
         let check = error_checker(library, &provider);
@@ -126,7 +125,6 @@ pub(crate) struct EndpointSettings {
     pub(crate) peers: usize,
     /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
-    /// True to use memory of devices.
     pub(crate) devices: bool,
 }
 
@@ -137,7 +135,6 @@ pub(crate) struct EndpointObjects {
     pub(crate) ep: *mut fid_ep,
     /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
-    /// Registered memory.
     regions: Vec<*mut fid_mr>,
     /// True when the endpoint has a name in shared memory, as its peers' have.
     named: bool,
@@ -147,7 +144,6 @@ pub(crate) struct EndpointObjects {
     version: Version,
     /// True when threads sleep in the completion queue.
     blocking: bool,
-    /// True when they are to be left open.
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,

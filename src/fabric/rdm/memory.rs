@@ -67,7 +67,6 @@ impl From<DeviceRange> for Destination<'_> {
     }
 }
 
-/// Memory as the library takes it.
 pub(super) struct Block {
     pub(super) start: *mut c_void,
     pub(super) len: usize,

@@ -215,7 +215,6 @@ fn command(name: &str) -> String {
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
-/// The entries that match the options.
 fn query(
     library: &'static Fabric,
     name: &str,

@@ -195,7 +195,6 @@ impl Endpoint {
         self.submit(name, len, Some(peer), call)
     }
 
-    /// Calls the library until it accepts the operation.
     fn submit(
         &mut self,
         name: &'static str,

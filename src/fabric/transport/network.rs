@@ -205,7 +205,6 @@ impl Network {
         summary
     }
 
-    /// The first rank of each host.
     pub(crate) fn first_ranks(&self) -> Vec<usize> {
         let first = |host| self.hosts.ranks_of(host).first().copied();
         (0..self.hosts.count()).filter_map(first).collect()
@@ -243,7 +242,6 @@ impl Network {
     }
 }
 
-/// Opens this rank's endpoints.
 fn open_endpoints(
     library: &'static Fabric,
     world: &world::Handle,

@@ -19,13 +19,9 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
                     .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
             );
         }
-    } else if !devices.iter().any(|device| device.is_up()) {
-        reasons.push(
-            Reason::new(format!("no EFA device is up: {}", described(&devices)))
-                .advice("see dmesg, and whether the network interface is attached"),
-        );
     } else {
-        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+        let advice = "see dmesg, and whether the network interface is attached";
+        reasons.push(state(&devices, "EFA device", advice));
     }
     reasons.extend(device_files(host, "the resource vpc.amazonaws.com/efa of the EFA device plugin"));
     reasons.extend(memory_limit(host));
@@ -130,13 +126,9 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
                 .advice("for EFA: -p efa")
         };
         reasons.push(reason);
-    } else if !devices.iter().any(|device| device.is_up()) {
-        reasons.push(
-            Reason::new(format!("no device is up: {}", described(&devices)))
-                .advice("see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)"),
-        );
     } else {
-        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+        let advice = "see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)";
+        reasons.push(state(&devices, "device", advice));
     }
     reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
@@ -148,6 +140,14 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     reasons.extend(memory_limit(host));
     reasons.extend(in_a_container(host));
     reasons
+}
+
+/// The devices that there are, with advice when none of them is up.
+fn state(devices: &[&RdmaDevice], kind: &str, advice: &str) -> Reason {
+    if devices.iter().any(|device| device.is_up()) {
+        return Reason::new(format!("this host has {}", described(devices)));
+    }
+    Reason::new(format!("no {kind} is up: {}", described(devices))).advice(advice)
 }
 
 /// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,

@@ -133,7 +133,6 @@ fn without_library(error: &LoadError) -> String {
 struct Answer {
     schema_version: u32,
     program: String,
-    /// Name of this host.
     host: String,
     libfabric: Libfabric,
     asked: Hints,
@@ -147,14 +146,12 @@ struct Answer {
     reasons: Vec<Reason>,
 }
 
-/// The loaded libfabric.
 #[derive(Serialize)]
 struct Libfabric {
     version: String,
     path: String,
 }
 
-/// A provider of the loaded libfabric.
 #[derive(Serialize)]
 struct Provider {
     name: String,

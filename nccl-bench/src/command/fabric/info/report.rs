@@ -30,7 +30,6 @@ pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> i
     Ok(())
 }
 
-/// The providers that libfabric has.
 pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     head(answer, out)?;
     writeln!(out)?;
@@ -51,7 +50,6 @@ fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The hints as flags.
 fn asked(hints: &Hints) -> String {
     let mut flags = Vec::new();
     let mut flag = |name: &str, value: Option<&str>| {

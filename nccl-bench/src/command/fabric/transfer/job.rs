@@ -42,9 +42,7 @@ pub(super) struct Job<'a> {
 /// A rank's message to all others about its endpoints.
 #[derive(Serialize, Deserialize)]
 struct Opened {
-    /// The address of each endpoint.
     addresses: Vec<Vec<u8>>,
-    /// The addresses as text.
     text: String,
     /// The names of the domains, each once.
     domains: Vec<String>,
@@ -208,7 +206,6 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Number of endpoints of each rank.
 pub(super) fn endpoints(arguments: &Arguments) -> Result<usize, Stop> {
     let domains = arguments.domains.len();
     let count = arguments.endpoints.map_or(domains.max(1), |count| count as usize);

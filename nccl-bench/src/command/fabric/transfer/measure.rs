@@ -139,7 +139,6 @@ impl Side<'_> {
         }
     }
 
-    /// Performs one transfer.
     fn transfer(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
         let (peer, tag, injected) = (self.peer, self.tag(), self.injects(source));
         match (self.options.test, self.remote) {

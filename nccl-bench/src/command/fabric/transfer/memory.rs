@@ -52,8 +52,6 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Registers the memory with an endpoint.
-    ///
     /// # Safety
     /// The endpoint must be dropped before this is.
     pub(super) unsafe fn register(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
@@ -101,7 +99,6 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Source and destination.
     pub(super) fn parts(&self, len: usize) -> (Source<'static>, Destination<'static>) {
         let part = |part: Part| {
             let start = part as usize * self.gpu.stride;

@@ -19,7 +19,6 @@ const BYTES: u64 = 256 << 20;
 const MIN_TRANSFERS: u64 = 2;
 const MAX_TRANSFERS: u64 = 1000;
 
-/// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Host memory of one endpoint: source and destination.
@@ -30,13 +29,11 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Allocates buffers of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let [source, destination] = [1, 0].map(|byte| vec![byte; len + HUGE_PAGE]);
         Self { source, destination, len }
     }
 
-    /// Source and destination of `size` bytes.
     fn parts(&mut self, size: usize) -> (Source<'_>, Destination<'_>) {
         let Self { source, destination, len } = self;
         let destination = rdm::shared(&mut at_page(destination, *len)[..size]);
@@ -50,10 +47,8 @@ fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     &mut memory[start..start + len]
 }
 
-/// Result of one endpoint.
 struct Measured {
     wrong: Option<u64>,
-    /// Elapsed time of each round.
     times: Vec<Duration>,
 }
 

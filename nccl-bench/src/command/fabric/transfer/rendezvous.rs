@@ -66,7 +66,6 @@ pub(super) fn join(
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RankInfo {
     pub(super) host: String,
-    /// Identity of the host.
     pub(super) host_id: String,
     settings: Vec<(String, String)>,
 }

@@ -74,7 +74,6 @@ pub(super) struct Pair {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SizeResult {
     pub(super) bytes: u64,
-    /// Transfers of each round.
     pub(super) transfers: usize,
     pub(super) rounds: usize,
     pub(super) min_us: f64,
