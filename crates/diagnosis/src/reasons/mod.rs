@@ -57,6 +57,7 @@ struct Hint {
 
 impl Hint {
     fn all(hints: &Hints) -> Vec<Self> {
+        type Field = fn(&mut Hints) -> &mut Option<String>;
         let none = Hints { provider: hints.provider.clone(), ..Hints::default() };
         let mut all = Vec::new();
         if let Some(endpoint) = hints.endpoint {
@@ -70,7 +71,7 @@ impl Hint {
             let alone = Hints { capabilities: vec![capability], ..none.clone() };
             all.push(Self { kind: "capability", value: capability.to_string(), without, alone });
         }
-        let names: [(_, fn(&mut Hints) -> &mut Option<String>); 4] = [
+        let names: [(_, Field); 4] = [
             ("domain", |hints| &mut hints.domain),
             ("fabric", |hints| &mut hints.fabric),
             ("node", |hints| &mut hints.node),
