@@ -15,15 +15,14 @@ use super::options::{Test, TestOptions};
 use super::parallel::{self, Buffers};
 use super::rendezvous::RankInfo;
 use super::report::{self, Pair, SCHEMA_VERSION, SizeResult, TransferDocument};
-use super::{Arguments, Completion, Inject, Memory, Messages, exchange};
+use super::{Completion, Inject, Memory, Messages, exchange};
 use engine::request::{Step, Sweep};
 use engine::supervision::{Interrupt, Stop};
 use record::provenance;
 
 /// A rank's endpoints and memory. The endpoints are dropped before the memory that is registered with them.
 pub(super) struct Job<'a> {
-    options: TestOptions,
-    arguments: &'a Arguments,
+    options: TestOptions<'a>,
     /// Longest injected message in bytes; `None` where nothing is injected.
     inject: Option<usize>,
     world: &'a world::Handle,
@@ -51,20 +50,16 @@ struct Opened {
 impl<'a> Job<'a> {
     /// Opens endpoints and memory on all ranks. Collective.
     pub(super) fn open(
-        options: TestOptions,
-        arguments: &'a Arguments,
-        count: usize,
+        options: TestOptions<'a>,
         world: &'a world::Handle,
         ranks: &'a [RankInfo],
         interrupt: &'a Interrupt,
     ) -> Result<Self, Stop> {
+        let TestOptions { arguments, endpoints: count, .. } = options;
         let size = usize::try_from(arguments.max_bytes.0)?;
         // Dropped after the endpoints that it is registered with.
         let gpus;
-        let mut endpoints = exchange::on_all_ranks(
-            open(&rdm_options(options, arguments, world, ranks), arguments, count).map_err(stop),
-            world,
-        )?;
+        let mut endpoints = exchange::on_all_ranks(open(options, world, ranks).map_err(stop), world)?;
         let mut domains: Vec<String> = endpoints.iter().map(|each| each.domain().to_owned()).collect();
         domains.dedup();
         let own = Opened {
@@ -73,14 +68,13 @@ impl<'a> Job<'a> {
             domains,
         };
         let opened = exchange::gathered(world, &own)?;
-        gpus = exchange::on_all_ranks(gpu_memory(arguments, world, count, size), world)?;
+        gpus = exchange::on_all_ranks(gpu_memory(options, world, size), world)?;
         let devices = exchange::on_all_ranks(registered(&gpus, &mut endpoints), world)?;
         let longest_inject = endpoints.iter().map(Endpoint::longest_inject).min();
         let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
         let on_host = if arguments.memory == Memory::Host { size } else { 0 };
         Ok(Self {
             options,
-            arguments,
             inject: longest_inject.filter(|_| injecting),
             world,
             ranks,
@@ -95,8 +89,8 @@ impl<'a> Job<'a> {
 
     /// The report of this job, without pairs.
     pub(super) fn document(&self, library: &Library) -> TransferDocument {
-        let test = self.options.test;
-        let on_host = self.arguments.memory == Memory::Host;
+        let TestOptions { arguments, test, .. } = self.options;
+        let on_host = arguments.memory == Memory::Host;
         TransferDocument {
             schema_version: SCHEMA_VERSION,
             program: format!("nccl-bench {}", crate::build::VERSION),
@@ -113,9 +107,9 @@ impl<'a> Job<'a> {
             inject: self.inject.filter(|_| test != Test::Read),
             memory: if on_host { "host" } else { "cuda" },
             direct: (!on_host).then(|| self.endpoints.iter().all(Endpoint::is_direct)),
-            completion: self.arguments.completion,
+            completion: arguments.completion,
             endpoints: self.endpoints.len(),
-            shared_domain: self.arguments.shared_domain,
+            shared_domain: arguments.shared_domain,
             pairs: Vec::new(),
         }
     }
@@ -126,7 +120,7 @@ impl<'a> Job<'a> {
         [one, other]: [usize; 2],
         table: &mut dyn Write,
     ) -> Result<(Pair, bool), Stop> {
-        let Self { arguments, world, ranks, ref opened, .. } = *self;
+        let Self { options: TestOptions { arguments, .. }, world, ranks, ref opened, .. } = *self;
         let count = self.endpoints.len();
         let mut pair = Pair {
             ranks: [one, other],
@@ -146,7 +140,7 @@ impl<'a> Job<'a> {
         };
         let mut stopped = false;
         for bytes in sweep.sizes() {
-            let row = parallel::measure(&mut sides, buffers, arguments, bytes)?;
+            let row = parallel::measure(&mut sides, buffers, bytes)?;
             // The row comes from the first rank of the pair, and any rank may have a signal.
             let own = (row.filter(|_| rank == one), interrupt.requested().is_some());
             let mut all: Vec<(Option<SizeResult>, bool)> = exchange::gathered(world, &own)?;
@@ -166,9 +160,8 @@ impl<'a> Job<'a> {
 
     /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair. Collective.
     fn sides(&mut self, [one, other]: [usize; 2]) -> Result<(Vec<Side<'_>>, &mut [Buffers]), Stop> {
-        let Self { options, arguments, inject, world, endpoints, opened, devices, buffers, regions, .. } =
-            self;
-        let TestOptions { test, both_ways, .. } = *options;
+        let Self { options, inject, world, endpoints, opened, devices, buffers, regions, .. } = self;
+        let TestOptions { arguments, test, both_ways, .. } = *options;
         let rank = world.rank();
         let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
         if accessed && devices.is_empty() && regions.is_empty() {
@@ -206,53 +199,33 @@ impl<'a> Job<'a> {
     }
 }
 
-pub(super) fn endpoints(arguments: &Arguments) -> Result<usize, Stop> {
-    let domains = arguments.domains.len();
-    let count = arguments.endpoints.map_or(domains.max(1), |count| count as usize);
-    if count < domains {
-        return Err(Stop::Refused(format!(
-            "--endpoints {count} are fewer than the {domains} of --domains: each domain needs one"
-        )));
-    }
-    Ok(count)
-}
-
-fn rdm_options(
-    options: TestOptions,
-    arguments: &Arguments,
-    world: &world::Handle,
-    ranks: &[RankInfo],
-) -> rdm::Options {
+/// Opens this rank's endpoints, ordered by domain.
+fn open(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> Result<Vec<Endpoint>, Error> {
+    let TestOptions { arguments, endpoints, .. } = options;
     let one_host = ranks.iter().all(|rank| rank.host_id == ranks[0].host_id);
     let loopback =
         one_host && matches!(arguments.provider.as_str(), "tcp" | "net") && arguments.domains.is_empty();
-    let mut all = rdm::Options::new(&arguments.provider);
-    all.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
-    all.untagged = options.messages == Messages::Plain;
-    all.blocking = arguments.completion == Completion::Block;
-    all.pause = options.pause;
-    all.cuda = arguments.memory != Memory::Host;
-    all.remote_memory = options.test.is_remote();
-    all.peers = world.size();
-    all.timeout = Some(Duration::from_secs(arguments.timeout));
-    all.world = Some(world.clone());
-    all
-}
-
-/// Opens this rank's endpoints, ordered by domain.
-fn open(options: &rdm::Options, arguments: &Arguments, count: usize) -> Result<Vec<Endpoint>, Error> {
-    let mut all = Vec::with_capacity(count);
+    let mut rdm = rdm::Options::new(&arguments.provider);
+    rdm.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
+    rdm.untagged = options.messages == Messages::Plain;
+    rdm.blocking = arguments.completion == Completion::Block;
+    rdm.pause = options.pause;
+    rdm.cuda = arguments.memory != Memory::Host;
+    rdm.remote_memory = options.test.is_remote();
+    rdm.peers = world.size();
+    rdm.timeout = Some(Duration::from_secs(arguments.timeout));
+    rdm.world = Some(world.clone());
+    let mut all = Vec::with_capacity(endpoints);
     let named = arguments.domains.len();
     for domain in 0..named.max(1) {
-        let mut options = options.clone();
-        options.domain = arguments.domains.get(domain).cloned();
+        rdm.domain = arguments.domains.get(domain).cloned();
         // The remainder goes to the first domains.
-        let count = (count - domain).div_ceil(named.max(1));
+        let count = (endpoints - domain).div_ceil(named.max(1));
         if arguments.shared_domain {
-            all.extend(Endpoint::open_sharing(&options, count)?);
+            all.extend(Endpoint::open_sharing(&rdm, count)?);
         } else {
             for _ in 0..count {
-                all.push(Endpoint::open(&options)?);
+                all.push(Endpoint::open(&rdm)?);
             }
         }
     }
@@ -268,19 +241,14 @@ fn stop(error: Error) -> Stop {
 }
 
 /// Allocates GPU memory for each endpoint; none where data is in host memory.
-fn gpu_memory(
-    arguments: &Arguments,
-    world: &world::Handle,
-    count: usize,
-    size: usize,
-) -> Result<Vec<Arc<Gpu>>, Stop> {
-    let Memory::Cuda(number) = arguments.memory else { return Ok(Vec::new()) };
+fn gpu_memory(options: TestOptions<'_>, world: &world::Handle, size: usize) -> Result<Vec<Arc<Gpu>>, Stop> {
+    let Memory::Cuda(number) = options.arguments.memory else { return Ok(Vec::new()) };
     let gpus = Gpu::count()?;
     let number = number.unwrap_or_else(|| world.local_rank());
     if number >= gpus {
         return Err(Stop::Refused(format!("--memory cuda: there is no GPU {number}, but {gpus} from 0 on")));
     }
-    (0..count).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
+    (0..options.endpoints).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
 }
 
 /// Registers the memory with the endpoints.

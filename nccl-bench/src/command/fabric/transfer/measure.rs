@@ -31,7 +31,7 @@ pub(super) struct Side<'a> {
     pub(super) peer: Peer,
     /// True for the side that starts, and whose clock is reported.
     pub(super) first: bool,
-    pub(super) options: TestOptions,
+    pub(super) options: TestOptions<'a>,
     /// Longest injected message in bytes; `None` where nothing is injected.
     pub(super) inject: Option<usize>,
     /// The other side's region and the offset in it, where this side accesses it.

@@ -37,25 +37,29 @@ use rendezvous::RankInfo;
 /// # Errors
 /// When the ranks cannot join, the provider cannot be used, or an operation fails.
 pub(super) fn run(
-    options: TestOptions,
-    arguments: &Arguments,
+    options: TestOptions<'_>,
     out: &mut dyn Write,
     join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<Verdict, Stop> {
-    let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
-    if min > max {
+    let TestOptions { arguments, endpoints, .. } = options;
+    if arguments.min_bytes.0 > arguments.max_bytes.0 {
         return Err(Stop::Refused(format!(
             "-b {} is more than -e {}",
             arguments.min_bytes, arguments.max_bytes
         )));
     }
-    let count = job::endpoints(arguments)?;
+    let domains = arguments.domains.len();
+    if endpoints < domains {
+        return Err(Stop::Refused(format!(
+            "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
+        )));
+    }
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let world = rendezvous::join(arguments, join)?;
     interrupt.joined(&world);
-    let ended = measure(options, arguments, (library, count), out, &world, &interrupt);
+    let ended = measure(options, library, out, &world, &interrupt);
     interrupt.done();
     match ended {
         // Other ranks wait for this one, perhaps in MPI, which has no timeout.
@@ -70,9 +74,8 @@ pub(super) fn run(
 
 /// Measures all pairs of the world's ranks.
 fn measure(
-    options: TestOptions,
-    arguments: &Arguments,
-    (library, count): (&Library, usize),
+    options: TestOptions<'_>,
+    library: &Library,
     out: &mut dyn Write,
     world: &world::Handle,
     interrupt: &Interrupt,
@@ -80,9 +83,10 @@ fn measure(
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
-    let ranks = rendezvous::agree(world, &RankInfo::new(options, arguments, count))?;
-    exchange::on_all_ranks(check_memory(options, arguments, count, world, &ranks), world)?;
-    let mut job = Job::open(options, arguments, count, world, &ranks, interrupt)?;
+    let arguments = options.arguments;
+    let ranks = rendezvous::agree(world, &RankInfo::new(options))?;
+    exchange::on_all_ranks(check_memory(options, world, &ranks), world)?;
+    let mut job = Job::open(options, world, &ranks, interrupt)?;
     let mut document = job.document(library);
     let out = &mut Output { out, interrupt };
     // Rank 0 prints. With --listen and --connect, both sides do, each on its own terminal.
@@ -123,13 +127,8 @@ fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>
 }
 
 /// Refuses sizes that do not fit into the host's memory: the system would kill the process.
-fn check_memory(
-    options: TestOptions,
-    arguments: &Arguments,
-    count: usize,
-    world: &world::Handle,
-    ranks: &[RankInfo],
-) -> Result<(), Stop> {
+fn check_memory(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> Result<(), Stop> {
+    let TestOptions { arguments, endpoints: count, .. } = options;
     let here = ranks.iter().filter(|rank| rank.host_id == ranks[world.rank()].host_id).count() as u64;
     let available = available_memory()? / here;
     let buffers = if arguments.memory == Memory::Host { 2 } else { 0 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Bandwidth, Messages, PingPong, Remote, Until};
+use super::{Arguments, Bandwidth, Messages, PingPong, Remote, Until, Windowed};
 
 /// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short messages took two
 /// thirds of the time with it.
@@ -39,7 +39,10 @@ impl Test {
 
 /// A test with its options.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct TestOptions {
+pub(in super::super) struct TestOptions<'a> {
+    pub(super) arguments: &'a Arguments,
+    /// Number of endpoints of each rank.
+    pub(super) endpoints: usize,
     pub(super) test: Test,
     /// Number of transfers in flight.
     pub(super) window: usize,
@@ -52,9 +55,12 @@ pub(in super::super) struct TestOptions {
     pub(super) pause: Duration,
 }
 
-impl TestOptions {
-    fn new(test: Test, window: u64) -> Self {
+impl<'a> TestOptions<'a> {
+    fn new(arguments: &'a Arguments, test: Test, window: u64) -> Self {
+        let endpoints = arguments.endpoints.map_or(arguments.domains.len().max(1), |count| count as usize);
         Self {
+            arguments,
+            endpoints,
             test,
             window: window as usize,
             messages: Messages::Tagged,
@@ -65,23 +71,24 @@ impl TestOptions {
     }
 }
 
-impl From<&PingPong> for TestOptions {
-    fn from(asked: &PingPong) -> Self {
-        Self { messages: asked.messages, ..Self::new(Test::PingPong, 1) }
+impl<'a> From<&'a PingPong> for TestOptions<'a> {
+    fn from(asked: &'a PingPong) -> Self {
+        Self { messages: asked.messages, ..Self::new(&asked.arguments, Test::PingPong, 1) }
     }
 }
 
-impl From<&Bandwidth> for TestOptions {
-    fn from(asked: &Bandwidth) -> Self {
-        let window = asked.windowed.window;
+impl<'a> From<&'a Bandwidth> for TestOptions<'a> {
+    fn from(asked: &'a Bandwidth) -> Self {
+        let Windowed { ref arguments, window } = asked.windowed;
         let pause = Duration::from_nanos(asked.pause.unwrap_or(if window > 1 { PAUSE_NS } else { 0 }));
-        Self { messages: asked.messages, pause, ..Self::new(Test::Bandwidth, window) }
+        Self { messages: asked.messages, pause, ..Self::new(arguments, Test::Bandwidth, window) }
     }
 }
 
-impl From<&Remote> for TestOptions {
-    fn from(asked: &Remote) -> Self {
+impl<'a> From<&'a Remote> for TestOptions<'a> {
+    fn from(asked: &'a Remote) -> Self {
+        let Windowed { ref arguments, window } = asked.windowed;
         let test = if asked.read { Test::Read } else { Test::Write };
-        Self { both_ways: asked.both_ways, until: asked.until, ..Self::new(test, asked.windowed.window) }
+        Self { both_ways: asked.both_ways, until: asked.until, ..Self::new(arguments, test, window) }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use collectives::fabric::rdm::{self, Destination, Source};
 
-use super::Arguments;
 use super::measure::Side;
 use super::memory::Device;
 use super::options::{Test, TestOptions};
@@ -62,10 +61,9 @@ fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
 pub(super) fn measure(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],
-    arguments: &Arguments,
     bytes: u64,
 ) -> Result<Option<SizeResult>, Stop> {
-    let Some(TestOptions { test, window, .. }) = sides.first().map(|side| side.options) else {
+    let Some(TestOptions { arguments, test, window, .. }) = sides.first().map(|side| side.options) else {
         return Ok(None);
     };
     let size = usize::try_from(bytes)?;

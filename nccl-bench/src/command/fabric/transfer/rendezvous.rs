@@ -71,14 +71,15 @@ pub(super) struct RankInfo {
 }
 
 impl RankInfo {
-    pub(super) fn new(options: TestOptions, arguments: &Arguments, count: usize) -> Self {
+    pub(super) fn new(options: TestOptions<'_>) -> Self {
         let world::Host { name, id } = world::host();
-        Self { host: name, host_id: id, settings: settings(options, arguments, count) }
+        Self { host: name, host_id: id, settings: settings(options) }
     }
 }
 
 /// The options that must be equal on all ranks, by name.
-fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(String, String)> {
+fn settings(options: TestOptions<'_>) -> Vec<(String, String)> {
+    let arguments = options.arguments;
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let memory = if arguments.memory == Memory::Host { "host" } else { "cuda" };
     let transfers = arguments.transfers.map_or_else(|| "by size".to_owned(), |count| count.to_string());
@@ -93,7 +94,7 @@ fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(S
         ("--warmup_iters", arguments.warm_up.to_string()),
         ("--check", arguments.check.to_string()),
         ("--memory", memory.to_owned()),
-        ("--endpoints", count.to_string()),
+        ("--endpoints", options.endpoints.to_string()),
         ("--all-pairs", yes(arguments.all_pairs)),
     ];
     if options.test != Test::PingPong {
