@@ -83,7 +83,7 @@ pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
 }
 
 /// All kinds of registration, without the obsolete basic and scalable ones.
-const EVERY_REGISTRATION: c_int = !(fabric_sys::FI_MR_LOCAL - 1);
+const EVERY_REGISTRATION: c_int = !((fabric_sys::FI_MR_BASIC.0 | fabric_sys::FI_MR_SCALABLE.0) as c_int);
 
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.

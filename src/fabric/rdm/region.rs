@@ -14,25 +14,16 @@ const LARGE_PAGE: usize = 2 << 20;
 /// Size of the largest page that the kernels of x86-64 and aarch64 have.
 const PAGE: usize = 64 << 10;
 
-/// Memory from the allocator, aligned to a page.
-struct PageBlock {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is memory, bound to no thread.
-unsafe impl Send for PageBlock {}
-
 /// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
 /// whatever has become of the region. Sizes are powers of two, so at most about twice the peak use of each size is
 /// kept.
-static REUSABLE: Mutex<Vec<PageBlock>> = Mutex::new(Vec::new());
+static REUSABLE: Mutex<Vec<RegionMemory>> = Mutex::new(Vec::new());
 
 /// Takes memory with this layout from [`REUSABLE`].
-fn reuse(layout: Layout) -> Option<NonNull<u8>> {
+fn reuse(layout: Layout) -> Option<RegionMemory> {
     let mut blocks = REUSABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = blocks.iter().position(|block| block.layout == layout)?;
-    Some(blocks.swap_remove(index).start)
+    Some(blocks.swap_remove(index))
 }
 
 /// Zeroed, page-aligned memory, accessed by atomic operations only.
@@ -56,18 +47,19 @@ impl RegionMemory {
         // A power of two, if that much is available.
         let sizes =
             [if reusable { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
-        let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
+        let mut memory = sizes.into_iter().flatten().find_map(|size| {
             let alignment = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
             let layout = Layout::from_size_align(size, alignment).ok()?;
             let reuse = if reusable { reuse(layout) } else { None };
             // SAFETY: the layout is not empty.
-            let start = reuse.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
-            Some((start, layout))
+            let new = || NonNull::new(unsafe { alloc::alloc(layout) });
+            reuse.or_else(|| new().map(|start| Self { start, layout, len, reusable }))
         })?;
+        memory.len = len;
         // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in another
         // one may overwrite it, as it may write to a region.
-        unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
-        Some(Self { start, layout, len, reusable })
+        unsafe { ptr::write_bytes(memory.start.as_ptr(), 0, len) };
+        Some(memory)
     }
 
     fn start(&self) -> *const u8 {
@@ -78,7 +70,7 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         if self.reusable {
-            let block = PageBlock { start: self.start, layout: self.layout };
+            let block = Self { ..*self };
             return REUSABLE.lock().unwrap_or_else(PoisonError::into_inner).push(block);
         }
         // SAFETY: allocated in `zeroed` with this layout.
