@@ -16,7 +16,7 @@ use engine::supervision::Stop;
 pub(super) enum Part {
     Source,
     Destination,
-    /// Of the other rank's accesses.
+    /// For the other rank's accesses.
     Target,
 }
 
