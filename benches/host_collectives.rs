@@ -269,13 +269,9 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
     let with = |algorithm, segment, in_flight| {
         let mut options = Options::default();
         options.provider = Some(arguments.transport.clone());
-        *match collective {
-            Collective::AllReduce => &mut options.all_reduce,
-            Collective::AllGather => &mut options.all_gather,
-            Collective::ReduceScatter => &mut options.reduce_scatter,
-            Collective::Broadcast => &mut options.broadcast,
-            _ => &mut options.all_to_all,
-        } = algorithm;
+        if let Some(algorithm) = algorithm {
+            options.choose(collective, algorithm);
+        }
         options.segment = segment;
         options.in_flight = in_flight;
         options

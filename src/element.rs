@@ -6,6 +6,8 @@ use std::str::FromStr;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
+use crate::name::{UnknownName, named};
+
 /// Defines [`DataType`] and the [`Element`]s: a variant, the Rust type, and the name in nccl-tests.
 macro_rules! elements {
     ($($(#[$doc:meta])* $data_type:ident: $type:ident, $name:literal;)*) => {
@@ -76,7 +78,8 @@ impl DataType {
     }
 }
 
-/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers. Names are those of
+/// nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -92,60 +95,25 @@ pub enum ReduceOp {
     Avg,
 }
 
-impl ReduceOp {
-    /// All operators, in NCCL's order.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
-
-    /// Name in nccl-tests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Avg => "avg",
-        }
-    }
-}
-
-/// Error of parsing an unknown element type or operator.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is none of {known}")]
-pub struct UnknownName {
-    text: String,
-    known: String,
-}
-
-fn parse<T: Copy>(text: &str, all: &[T], names: fn(T) -> [&'static str; 2]) -> Result<T, UnknownName> {
-    all.iter().copied().find(|&value| names(value).contains(&text)).ok_or_else(|| UnknownName {
-        text: text.to_owned(),
-        known: all.iter().map(|&value| names(value)[0]).collect::<Vec<_>>().join(", "),
-    })
+named! {
+    ReduceOp, 5:
+    Sum = "sum",
+    Prod = "prod",
+    Max = "max",
+    Min = "min",
+    Avg = "avg",
 }
 
 impl FromStr for DataType {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
-        parse(text, &Self::ALL, |value| [value.name(), value.rust_name()])
-    }
-}
-
-impl FromStr for ReduceOp {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        parse(text, &Self::ALL, |value| [value.name(), value.name()])
+        let found = Self::ALL.into_iter().find(|each| [each.name(), each.rust_name()].contains(&text));
+        found.ok_or_else(|| UnknownName::new(text, &Self::ALL.map(Self::name)))
     }
 }
 
 impl fmt::Display for DataType {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
-    }
-}
-
-impl fmt::Display for ReduceOp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())
     }

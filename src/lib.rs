@@ -48,6 +48,7 @@
 
 mod element;
 mod lock;
+mod name;
 pub mod world;
 
 #[cfg(feature = "fabric")]
@@ -59,7 +60,8 @@ pub mod nccl;
 #[path = "../tests/wheels/mod.rs"]
 mod wheels;
 
-pub use element::{DataType, Element, ReduceOp, UnknownName};
+pub use element::{DataType, Element, ReduceOp};
+pub use name::UnknownName;
 
 /// The programs in README.md, compiled as tests.
 #[cfg(all(doctest, feature = "nccl", feature = "fabric"))]

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion, shared};
+use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion};
 use counting::allocations;
 
 /// Messages of a round, as many as are in flight at a time.
@@ -45,6 +45,7 @@ fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
 /// writes the other's memory.
 fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buffers: &mut Buffers) {
     let Buffers { long, short, received } = buffers;
+    let (long, short) = (&*long, &*short);
     let longest = short.len();
     endpoint
         .scope(|scope| {
@@ -53,8 +54,7 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                 let [tagged, injected, read] = [0; 3].map(|_| places.next().unwrap());
                 let _received = scope.receive(peer, number, tagged)?;
                 let _received = scope.receive(peer, number + 100, &mut injected[..longest])?;
-                let plain = shared(places.next().unwrap());
-                let _received = scope.receive_untagged(plain)?;
+                let _received = scope.receive(peer, None, places.next().unwrap())?;
                 if let Some(there) = remote {
                     let _read = scope.read(peer, read, there, 0)?;
                 }
@@ -63,9 +63,9 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                 let _sent = scope.send(peer, number, long)?;
                 scope.inject(peer, number + 100, short)?;
                 if number % 2 == 0 {
-                    let _sent = scope.send_untagged(peer, long)?;
+                    let _sent = scope.send(peer, None, long)?;
                 } else {
-                    scope.inject_untagged(peer, short)?;
+                    scope.inject(peer, None, short)?;
                 }
                 if let Some(there) = remote {
                     let _written = scope.write(peer, long, there, 0)?;

@@ -23,9 +23,8 @@ pub use communicator::{Communicator, Options};
 pub use error::{Error, Failure};
 pub use fabric_sys::{Fabric as Library, LoadError, Version};
 pub use libfabric::discovery::{
-    Capability, EndpointType, Hints, Info, Link, LinkState, Nic, Registered, UnknownCapability,
-    UnknownEndpointType, discover, registered,
+    Capability, EndpointType, Hints, Info, Link, Nic, Registered, discover, registered,
 };
-pub use libfabric::provider::{Provider, providers};
-pub use selection::{Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownName};
-pub use shared_memory::shm::{ShmProtocol, shm_protocol, shm_shortage};
+pub use libfabric::provider::providers;
+pub use selection::{Algorithm, Collective, Medium, Plan, RULES, Rule};
+pub use shared_memory::shm::shm_shortage;

@@ -42,6 +42,7 @@ mod sync;
 mod tcp;
 mod threads;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,6 +230,12 @@ pub struct Called {
     pub number: u64,
     /// Description of the call: `all_reduce of 100 float, sum`. At most 16 KiB.
     pub what: String,
+}
+
+impl fmt::Debug for dyn World {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.describe())
+    }
 }
 
 /// A shared handle to a world, held by the threads and communicators of a rank.

@@ -2,5 +2,5 @@
 //!
 //! Nothing here measures: facts are read, compared with what is needed, and turned into reasons with advice.
 
-pub mod fabric;
 pub mod host;
+pub mod reasons;

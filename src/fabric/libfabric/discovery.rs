@@ -7,13 +7,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::provider::{InfoList, InfoQuery, none_if_no_data, set_string, text};
+use crate::fabric::libfabric::provider::{InfoList, InfoQuery, set_string, text};
 
 mod capability;
 mod info;
 
-pub use capability::{Capability, EndpointType, UnknownCapability, UnknownEndpointType};
-pub use info::{Hints, Info, Link, LinkState, Nic, Registered};
+pub use capability::{Capability, EndpointType};
+pub use info::{Hints, Info, Link, Nic, Registered};
 
 /// Lists the entries of `library` on this machine that match `hints`, best first; may be empty.
 ///
@@ -24,15 +24,18 @@ pub use info::{Hints, Info, Link, LinkState, Nic, Registered};
 pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Error> {
     let provider = hints.provider.as_deref();
     let bytes = |text: &Option<String>| {
-        text.as_deref().map(CString::new).transpose().map_err(|_| refused(library, provider))
+        text.as_deref().map(CString::new).transpose().map_err(|_| {
+            let provider = provider.unwrap_or("any provider");
+            Failure::of_call(library, provider, "fi_getinfo", None, fabric_sys::FI_EINVAL, None)
+        })
     };
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
-    let answer = InfoList::query(library, &question, |entry| {
+    let list = InfoList::query(library, &question, |entry| {
         // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
-            (*entry).mode = EVERY_MODE;
+            (*entry).mode = !0;
             (*(*entry).domain_attr).mr_mode = EVERY_REGISTRATION;
             if let Some(kind) = hints.endpoint {
                 (*(*entry).ep_attr).type_ = kind.raw();
@@ -45,8 +48,7 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
             }
         }
         Ok(())
-    });
-    let Some(list) = none_if_no_data(answer)? else { return Ok(Vec::new()) };
+    })?;
     let named = |wanted: &Option<String>, name: &str| {
         wanted.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
     };
@@ -68,11 +70,8 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
 /// [`Error::Call`] with libfabric's error.
 pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     let question = InfoQuery { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..InfoQuery::default() };
-    let Some(list) = none_if_no_data(InfoList::query(library, &question, |_| Ok(())))? else {
-        return Ok(Vec::new());
-    };
     let mut providers: Vec<Registered> = Vec::new();
-    for entry in list.iter() {
+    for entry in InfoList::query(library, &question, |_| Ok(()))?.iter() {
         // SAFETY: the entry is live and its fabric's attributes are there.
         let version = unsafe { Version::from_raw((*(*entry.as_ptr()).fabric_attr).prov_version) };
         let provider = Registered { name: entry.provider(), version };
@@ -83,35 +82,8 @@ pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     Ok(providers)
 }
 
-/// All modes that this build knows.
-const EVERY_MODE: u64 = fabric_sys::FI_CONTEXT
-    | fabric_sys::FI_CONTEXT2
-    | fabric_sys::FI_MSG_PREFIX
-    | fabric_sys::FI_ASYNC_IOV
-    | fabric_sys::FI_RX_CQ_DATA
-    | fabric_sys::FI_BUFFERED_RECV;
-
-/// All kinds of registration that this build knows.
-const EVERY_REGISTRATION: c_int = fabric_sys::FI_MR_LOCAL
-    | fabric_sys::FI_MR_RAW
-    | fabric_sys::FI_MR_VIRT_ADDR
-    | fabric_sys::FI_MR_ALLOCATED
-    | fabric_sys::FI_MR_PROV_KEY
-    | fabric_sys::FI_MR_MMU_NOTIFY
-    | fabric_sys::FI_MR_RMA_EVENT
-    | fabric_sys::FI_MR_ENDPOINT
-    | fabric_sys::FI_MR_HMEM
-    | fabric_sys::FI_MR_COLLECTIVE;
-
-fn refused(library: &Fabric, provider: Option<&str>) -> Error {
-    Error::Call(Failure {
-        operation: "fi_getinfo",
-        provider: provider.unwrap_or("any provider").to_owned(),
-        peer: None,
-        code: fabric_sys::FI_EINVAL,
-        text: library.fi_strerror(fabric_sys::FI_EINVAL),
-    })
-}
+/// All kinds of registration, without the obsolete basic and scalable ones.
+const EVERY_REGISTRATION: c_int = !((fabric_sys::FI_MR_BASIC.0 | fabric_sys::FI_MR_SCALABLE.0) as c_int);
 
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.
@@ -125,7 +97,7 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
         let names = |value: *const u64, kind| flag_names(&value_name(library, value.cast(), kind));
         Info {
             provider: text((*fabric).prov_name),
-            provider_version: Version::from_raw((*fabric).prov_version),
+            provider_version: Version::from_raw((*fabric).prov_version).to_string(),
             fabric: text((*fabric).name),
             domain: text((*domain).name),
             endpoint: name((&raw const (*endpoint).type_).cast(), fabric_sys::FI_TYPE_EP_TYPE),
@@ -144,17 +116,17 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
             data_progress: name((&raw const (*domain).data_progress).cast(), fabric_sys::FI_TYPE_PROGRESS),
             address_vector: name((&raw const (*domain).av_type).cast(), fabric_sys::FI_TYPE_AV_TYPE),
             message_order: names(&raw const (*transmit).msg_order, fabric_sys::FI_TYPE_MSG_ORDER),
-            inject_size: (*transmit).inject_size,
-            max_message_size: (*endpoint).max_msg_size,
+            inject_bytes: (*transmit).inject_size,
+            max_message_bytes: (*endpoint).max_msg_size,
             transmit_size: (*transmit).size,
             receive_size: (*receive).size,
             transmit_segments: (*transmit).iov_limit,
             receive_segments: (*receive).iov_limit,
             rma_segments: (*transmit).rma_iov_limit,
-            completion_data_size: (*domain).cq_data_size,
-            key_size: (*domain).mr_key_size,
-            endpoints: (*domain).ep_cnt,
-            completion_queues: (*domain).cq_cnt,
+            completion_data_bytes: (*domain).cq_data_size,
+            key_bytes: (*domain).mr_key_size,
+            max_endpoints: (*domain).ep_cnt,
+            max_completion_queues: (*domain).cq_cnt,
             nic: (!(*entry).nic.is_null()).then(|| nic_info((*entry).nic)),
         }
     }
@@ -189,13 +161,14 @@ unsafe fn nic_info(nic: *const fid_nic) -> Nic {
         if !link.is_null() {
             found.link = Some(Link {
                 address: named((*link).address),
-                mtu: (*link).mtu,
-                speed: (*link).speed,
+                mtu_bytes: (*link).mtu,
+                bits_per_second: (*link).speed,
                 state: match (*link).state {
-                    fabric_sys::FI_LINK_UP => LinkState::Up,
-                    fabric_sys::FI_LINK_DOWN => LinkState::Down,
-                    _ => LinkState::Unknown,
-                },
+                    fabric_sys::FI_LINK_UP => "up",
+                    fabric_sys::FI_LINK_DOWN => "down",
+                    _ => "unknown",
+                }
+                .to_owned(),
                 network: named((*link).network_type),
             });
         }

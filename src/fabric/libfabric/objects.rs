@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
-    fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric,
-    fid_mr,
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
+    fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
 };
 
 use libc::iovec;
@@ -48,7 +47,6 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// Opens them.
     pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
         let provider = info.provider();
         let check = error_checker(library, &provider);
@@ -120,11 +118,6 @@ fn error_checker<'a>(
     }
 }
 
-/// True when libfabric reads the value of a variable as true.
-fn is_true(value: &str) -> bool {
-    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
-}
-
 /// Options of an endpoint.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct EndpointSettings {
@@ -132,9 +125,6 @@ pub(crate) struct EndpointSettings {
     pub(crate) peers: usize,
     /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
-    /// True to count completions.
-    pub(crate) counter: bool,
-    /// True to use memory of devices.
     pub(crate) devices: bool,
 }
 
@@ -142,12 +132,9 @@ pub(crate) struct EndpointSettings {
 pub(crate) struct EndpointObjects {
     av: *mut fid_av,
     pub(crate) cq: *mut fid_cq,
-    /// Null when there is none.
-    pub(crate) counter: *mut fid_cntr,
     pub(crate) ep: *mut fid_ep,
     /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
-    /// Registered memory.
     regions: Vec<*mut fid_mr>,
     /// True when the endpoint has a name in shared memory, as its peers' have.
     named: bool,
@@ -157,7 +144,6 @@ pub(crate) struct EndpointObjects {
     version: Version,
     /// True when threads sleep in the completion queue.
     blocking: bool,
-    /// True when they are to be left open.
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
@@ -179,7 +165,6 @@ impl Drop for EndpointObjects {
             }
             let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
-                (!self.counter.is_null()).then(|| &raw mut (*self.counter).fid),
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
             ];
@@ -193,19 +178,9 @@ impl Drop for EndpointObjects {
 }
 
 impl EndpointObjects {
-    /// Opens a domain, and the objects of [`open_in`](Self::open_in) in it, for a number of peers.
-    pub(crate) fn open(
-        library: &'static Fabric,
-        info: InfoEntry<'_>,
-        peers: usize,
-    ) -> Result<(Self, Vec<u8>), Error> {
-        let settings = EndpointSettings { peers, ..EndpointSettings::default() };
-        Self::open_in(Domain::open(library, info)?, library, info, settings)
-    }
-
     /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that
     /// uses them; returns the endpoint's address, too.
-    pub(crate) fn open_in(
+    pub(crate) fn open(
         domain: Arc<Domain>,
         library: &'static Fabric,
         info: InfoEntry<'_>,
@@ -215,13 +190,12 @@ impl EndpointObjects {
         let mut objects = Self {
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
-            counter: ptr::null_mut(),
             ep: ptr::null_mut(),
             direct: false,
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
-            uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
+            uring: provider::is_true("FI_TCP_IO_URING"),
             version: library.version(),
             blocking: settings.blocking,
             leaked: false,
@@ -260,26 +234,12 @@ impl EndpointObjects {
             let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
 
-            if settings.counter {
-                let mut attributes = Padded::<fi_cntr_attr>::zeroed();
-                attributes.events = fabric_sys::FI_CNTR_EVENTS_COMP;
-                attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
-                let counter = &raw mut self.counter;
-                let result = fabric_sys::fi_cntr_open(domain, attributes.as_mut_ptr(), counter, none);
-                check("fi_cntr_open", result)?;
-            }
-
             let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
             check("fi_endpoint", result)?;
             let ep = self.ep;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.av).fid, 0))?;
             let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.cq).fid, flags))?;
-            if settings.counter {
-                let flags =
-                    fabric_sys::FI_SEND | fabric_sys::FI_RECV | fabric_sys::FI_READ | fabric_sys::FI_WRITE;
-                check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.counter).fid, flags))?;
-            }
             if settings.devices {
                 let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
                 let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);
@@ -438,23 +398,41 @@ impl EndpointObjects {
             .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     }
 
-    /// The provider's text for a failed operation, if it has one; valid before the queue is read again.
-    pub(crate) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
+    /// Reads the error of a failed operation from the completion queue. An error of that is libfabric's number.
+    pub(crate) fn read_error(&self) -> Result<FailedOperation, c_int> {
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
+        let result = unsafe { fabric_sys::fi_cq_readerr(self.cq, entry.as_mut_ptr(), 0) };
+        if result < 1 {
+            return Err(-result as c_int);
+        }
         let mut buffer = [0_u8; 256];
+        let text = buffer.as_mut_ptr().cast();
         // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
         // passed along.
         unsafe {
-            fabric_sys::fi_cq_strerror(
-                self.cq,
-                entry.prov_errno,
-                entry.err_data,
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            );
+            fabric_sys::fi_cq_strerror(self.cq, entry.prov_errno, entry.err_data, text, buffer.len());
         }
-        let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_string_lossy().into_owned();
-        Some(text).filter(|text| !text.is_empty())
+        let text = CStr::from_bytes_until_nul(&buffer).ok().map(|text| text.to_string_lossy().into_owned());
+        Ok(FailedOperation {
+            context: entry.op_context,
+            // The shm of libfabric 1.17 reports a negative number.
+            code: entry.err.saturating_abs(),
+            excess: entry.olen,
+            text: text.filter(|text| !text.is_empty()),
+        })
     }
+}
+
+/// The error of an operation.
+pub(crate) struct FailedOperation {
+    pub(crate) context: *mut c_void,
+    /// libfabric's number.
+    pub(crate) code: c_int,
+    /// Bytes of a message that its buffer had no room for.
+    pub(crate) excess: usize,
+    /// The provider's text, if it has one.
+    pub(crate) text: Option<String>,
 }
 
 #[cfg(test)]
@@ -463,13 +441,13 @@ mod tests {
 
     #[test]
     fn what_the_kernel_may_write_is_not_left_open() {
-        assert!(["1", "true", "YES", "On"].iter().all(|value| is_true(value)));
-        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_true(value)));
         let library = Fabric::load().unwrap();
         let name = provider::name_in(library, "tcp");
         let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
         let info = list.iter().find(|info| info.provider() == name).unwrap();
-        let (mut objects, _) = EndpointObjects::open(library, info, 1).unwrap();
+        let domain = Domain::open(library, info).unwrap();
+        let (mut objects, _) =
+            EndpointObjects::open(domain, library, info, EndpointSettings::default()).unwrap();
         // Not the variable of whoever runs this.
         objects.uring = false;
         assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));

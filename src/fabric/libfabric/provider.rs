@@ -4,44 +4,23 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fabric_sys::{Fabric, Version, fi_info};
+use fabric_sys::{Fabric, Version, fi_info, fi_threading};
 
 use crate::fabric::error::{Error, Failure};
 
-/// A provider on this machine with reliable endpoints for tagged messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Provider {
-    /// libfabric's name: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
-    pub name: String,
-    /// Its domains: network interfaces or devices.
-    pub domains: Vec<String>,
-    /// Longest message, in bytes.
-    pub longest_message: usize,
-    /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
-    pub longest_inject: usize,
-}
-
-/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here.
+/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here, by libfabric's names:
+/// `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
 ///
 /// Uses `fi_getinfo`.
 ///
 /// # Errors
 /// [`Error::Library`] without a libfabric.
-pub fn providers() -> Result<Vec<Provider>, Error> {
-    let fabric = Fabric::load()?;
-    let Some(list) = none_if_no_data(InfoList::get(fabric, None, None))? else { return Ok(Vec::new()) };
-    let mut providers: Vec<Provider> = Vec::new();
-    for info in list.iter() {
-        let (name, domain) = (info.provider(), info.domain());
-        match providers.iter_mut().find(|provider| provider.name == name) {
-            Some(provider) if provider.domains.contains(&domain) => {}
-            Some(provider) => provider.domains.push(domain),
-            None => providers.push(Provider {
-                name,
-                domains: vec![domain],
-                longest_message: info.longest_message(),
-                longest_inject: info.longest_inject(),
-            }),
+pub fn providers() -> Result<Vec<String>, Error> {
+    let mut providers: Vec<String> = Vec::new();
+    for info in InfoList::get(Fabric::load()?, None, None)?.iter() {
+        let name = info.provider();
+        if !providers.contains(&name) {
+            providers.push(name);
         }
     }
     Ok(providers)
@@ -65,7 +44,7 @@ pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
     SETUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list that `fi_getinfo` returns, best first.
+/// The list that `fi_getinfo` returns, best first; empty when nothing matches (`FI_ENODATA`).
 pub(crate) struct InfoList {
     fabric: &'static Fabric,
     first: *mut fi_info,
@@ -97,19 +76,9 @@ impl InfoList {
         Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
             // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
             unsafe {
-                (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
-                (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
-                (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+                ask_for_tagged_messages(hints, fabric_sys::FI_THREAD_DOMAIN);
                 (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
                 (*(*hints).rx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
-                let domain = (*hints).domain_attr;
-                (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
-                (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
-                (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
-                (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
-                (*domain).av_type = fabric_sys::FI_AV_TABLE;
-                (*domain).mr_mode =
-                    fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
             }
             Ok(())
         })
@@ -123,13 +92,8 @@ impl InfoList {
         fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
     ) -> Result<Self, Error> {
         let failure = |code: i32| {
-            Error::Call(Failure {
-                operation: "fi_getinfo",
-                provider: question.provider.unwrap_or("any provider").to_owned(),
-                peer: None,
-                code,
-                text: fabric.fi_strerror(code),
-            })
+            let provider = question.provider.unwrap_or("any provider");
+            Failure::of_call(fabric, provider, "fi_getinfo", None, code, None)
         };
         let _setup = setup_lock();
         // SAFETY: null makes an empty entry.
@@ -157,7 +121,10 @@ impl InfoList {
                 &raw mut list.first,
             )
         };
-        if result == 0 { Ok(list) } else { Err(failure(-result)) }
+        match -result {
+            0 | fabric_sys::FI_ENODATA => Ok(list),
+            code => Err(failure(code)),
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = InfoEntry<'_>> {
@@ -181,11 +148,24 @@ impl Drop for InfoList {
     }
 }
 
-/// None when libfabric says that nothing matches (`FI_ENODATA`).
-pub(crate) fn none_if_no_data(answer: Result<InfoList, Error>) -> Result<Option<InfoList>, Error> {
-    match answer {
-        Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => Ok(None),
-        list => list.map(Some),
+/// Sets hints for reliable endpoints with tagged messages, whose data only their user's calls move.
+///
+/// # Safety
+/// Nothing else uses the hints, which have all attributes.
+pub(crate) unsafe fn ask_for_tagged_messages(hints: *mut fi_info, threading: fi_threading) {
+    // SAFETY: the caller guarantees the hints.
+    unsafe {
+        (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+        (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+        (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+        let domain = (*hints).domain_attr;
+        (*domain).threading = threading;
+        (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+        (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+        (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+        (*domain).av_type = fabric_sys::FI_AV_TABLE;
+        (*domain).mr_mode =
+            fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
     }
 }
 
@@ -275,5 +255,25 @@ pub(crate) fn chosen_by_variable() -> String {
             )
         }
         _ => String::new(),
+    }
+}
+
+/// True when libfabric reads the value of this variable as true.
+pub(crate) fn is_true(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| is_yes(&value))
+}
+
+fn is_yes(value: &str) -> bool {
+    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_libfabric_reads_them() {
+        assert!(["1", "true", "YES", "On"].iter().all(|value| is_yes(value)));
+        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_yes(value)));
     }
 }

@@ -63,13 +63,13 @@
 //! A scope can be used by another thread. Memory that several operations may write, and any thread may read meanwhile,
 //! consists of atomic bytes ([`shared`]); cells would be written by one thread and read by another:
 //! ```no_run
-//! # use collectives::fabric::{Error, rdm::{Endpoint, shared}};
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, shared}};
 //! # use std::sync::atomic::Ordering;
-//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
 //! let mut incoming = [0; 8];
 //! let incoming = shared(&mut incoming);
 //! endpoint.scope(|scope| {
-//!     let received = scope.receive_untagged(incoming)?;
+//!     let received = scope.receive(peer, 1, incoming)?;
 //!     std::thread::scope(|threads| {
 //!         threads.spawn(move || scope.wait(received));
 //!         while incoming[0].load(Ordering::Relaxed) == 0 {}
@@ -78,13 +78,13 @@
 //! })
 //! # }
 //! ```
-//! ```compile_fail,E0308
-//! # use collectives::fabric::{Error, rdm::Endpoint};
+//! ```compile_fail,E0277
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
 //! # use std::cell::Cell;
-//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
 //! let mut incoming = [0; 8];
 //! let incoming = Cell::from_mut(&mut incoming[..]).as_slice_of_cells();
-//! endpoint.scope(|scope| scope.receive_untagged(incoming).map(drop))
+//! endpoint.scope(|scope| scope.receive(peer, 1, incoming).map(drop))
 //! # }
 //! ```
 //!
@@ -99,14 +99,13 @@
 //! has returned.
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fabric_sys::{Fabric, fi_addr_t};
 
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::EndpointObjects;
 use crate::fabric::shared_memory::shm;
-use crate::world;
 use slots::OperationSlots;
 
 /// A peer in the address vector of an endpoint.
@@ -125,16 +124,6 @@ pub struct Completion {
     pub tag: u64,
 }
 
-/// Numbers of completed operations of an endpoint since it was opened: sends, receives, reads and writes,
-/// [injected](Scope::inject) ones included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
-    /// Without an error.
-    pub completed: u64,
-    /// With an error.
-    pub failed: u64,
-}
-
 /// An operation in flight, to wait for.
 #[derive(Debug)]
 #[must_use = "all operations are waited for at the end of the scope, but what they got is lost"]
@@ -149,6 +138,7 @@ pub struct Endpoint {
     objects: Option<EndpointObjects>,
     slots: OperationSlots,
     library: &'static Fabric,
+    options: Options,
     provider: String,
     address: Vec<u8>,
     longest_inject: usize,
@@ -158,19 +148,12 @@ pub struct Endpoint {
     /// True when messages carry completion data.
     completion_data: bool,
     virtual_addresses: bool,
-    blocking: bool,
-    pause: Duration,
-    devices: bool,
-    remote_memory: bool,
-    untagged: bool,
     domain: String,
     id: u64,
     in_flight: usize,
     /// Polls without a completion, and the time of the first check since the last one, while operations are waited for.
     idle: u32,
     idle_since: Option<Instant>,
-    world: Option<world::Handle>,
-    timeout: Option<Duration>,
     /// The failure that closed it.
     last_failure: Option<Failure>,
     /// True when a peer may be gone: an operation has failed or timed out.
@@ -288,7 +271,7 @@ impl Endpoint {
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
         // A rank may have ended in the middle of an unexpected message.
-        let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
+        let gone = || self.options.world.as_ref().is_some_and(|world| world.check().is_err());
         if objects.must_stay_open() && (self.peer_lost || gone()) {
             objects.leave_open();
         }
@@ -335,7 +318,7 @@ fn closed(operation: &'static str, provider: &str) -> Error {
     }
 }
 
-mod device;
+mod memory;
 mod opening;
 mod progress;
 mod region;
@@ -344,7 +327,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use device::DeviceMemory;
+pub use memory::{Destination, DeviceMemory, DeviceRange, Source, shared};
 pub use opening::Options;
 pub use region::{Region, RemoteRegion};
-pub use scope::{Scope, shared};
+pub use scope::Scope;

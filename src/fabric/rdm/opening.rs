@@ -1,7 +1,6 @@
 //! Opening of endpoints, and the reasons for failing.
 
 use std::ffi::{CString, c_int};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,12 +11,12 @@ use super::Endpoint;
 use super::slots::OperationSlots;
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
-use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList, InfoQuery, none_if_no_data};
+use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList, InfoQuery};
 use crate::fabric::shared_memory::shm;
 use crate::world;
 
 /// Options of an endpoint.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
@@ -33,8 +32,6 @@ pub struct Options {
     /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short messages in
     /// a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
-    /// Count completions (`fi_cntr`), for [`Endpoint::counts`].
-    pub counter: bool,
     /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
     pub cuda: bool,
     /// Read and write memory of the peers (`FI_RMA`).
@@ -58,32 +55,12 @@ impl Options {
             untagged: false,
             blocking: false,
             pause: Duration::ZERO,
-            counter: false,
             cuda: false,
             remote_memory: false,
             peers: 64,
             world: None,
             timeout: None,
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Options")
-            .field("provider", &self.provider)
-            .field("source", &self.source)
-            .field("domain", &self.domain)
-            .field("untagged", &self.untagged)
-            .field("blocking", &self.blocking)
-            .field("pause", &self.pause)
-            .field("counter", &self.counter)
-            .field("cuda", &self.cuda)
-            .field("remote_memory", &self.remote_memory)
-            .field("peers", &self.peers)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +72,7 @@ impl Endpoint {
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
     /// [`Error::Call`] when a call of libfabric fails.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        open_in_domain(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
+        Ok(open(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
     }
 
     /// Opens `count` endpoints on one domain, which share the device's resources for it, and the library's locks
@@ -104,46 +81,35 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::open`].
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
-        open_in_domain(options, fabric_sys::FI_THREAD_SAFE, count, |open| {
-            (0..count).map(|_| open()).collect()
-        })
+        open(options, fabric_sys::FI_THREAD_SAFE, count)
     }
 }
 
-/// Opens a domain as the options ask, and in it the endpoints that `then` opens with its argument, at most `count`.
-fn open_in_domain<T>(
-    options: &Options,
-    threading: fi_threading,
-    count: usize,
-    then: impl FnOnce(&dyn Fn() -> Result<Endpoint, Error>) -> Result<T, Error>,
-) -> Result<T, Error> {
+/// Opens a domain as the options ask, and endpoints in it.
+fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<Endpoint>, Error> {
     let library = Fabric::load()?;
     let name = provider::name_in(library, &options.provider);
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    if options.counter && name == "net" {
-        let problem =
-            "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
-        return Err(unfit(problem.to_owned()));
-    }
     let list = query(library, &name, options, threading)?;
     // Some providers ignore the domain's name.
     let wanted = |info: &InfoEntry<'_>| {
         let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
-    let info = list.as_ref().and_then(|list| list.iter().find(wanted));
-    let Some(info) = info else { return Err(unfit(unavailable(library, &name, options, threading))) };
+    let info = list.iter().find(wanted);
+    let info = info.ok_or_else(|| unfit(unavailable(library, &name, options, threading)))?;
     let check_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
         Some(problem) => Err(unfit(problem)),
         None => Ok(()),
     };
     check_room(shm::shortage_before_open(count))?;
     let domain = Domain::open(library, info)?;
-    then(&|| {
+    let endpoints = (0..count).map(|_| {
         let endpoint = open_endpoint(library, &domain, info, options)?;
         check_room(shm::shortage_after_open(count, endpoint.address()))?;
         Ok(endpoint)
-    })
+    });
+    endpoints.collect()
 }
 
 fn open_endpoint(
@@ -155,13 +121,9 @@ fn open_endpoint(
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let name = info.provider();
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    let settings = EndpointSettings {
-        peers: options.peers,
-        blocking: options.blocking,
-        counter: options.counter,
-        devices: options.cuda,
-    };
-    let opened = EndpointObjects::open_in(Arc::clone(domain), library, info, settings);
+    let settings =
+        EndpointSettings { peers: options.peers, blocking: options.blocking, devices: options.cuda };
+    let opened = EndpointObjects::open(Arc::clone(domain), library, info, settings);
     let (objects, address) = opened.map_err(|error| match error {
         Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
             "its completion queues have nothing that a thread could sleep on ({}): poll instead",
@@ -177,6 +139,7 @@ fn open_endpoint(
         objects: Some(objects),
         slots: OperationSlots { all: Vec::new(), free: Vec::new() },
         library,
+        options: options.clone(),
         address,
         longest_inject: info.longest_inject(),
         longest_message: info.longest_message(),
@@ -184,19 +147,12 @@ fn open_endpoint(
         // For the alignment of the header: see `transport::operations`.
         completion_data: matches!(&name[..], "tcp" | "net"),
         virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-        blocking: options.blocking,
-        pause: options.pause,
-        devices: options.cuda,
-        remote_memory: options.remote_memory,
-        untagged: options.untagged,
         domain: info.domain(),
         provider: name,
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         in_flight: 0,
         idle: 0,
         idle_since: None,
-        world: options.world.clone(),
-        timeout: options.timeout,
         last_failure: None,
         peer_lost: false,
     })
@@ -205,8 +161,8 @@ fn open_endpoint(
 /// The reason that no entry matches the options.
 fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
     let finds = |options: &Options| {
-        let found = query(library, name, options, threading).ok().flatten();
-        found.is_some_and(|list| list.iter().any(|info| info.provider() == name))
+        let found = query(library, name, options, threading);
+        found.is_ok_and(|list| list.iter().any(|info| info.provider() == name))
     };
     if options.source.is_some() {
         let anywhere = Options { domain: None, cuda: false, ..options.clone() };
@@ -217,8 +173,6 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
     if let Some(domain) = &options.domain {
         let others = Options { domain: None, ..options.clone() };
         let mut there: Vec<String> = query(library, name, &others, threading)
-            .ok()
-            .flatten()
             .map(|list| list.iter().map(InfoEntry::domain).collect())
             .unwrap_or_default();
         there.sort_unstable();
@@ -261,13 +215,12 @@ fn command(name: &str) -> String {
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
-/// The entries that match the options.
 fn query(
     library: &'static Fabric,
     name: &str,
     options: &Options,
     threading: fi_threading,
-) -> Result<Option<InfoList>, Error> {
+) -> Result<InfoList, Error> {
     let source = match &options.source {
         None => None,
         Some(source) => Some(CString::new(source.as_str()).map_err(|_| Error::Provider {
@@ -277,36 +230,24 @@ fn query(
     };
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
     let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
-    none_if_no_data(InfoList::query(library, &question, |hints| {
+    InfoList::query(library, &question, |hints| {
         // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
         unsafe {
-            (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+            provider::ask_for_tagged_messages(hints, threading);
             if options.untagged {
                 (*hints).caps |= fabric_sys::FI_MSG;
             }
             if options.remote_memory {
                 (*hints).caps |= fabric_sys::FI_RMA;
             }
-            (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
-            (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+            if let Some(name) = &options.domain {
+                provider::set_string(&raw mut (*(*hints).domain_attr).name, name)?;
+            }
             if options.cuda {
                 (*hints).caps |= fabric_sys::FI_HMEM;
-            }
-            let domain = (*hints).domain_attr;
-            if let Some(name) = &options.domain {
-                provider::set_string(&raw mut (*domain).name, name)?;
-            }
-            (*domain).threading = threading;
-            (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
-            (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
-            (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
-            (*domain).av_type = fabric_sys::FI_AV_TABLE;
-            (*domain).mr_mode =
-                fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
-            if options.cuda {
-                (*domain).mr_mode |= fabric_sys::FI_MR_HMEM;
+                (*(*hints).domain_attr).mr_mode |= fabric_sys::FI_MR_HMEM;
             }
         }
         Ok(())
-    }))
+    })
 }

@@ -2,15 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::time::Instant;
 
-use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
+use fabric_sys::{fi_addr_t, fi_cq_tagged_entry};
 
 use super::slots::{OperationSlot, OperationState};
-use super::{Completion, Counts, Endpoint, Operation, Peer};
+use super::{Completion, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
-use crate::fabric::libfabric::objects::EndpointObjects;
+use crate::fabric::libfabric::objects::{EndpointObjects, FailedOperation};
 
 /// Completions per read of the queue.
 const BATCH: usize = 16;
@@ -22,33 +22,6 @@ const POLLS_PER_CHECK: u32 = 1 << 13;
 const LONGEST_SLEEP_MS: c_int = 100;
 
 impl Endpoint {
-    /// Numbers of completed operations (`fi_cntr_read`). Makes progress.
-    ///
-    /// # Errors
-    /// [`Error::Endpoint`] without a counter ([`Options::counter`](super::Options)), or when the endpoint was closed.
-    pub fn counts(&mut self) -> Result<Counts, Error> {
-        const NAME: &str = "fi_cntr_read";
-        let counter = self.objects_mut(NAME)?.counter;
-        if counter.is_null() {
-            return Err(self.endpoint_error(NAME, "it was opened without a counter".to_owned()));
-        }
-        // SAFETY: the counter is open.
-        let (completed, failed) =
-            unsafe { (fabric_sys::fi_cntr_read(counter), fabric_sys::fi_cntr_readerr(counter)) };
-        Ok(Counts { completed, failed })
-    }
-
-    pub(super) fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
-        self.reset_wait();
-        loop {
-            let counts = self.counts()?;
-            if counts.completed + counts.failed >= count {
-                return Ok(counts);
-            }
-            self.poll()?;
-        }
-    }
-
     /// Makes progress, for peers that read or write here; returns true after a completion. It may be called for any
     /// time with nothing in flight.
     ///
@@ -72,10 +45,10 @@ impl Endpoint {
 
     /// Polls once, after the pause, or sleeps until a completion.
     fn wait_once(&mut self) -> Result<(), Error> {
-        if !self.blocking {
-            if !self.pause.is_zero() {
+        if !self.options.blocking {
+            if !self.options.pause.is_zero() {
                 let start = Instant::now();
-                while start.elapsed() < self.pause {
+                while start.elapsed() < self.options.pause {
                     std::hint::spin_loop();
                 }
             }
@@ -137,26 +110,19 @@ impl Endpoint {
 
     #[cold]
     fn read_error(&mut self) -> Result<(), Error> {
-        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
         self.peer_lost = true;
-        let queue = self.objects_mut("fi_cq_readerr")?.cq;
-        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
-        let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
-        if result < 1 {
-            return Err(self.failure("fi_cq_readerr", -result as c_int, None));
+        let failed = self.objects_mut("fi_cq_readerr")?.read_error();
+        let FailedOperation { context, code, text, .. } =
+            failed.map_err(|code| self.failure("fi_cq_readerr", code, None))?;
+        if context.is_null() {
+            return Err(self.failure("an injected operation", code, text));
         }
-        // The shm of libfabric 1.17 reports a negative number.
-        let code = entry.err.saturating_abs();
-        let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
-        let Some(context) = NonNull::new(entry.op_context) else {
-            return Err(self.failure("an injected operation", code, own));
-        };
-        // SAFETY: as in `note`.
-        let name = unsafe { (*context.cast::<OperationSlot>().as_ptr()).name };
-        if let Error::Call(failure) = self.failure(name, code, own) {
+        // SAFETY: as in `complete`.
+        let name = unsafe { (*context.cast::<OperationSlot>()).name };
+        if let Error::Call(failure) = self.failure(name, code, text) {
             self.last_failure = Some(failure);
         }
-        self.complete(entry.op_context, |_| OperationState::Failed(code));
+        self.complete(context, |_| OperationState::Failed(code));
         Ok(())
     }
 
@@ -179,10 +145,10 @@ impl Endpoint {
     /// Checks the world and the timeout.
     #[cold]
     fn check_wait(&mut self) -> Result<(), Error> {
-        if let Some(world) = &self.world {
+        if let Some(world) = &self.options.world {
             world.check().inspect_err(|_| self.peer_lost = true)?;
         }
-        if let Some(timeout) = self.timeout {
+        if let Some(timeout) = self.options.timeout {
             let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
             if idle_since.elapsed() > timeout {
                 self.peer_lost = true;
@@ -229,7 +195,6 @@ impl Endpoint {
         self.submit(name, len, Some(peer), call)
     }
 
-    /// Calls the library until it accepts the operation.
     fn submit(
         &mut self,
         name: &'static str,

@@ -12,34 +12,18 @@ use crate::fabric::Error;
 /// as well.
 const LARGE_PAGE: usize = 2 << 20;
 /// Size of the largest page that the kernels of x86-64 and aarch64 have.
-const LARGEST_PAGE: usize = 64 << 10;
-
-/// The page size of this system, in bytes.
-fn page_size() -> usize {
-    // SAFETY: the function has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(LARGEST_PAGE)
-}
-
-/// Memory from the allocator, aligned to a page.
-struct PageBlock {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is memory, bound to no thread.
-unsafe impl Send for PageBlock {}
+const PAGE: usize = 64 << 10;
 
 /// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
 /// whatever has become of the region. Sizes are powers of two, so at most about twice the peak use of each size is
 /// kept.
-static REUSABLE: Mutex<Vec<PageBlock>> = Mutex::new(Vec::new());
+static REUSABLE: Mutex<Vec<RegionMemory>> = Mutex::new(Vec::new());
 
 /// Takes memory with this layout from [`REUSABLE`].
-fn reuse(layout: Layout) -> Option<NonNull<u8>> {
+fn reuse(layout: Layout) -> Option<RegionMemory> {
     let mut blocks = REUSABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = blocks.iter().position(|block| block.layout == layout)?;
-    Some(blocks.swap_remove(index).start)
+    Some(blocks.swap_remove(index))
 }
 
 /// Zeroed, page-aligned memory, accessed by atomic operations only.
@@ -57,31 +41,28 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// `reusable`: peers may write late, so the memory is kept for other regions.
-    pub(super) fn zeroed(len: usize, reusable: bool) -> Option<Self> {
-        Self::zeroed_pages(len, reusable, page_size())
-    }
-
-    /// [`zeroed`](Self::zeroed) for pages of `page` bytes. Memory of [`LARGE_PAGE`] or more is aligned to large pages.
-    fn zeroed_pages(len: usize, reusable: bool, page: usize) -> Option<Self> {
+    /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or more is
+    /// aligned to large pages.
+    fn zeroed(len: usize, reusable: bool) -> Option<Self> {
         // A power of two, if that much is available.
         let sizes =
-            [if reusable { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
-        let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
-            let alignment = if size < LARGE_PAGE { page } else { page.max(LARGE_PAGE) };
+            [if reusable { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
+        let mut memory = sizes.into_iter().flatten().find_map(|size| {
+            let alignment = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
             let layout = Layout::from_size_align(size, alignment).ok()?;
             let reuse = if reusable { reuse(layout) } else { None };
             // SAFETY: the layout is not empty.
-            let start = reuse.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
-            Some((start, layout))
+            let new = || NonNull::new(unsafe { alloc::alloc(layout) });
+            reuse.or_else(|| new().map(|start| Self { start, layout, len, reusable }))
         })?;
+        memory.len = len;
         // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in another
         // one may overwrite it, as it may write to a region.
-        unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
-        Some(Self { start, layout, len, reusable })
+        unsafe { ptr::write_bytes(memory.start.as_ptr(), 0, len) };
+        Some(memory)
     }
 
-    pub(super) fn start(&self) -> *const u8 {
+    fn start(&self) -> *const u8 {
         self.start.as_ptr()
     }
 }
@@ -89,7 +70,7 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         if self.reusable {
-            let block = PageBlock { start: self.start, layout: self.layout };
+            let block = Self { ..*self };
             return REUSABLE.lock().unwrap_or_else(PoisonError::into_inner).push(block);
         }
         // SAFETY: allocated in `zeroed` with this layout.
@@ -107,7 +88,7 @@ impl Endpoint {
     /// the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
-        self.require_option(self.remote_memory, NAME, "remote_memory")?;
+        self.require_option(self.options.remote_memory, NAME, "remote_memory")?;
         let memory = RegionMemory::zeroed(len, self.provider == "shm").map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.endpoint_error(NAME, format!("there is no memory for {len} bytes")))?;
@@ -120,7 +101,7 @@ impl Endpoint {
         let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
-        Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
+        Ok(Region { memory, remote: RemoteRegion::new(base, key, len as u64) })
     }
 }
 
@@ -132,10 +113,6 @@ pub struct Region {
 }
 
 impl Region {
-    pub(super) fn new(memory: Arc<RegionMemory>, remote: RemoteRegion) -> Self {
-        Self { memory, remote }
-    }
-
     /// The bytes, which may change at any time.
     #[must_use]
     pub fn bytes(&self) -> &[AtomicU8] {
@@ -225,10 +202,8 @@ mod tests {
         // No other test has regions of this size.
         let len = 5 << 20;
         let region = |len, reusable| {
-            Region::new(
-                Arc::new(RegionMemory::zeroed(len, reusable).unwrap()),
-                RemoteRegion::new(0, 0, len as u64),
-            )
+            let memory = Arc::new(RegionMemory::zeroed(len, reusable).unwrap());
+            Region { memory, remote: RemoteRegion::new(0, 0, len as u64) }
         };
         let first = region(len, true);
         let start = first.memory.start();
@@ -247,22 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn memory_begins_at_a_page_of_4_16_or_64_kib() {
-        assert!([4 << 10, 16 << 10, LARGEST_PAGE].contains(&page_size()));
-        for page in [4 << 10, 16 << 10, LARGEST_PAGE] {
-            for (len, reusable) in
-                [(0, false), (1, false), (100_000, false), (1, true), (page + 1, true), (5 << 20, false)]
-            {
-                // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
-                let both = [0; 2].map(|_| RegionMemory::zeroed_pages(len, reusable, page).unwrap());
-                for memory in &both {
-                    let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { page };
-                    assert!(
-                        memory.start().addr().is_multiple_of(alignment),
-                        "{len} bytes of pages of {page}"
-                    );
-                    assert!(memory.layout.size() >= if reusable { len.max(page) } else { len });
-                }
+    fn memory_begins_at_a_page() {
+        for (len, reusable) in
+            [(0, false), (1, false), (100_000, false), (1, true), (PAGE + 1, true), (5 << 20, false)]
+        {
+            // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
+            let both = [0; 2].map(|_| RegionMemory::zeroed(len, reusable).unwrap());
+            for memory in &both {
+                let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { PAGE };
+                assert!(memory.start().addr().is_multiple_of(alignment), "{len} bytes");
+                assert!(memory.layout.size() >= if reusable { len.max(PAGE) } else { len });
             }
         }
     }

@@ -7,7 +7,6 @@ use fabric_sys::fi_context2;
 
 use super::Completion;
 
-/// State of an operation.
 #[derive(Clone, Copy)]
 pub(super) enum OperationState {
     Free,

@@ -12,8 +12,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fabric_sys::Version;
-
 use super::*;
 use sides::*;
 
@@ -150,7 +148,7 @@ fn what_ends_with_operations_in_flight_closes_the_endpoint() {
 #[test]
 fn waiting_has_an_end_and_says_for_what() {
     let [(mut one, to_other), _other] = pair();
-    one.timeout = Some(Duration::from_millis(50));
+    one.options.timeout = Some(Duration::from_millis(50));
     let mut buffer = [0; 8];
     let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");
@@ -161,7 +159,7 @@ fn who_only_injects_or_computes_has_not_waited() {
     let (tell, told) = mpsc::channel();
     let injected = move |one: &mut Endpoint, to_other| {
         one.farewell(&[to_other], 1).unwrap();
-        one.timeout = Some(Duration::from_millis(200));
+        one.options.timeout = Some(Duration::from_millis(200));
         // Looks at the clock once.
         let look = |scope: &mut Scope<'_>| (0..1 << 13).try_for_each(|_| scope.progress().map(drop));
         let compute = || thread::sleep(Duration::from_millis(150));
@@ -304,20 +302,19 @@ fn messages_without_a_tag_arrive_in_order() {
             &options,
             |mut one, to_other, _| {
                 one.scope(|scope| {
-                    scope.inject_untagged(to_other, &short)?;
+                    scope.inject(to_other, None, &short)?;
                     let _tagged = scope.send(to_other, 1, &short)?;
-                    scope.send_untagged(to_other, &long).map(drop)
+                    scope.send(to_other, None, &long).map(drop)
                 })
                 .unwrap();
                 one.farewell(&[to_other], 2).unwrap();
             },
             |mut other, to_one, _| {
                 let (mut first, mut second, mut tagged) = (vec![0; 60], vec![0; 100_000], vec![0; 60]);
-                let [first_place, second_place] = [&mut first, &mut second].map(|buffer| shared(buffer));
                 other
                     .scope(|scope| {
-                        let first = scope.receive_untagged(first_place)?;
-                        let _second = scope.receive_untagged(second_place)?;
+                        let first = scope.receive(to_one, None, &mut first)?;
+                        let _second = scope.receive(to_one, None, &mut second)?;
                         let _tagged = scope.receive(to_one, 1, &mut tagged)?;
                         assert_eq!(scope.wait(first)?.len, 60);
                         Ok(())
@@ -341,7 +338,7 @@ fn shared_bytes_are_seen_while_another_thread_uses_the_scope() {
         let mut got = vec![0; long.len()];
         let bytes = shared(&mut got);
         let seen = other.scope(|scope| {
-            let received = scope.receive_shared(to_one, 1, bytes)?;
+            let received = scope.receive(to_one, 1, bytes)?;
             thread::scope(|threads| {
                 let waiting = threads.spawn(move || scope.wait(received));
                 while bytes[long.len() - 1].load(Ordering::Acquire) == 0 {
@@ -354,42 +351,4 @@ fn shared_bytes_are_seen_while_another_thread_uses_the_scope() {
         assert!(got == long);
         other.farewell(&[to_one], 2).unwrap();
     });
-}
-
-#[test]
-fn what_has_ended_is_counted() {
-    let all = Counts { completed: 11, failed: 0 };
-    let old = Fabric::load().unwrap().version() < Version::new(1, 18);
-    if old {
-        let error = Endpoint::open(&Options { counter: true, ..options("tcp") }).err().unwrap().to_string();
-        assert!(error.contains("before libfabric 1.18 it crashes"), "{error}");
-    }
-    for provider in if old { vec!["shm"] } else { providers() } {
-        let options = Options { counter: true, ..options(provider) };
-        play(
-            what_has_ended_is_counted,
-            &options,
-            |mut one, to_other, _| {
-                let counts = one
-                    .scope(|scope| {
-                        (0..10).try_for_each(|_| scope.inject(to_other, 1, &[1; 8]))?;
-                        let _sent = scope.send(to_other, 1, &[2; 8])?;
-                        scope.wait_for_count(11)
-                    })
-                    .unwrap();
-                assert_eq!(counts, all, "{provider}");
-                one.farewell(&[to_other], 2).unwrap();
-            },
-            |mut other, to_one, _| {
-                let mut got = [0; 8];
-                for _ in 0..11 {
-                    other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
-                }
-                assert_eq!(other.counts().unwrap(), all, "{provider}");
-                other.farewell(&[to_one], 2).unwrap();
-            },
-        );
-    }
-    let [(mut one, _), _] = pair();
-    assert!(one.counts().is_err_and(|error| error.to_string().contains("without a counter")));
 }

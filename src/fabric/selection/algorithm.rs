@@ -1,6 +1,7 @@
 //! Algorithms of the host backend.
 
-use super::{Collective, UnknownName, named::named};
+use super::Collective;
+use crate::name::named;
 
 /// An algorithm of the host backend. `p` is the number of ranks, `n` the bytes of a vector or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

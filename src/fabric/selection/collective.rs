@@ -1,6 +1,6 @@
 //! Collectives of the host backend.
 
-use super::{UnknownName, named::named};
+use crate::name::named;
 
 /// A collective operation of the host backend that has a choice of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

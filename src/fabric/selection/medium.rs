@@ -1,6 +1,6 @@
 //! Media of a communicator.
 
-use super::{UnknownName, named::named};
+use crate::name::named;
 
 /// Medium of a communicator, for the selection of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

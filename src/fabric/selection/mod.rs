@@ -5,7 +5,6 @@ use std::fmt;
 mod algorithm;
 mod collective;
 mod medium;
-mod named;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -14,7 +13,6 @@ pub use algorithm::Algorithm;
 pub(crate) use algorithm::names;
 pub use collective::Collective;
 pub use medium::Medium;
-pub use named::UnknownName;
 pub use rules::RULES;
 
 const K: usize = 1 << 10;

@@ -10,26 +10,6 @@ use std::path::Path;
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 const PREFIX: &str = "collectives-";
 const ADDRESS: &str = "fi_shm://";
-const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
-
-/// Protocol of the `shm` provider for long messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShmProtocol {
-    /// Both sides copy through shared memory (`FI_SHM_DISABLE_CMA=1`): two copies, on two processors at once.
-    Copy,
-    /// The receiver reads the sender's memory (cross-memory attach) where the kernel lets it: one copy.
-    CrossMemoryAttach,
-}
-
-/// The protocol of `shm` that the environment selects.
-#[must_use]
-pub fn shm_protocol() -> ShmProtocol {
-    let value = std::env::var(VARIABLE).unwrap_or_default().to_ascii_lowercase();
-    match value.as_str() {
-        "1" | "yes" | "on" | "true" => ShmProtocol::Copy,
-        _ => ShmProtocol::CrossMemoryAttach,
-    }
-}
 
 /// A unique name for a file of this process in [`DIRECTORY`]: `collectives-<pid namespace>-<pid>-<random>`.
 pub(crate) fn new_name() -> String {

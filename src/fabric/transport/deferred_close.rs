@@ -5,6 +5,7 @@
 //! closed together, when this process has no rank of the job left. Until then nothing polls them, so they move no data
 //! to or from the buffers of operations in flight.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::fabric::transport::endpoint::TaggedEndpoint;
@@ -19,22 +20,17 @@ impl Drop for DeferredClose {
     }
 }
 
-struct Job {
-    name: Vec<u8>,
-    closing: Weak<DeferredClose>,
-}
-
-static JOBS: Mutex<Vec<Job>> = Mutex::new(Vec::new());
+/// By name of the job.
+static JOBS: Mutex<BTreeMap<Vec<u8>, Weak<DeferredClose>>> = Mutex::new(BTreeMap::new());
 
 impl DeferredClose {
     /// The handle that the ranks of this process share in the job of this name, which is unique.
     pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.retain(|job| job.closing.strong_count() > 0);
-        let known = jobs.iter().find(|job| job.name == name).and_then(|job| job.closing.upgrade());
-        known.unwrap_or_else(|| {
+        jobs.retain(|_, closing| closing.strong_count() > 0);
+        jobs.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
             let closing = Arc::new(Self(Mutex::default()));
-            jobs.push(Job { name: name.to_vec(), closing: Arc::downgrade(&closing) });
+            jobs.insert(name.to_vec(), Arc::downgrade(&closing));
             closing
         })
     }

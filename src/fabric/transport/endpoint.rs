@@ -4,16 +4,16 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
+use fabric_sys::{Fabric, Version, fi_addr_t, fi_cq_tagged_entry};
 
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::EndpointObjects;
+use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings, FailedOperation};
 use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList};
 use crate::fabric::shared_memory::shm;
-use crate::fabric::transport::operations::{
-    CALLER_BITS, CTS, OperationError, Operations, RTS, TaggedMessage,
-};
+use operations::{CALLER_BITS, CTS, LibraryCall, RTS, Slots};
+
+mod operations;
 
 /// Completions per read of the queue.
 const BATCH: usize = 16;
@@ -21,6 +21,7 @@ const BATCH: usize = 16;
 const ETRUNC: c_int = fabric_sys::FI_ETRUNC as c_int;
 /// Lowest bit of a tag that depends on the length of its message.
 const LENGTH: u32 = 45;
+
 /// Reachability of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -35,15 +36,33 @@ pub(crate) enum Reach {
 ///
 /// Closing it ends all operations in flight: the library no longer uses their buffers.
 pub(crate) struct TaggedEndpoint {
-    // Closed before the memory of `operations` is freed: fields drop in order.
+    // Closed before the memory of the slots is freed: fields drop in order.
     objects: EndpointObjects,
-    operations: Operations,
+    slots: Slots,
+    free: Vec<u32>,
+    /// Calls that the library had no room for, oldest first.
+    deferred: Vec<u32>,
+    /// Number of deferred calls by peer and queue.
+    blocked: Vec<u32>,
+    /// By peer and queue, the last pass over `deferred` that found no room.
+    stuck: Vec<u64>,
+    pass: u64,
+    awaiting_cts: usize,
+    idle: u32,
+    inject_size: usize,
+    /// True when messages carry completion data.
+    data: bool,
+    /// True when long messages wait for their receivers: on all ranks or none.
+    pub(super) rendezvous: bool,
     library: &'static Fabric,
-    provider: String,
-    domain: String,
+    /// The library's name.
+    pub(super) provider: String,
+    /// The library's name: a network interface or a device.
+    pub(super) domain: String,
     rank: usize,
     longest_message: usize,
-    address: Vec<u8>,
+    /// The address to tell other ranks.
+    pub(super) address: Vec<u8>,
 }
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain,
@@ -64,12 +83,7 @@ impl TaggedEndpoint {
         ranks: usize,
     ) -> Result<Self, Error> {
         let loopback = (reach == Reach::Host && matches!(provider, "tcp" | "net")).then_some(c"127.0.0.1");
-        let list = match InfoList::get(library, Some(provider), loopback) {
-            Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => {
-                return Err(unavailable(library, provider));
-            }
-            list => list?,
-        };
+        let list = InfoList::get(library, Some(provider), loopback)?;
         let candidates: Vec<InfoEntry<'_>> = list
             .iter()
             .filter(|info| info.provider() == provider && info.fabric_name() != "efa-direct")
@@ -82,10 +96,22 @@ impl TaggedEndpoint {
         // With other providers an injected message may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
-        let (objects, address) = EndpointObjects::open(library, info, ranks)?;
+        let settings = EndpointSettings { peers: ranks, ..EndpointSettings::default() };
+        let domain = Domain::open(library, info)?;
+        let (objects, address) = EndpointObjects::open(domain, library, info, settings)?;
         Ok(Self {
             objects,
-            operations: Operations::new(ranks, inject_size, data),
+            slots: Slots::default(),
+            free: Vec::new(),
+            deferred: Vec::new(),
+            blocked: vec![0; ranks * LibraryCall::QUEUES],
+            stuck: vec![0; ranks * LibraryCall::QUEUES],
+            pass: 0,
+            awaiting_cts: 0,
+            idle: 0,
+            inject_size,
+            data,
+            rendezvous: false,
             library,
             provider: provider.to_owned(),
             domain: info.domain(),
@@ -93,21 +119,6 @@ impl TaggedEndpoint {
             longest_message: info.longest_message(),
             address,
         })
-    }
-
-    /// The address to tell other ranks.
-    pub(crate) fn address(&self) -> &[u8] {
-        &self.address
-    }
-
-    /// The library's name of the provider.
-    pub(crate) fn provider(&self) -> &str {
-        &self.provider
-    }
-
-    /// The library's name of the domain: a network interface or a device.
-    pub(crate) fn domain(&self) -> &str {
-        &self.domain
     }
 
     /// The address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
@@ -141,72 +152,8 @@ impl TaggedEndpoint {
         self.objects.must_stay_open()
     }
 
-    /// Has long messages wait for their receivers. On all ranks or none.
-    pub(crate) fn enable_rendezvous(&mut self) {
-        self.operations.enable_rendezvous();
-    }
-
-    /// Number of operations in flight.
-    #[cfg(test)]
-    pub(crate) fn in_flight(&self) -> usize {
-        self.operations.in_flight()
-    }
-
-    /// Posts a receive of exactly `len` bytes from rank `peer`, whose address is `from`.
-    ///
-    /// # Safety
-    /// The memory must be writable and left alone until the operation is complete or the endpoint closed.
-    pub(crate) unsafe fn post_receive(
-        &mut self,
-        peer: usize,
-        from: fi_addr_t,
-        tag: u64,
-        data: *mut u8,
-        len: usize,
-    ) -> Result<u32, Error> {
-        self.check_length("fi_trecv", peer, len)?;
-        let message = TaggedMessage { peer, address: from, tag: with_length(tag, len), data, len };
-        // SAFETY: the endpoint is open; the caller guarantees the memory.
-        let posted = unsafe { self.operations.receive(self.objects.ep, message) };
-        posted.map_err(|problem| self.explain(problem))
-    }
-
-    /// Posts a send to rank `peer`, whose address is `to`. None when it is already complete.
-    ///
-    /// # Safety
-    /// The memory must be readable and left unchanged until the operation is complete or the endpoint closed.
-    pub(crate) unsafe fn post_send(
-        &mut self,
-        peer: usize,
-        to: fi_addr_t,
-        tag: u64,
-        data: *const u8,
-        len: usize,
-    ) -> Result<Option<u32>, Error> {
-        self.check_length("fi_tsend", peer, len)?;
-        // The memory of a send is only read.
-        let message =
-            TaggedMessage { peer, address: to, tag: with_length(tag, len), data: data.cast_mut(), len };
-        // SAFETY: the endpoint is open; the caller guarantees the memory.
-        let posted = unsafe { self.operations.send(self.objects.ep, message) };
-        posted.map_err(|problem| self.explain(problem))
-    }
-
-    fn check_length(&self, operation: &'static str, peer: usize, len: usize) -> Result<(), Error> {
-        if len <= self.longest_message {
-            return Ok(());
-        }
-        Err(self.failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
-    }
-
-    /// True when the operation is complete, which frees its number.
-    pub(crate) fn is_done(&mut self, index: u32) -> bool {
-        self.operations.is_done(index)
-    }
-
     /// Makes progress and records completions; true when there were any.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
-        let ep = self.objects.ep;
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(self.objects.cq, entries.as_mut_ptr().cast(), BATCH) };
@@ -218,15 +165,15 @@ impl TaggedEndpoint {
             Err(_) if count == -(fabric_sys::FI_EAGAIN as isize) => 0,
             Err(_) => return Err(self.failure("fi_cq_read", None, -count as c_int, None)),
         };
-        // SAFETY: the endpoint is open, the entries are the queue's, which wrote `count` of them, and the posters of
-        // the operations guarantee their memory until they are complete.
-        let result = unsafe {
-            let mut written = entries[..count].iter();
-            let noted = written.try_for_each(|entry| self.operations.completed(ep, entry.assume_init_ref()));
-            let retried = noted.and_then(|()| self.operations.retry(ep));
-            if count == 0 { retried.and_then(|()| self.operations.idle(ep)) } else { retried }
-        };
-        result.map(|()| count > 0).map_err(|problem| self.explain(problem))
+        for entry in &entries[..count] {
+            // SAFETY: the queue is this endpoint's, and wrote this many entries.
+            unsafe { self.completed(entry.assume_init_ref())? };
+        }
+        self.retry()?;
+        if count == 0 {
+            self.on_idle()?;
+        }
+        Ok(count > 0)
     }
 
     /// See [`EndpointObjects::discard`]; before any endpoint of this process is closed.
@@ -235,34 +182,19 @@ impl TaggedEndpoint {
     }
 
     #[cold]
-    fn explain(&self, problem: OperationError) -> Error {
-        match problem {
-            OperationError::Call { name, peer, code } => self.failure(name, Some(peer), code, None),
-            OperationError::Length { peer, expected, received } => {
-                self.length_error(peer, expected, Some(received))
-            }
-        }
-    }
-
-    #[cold]
     fn completion_error(&mut self) -> Error {
-        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
-        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
-        let result = unsafe { fabric_sys::fi_cq_readerr(self.objects.cq, entry.as_mut_ptr(), 0) };
-        if result < 1 {
-            return self.failure("fi_cq_readerr", None, -result as c_int, None);
-        }
-        let failed = self.operations.failed(entry.op_context);
-        // The shm of libfabric 1.17 reports a negative number.
-        let code = entry.err.saturating_abs();
+        let FailedOperation { context, code, excess, text } = match self.objects.read_error() {
+            Ok(failed) => failed,
+            Err(code) => return self.failure("fi_cq_readerr", None, code, None),
+        };
+        let failed = self.failed(context);
         if let (ETRUNC, Some((message, true))) = (code, failed) {
-            let received = (entry.olen > 0).then_some(message.len + entry.olen);
+            let received = (excess > 0).then_some(message.len + excess);
             return self.length_error(message.peer, message.len, received);
         }
-        let own = self.objects.provider_text(&entry);
         let operation = if failed.is_some_and(|(_, received)| received) { "fi_trecv" } else { "fi_tsend" };
         let peer = failed.map(|(message, _)| message.peer);
-        self.failure(operation, peer, code, own)
+        self.failure(operation, peer, code, text)
     }
 
     fn length_error(&self, peer: usize, expected: usize, received: Option<usize>) -> Error {
@@ -288,10 +220,7 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
 
 /// The error for a provider that is not available, with those that are.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
-    let known = provider::providers().map_or_else(
-        |_| "none".to_owned(),
-        |providers| providers.into_iter().map(|provider| provider.name).collect::<Vec<_>>().join(", "),
-    );
+    let known = provider::providers().map_or_else(|_| "none".to_owned(), |providers| providers.join(", "));
     let mut problem = format!(
         "libfabric {} ({}) offers no reliable endpoint for tagged messages with it on this machine; available: {known}",
         library.version(),

@@ -4,7 +4,6 @@ mod affinity;
 mod deferred_close;
 mod endpoint;
 pub(crate) mod network;
-mod operations;
 mod provider_choice;
 pub(crate) mod summary;
 

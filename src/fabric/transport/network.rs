@@ -15,8 +15,9 @@ use super::{Request, Transport};
 use crate::fabric::calls::{CallLog, CallRecord};
 use crate::fabric::error::Error;
 use crate::fabric::hosts::Hosts;
+use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
-use crate::fabric::shared_memory::shm::{self, ShmProtocol};
+use crate::fabric::shared_memory::shm;
 use crate::world;
 
 /// Polls without a completion between two yields of the processor.
@@ -70,19 +71,16 @@ impl Network {
         host: Option<&str>,
     ) -> Result<Self, Error> {
         // Every rank takes every step; one that fails tells the others, which then fail, too.
-        let library = Fabric::load().map_err(Error::from);
-        share_failure(world, library.as_ref().err())?;
-        let library = library?;
+        let library = on_all_ranks(world, Fabric::load().map_err(Error::from))?;
         let choice = ProviderChoice::agree(library, world, wanted, host)?;
         // A number that the first rank of no other job has.
         let number = RandomState::new().hash_one(std::process::id()).to_le_bytes();
         let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
-        let endpoints = open_endpoints(library, world, &choice);
-        share_failure(world, endpoints.as_ref().err())?;
+        let endpoints = on_all_ranks(world, open_endpoints(library, world, &choice))?;
         // From here on other ranks of this process may use the endpoints' memory; dropping the network defers their
         // closing.
         let mut network = Self {
-            endpoints: endpoints?,
+            endpoints,
             deferred_close: DeferredClose::of_job(&job),
             routes: Vec::new(),
             hosts: Hosts::new(&choice.hosts),
@@ -102,8 +100,7 @@ impl Network {
         // All ranks have announced themselves: this reads every other rank's announcement.
         let read: Result<(), Error> =
             network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
-        share_failure(world, read.as_ref().err())?;
-        read?;
+        on_all_ranks(world, read)?;
         network.routes = routes;
         Ok(network)
     }
@@ -115,8 +112,8 @@ impl Network {
         let mut names = vec![&choice.intra_host, &choice.inter_host];
         names.dedup();
         for name in names {
-            let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
-            let address = own.map_or(&[][..], |own| endpoints[own].address());
+            let own = endpoints.iter().position(|endpoint| endpoint.provider == *name);
+            let address = own.map_or(&[][..], |own| &endpoints[own].address);
             let addresses = self.world.all_gather(address)?;
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
@@ -127,8 +124,7 @@ impl Network {
                 }
                 Ok(())
             });
-            share_failure(&self.world, inserted.as_ref().err())?;
-            inserted?;
+            on_all_ranks(&self.world, inserted)?;
         }
         for (peer, route) in routes.iter().enumerate() {
             if let Some(Route { endpoint, address }) = *route
@@ -146,14 +142,14 @@ impl Network {
     /// for comparing calls; compares the host's ranks with its processors.
     fn agree_on_protocol(&mut self, choice: &ProviderChoice) -> Result<(), Error> {
         let (rank, hosts) = (self.rank, &choice.hosts);
-        // `shm` probes in the same way when it sends; here all ranks of a host must learn the result.
+        // `shm` probes in the same way when it sends; here all ranks of a host must learn the result. With the variable
+        // both sides copy (two copies, on two processors at once), without it the receiver reads the sender's memory.
         let probe = CmaProbe::new();
         let probes = self.world.all_gather(&probe.to_message())?;
-        let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
+        let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider == "shm");
         let can_read = |peer: usize| hosts[peer] != hosts[rank] || cma_probe::can_read(&probes[peer]);
-        self.uses_cma = uses_shm
-            && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach
-            && (0..self.world.size()).all(can_read);
+        self.uses_cma =
+            uses_shm && !provider::is_true("FI_SHM_DISABLE_CMA") && (0..self.world.size()).all(can_read);
         let topic = RandomState::new().hash_one(std::process::id());
         let mut message = topic.to_le_bytes().to_vec();
         message.push(u8::from(uses_shm && !self.uses_cma));
@@ -188,8 +184,8 @@ impl Network {
 
     /// Has long messages in shared memory wait for their receivers. On all ranks or none.
     fn enable_rendezvous(&mut self) {
-        for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.provider() == "shm") {
-            endpoint.enable_rendezvous();
+        for endpoint in &mut self.endpoints {
+            endpoint.rendezvous |= endpoint.provider == "shm";
         }
     }
 
@@ -197,11 +193,11 @@ impl Network {
     pub(crate) fn summary(&self) -> TransportSummary {
         let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
         for endpoint in &self.endpoints {
-            match (endpoint.provider(), self.uses_cma) {
+            match (endpoint.provider.as_str(), self.uses_cma) {
                 ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
                 ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
                 (provider, _) => {
-                    summary.inter_host = format!("{provider} on {}", endpoint.domain());
+                    summary.inter_host = format!("{provider} on {}", endpoint.domain);
                     summary.address = endpoint.address_text();
                 }
             }
@@ -209,7 +205,6 @@ impl Network {
         summary
     }
 
-    /// The first rank of each host.
     pub(crate) fn first_ranks(&self) -> Vec<usize> {
         let first = |host| self.hosts.ranks_of(host).first().copied();
         (0..self.hosts.count()).filter_map(first).collect()
@@ -217,11 +212,7 @@ impl Network {
 
     /// True when all messages go through shared memory: the same on all ranks.
     pub(crate) fn is_shared_memory(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.provider() == "shm")
-    }
-
-    fn route(&self, peer: usize) -> Route {
-        self.routes[peer]
+        self.endpoints.iter().all(|endpoint| endpoint.provider == "shm")
     }
 
     /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's end.
@@ -251,7 +242,6 @@ impl Network {
     }
 }
 
-/// Opens this rank's endpoints.
 fn open_endpoints(
     library: &'static Fabric,
     world: &world::Handle,
@@ -276,7 +266,7 @@ fn open_endpoints(
         }
         let endpoint = TaggedEndpoint::open(library, name, reach, world.local_rank(), rank, size)?;
         let unfit = if is_shm {
-            shm::shortage_after_open(local_ranks, endpoint.address())
+            shm::shortage_after_open(local_ranks, &endpoint.address)
         } else {
             loopback_problem(&endpoint.address_text()).filter(|_| !choice.one_network)
         };
@@ -297,14 +287,12 @@ fn loopback_problem(address: &str) -> Option<String> {
 }
 
 /// Fails on all ranks when one of them has failed; that one reports its own error.
-fn share_failure(world: &world::Handle, error: Option<&Error>) -> Result<(), Error> {
-    let text = error.map(ToString::to_string).unwrap_or_default();
+fn on_all_ranks<T>(world: &world::Handle, own: Result<T, Error>) -> Result<T, Error> {
+    let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let all = world.all_gather(text.as_bytes())?;
-    if error.is_some() {
-        return Ok(());
-    }
+    let own = own?;
     match all.iter().enumerate().find(|(_, text)| !text.is_empty()) {
-        None => Ok(()),
+        None => Ok(own),
         Some((rank, text)) => Err(Error::Peer { rank, problem: String::from_utf8_lossy(text).into_owned() }),
     }
 }
@@ -333,7 +321,7 @@ impl Transport for Network {
         data: *mut u8,
         len: usize,
     ) -> Result<Request, Error> {
-        let Route { endpoint, address } = self.route(peer);
+        let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len) };
         posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
@@ -346,7 +334,7 @@ impl Transport for Network {
         data: *const u8,
         len: usize,
     ) -> Result<Request, Error> {
-        let Route { endpoint, address } = self.route(peer);
+        let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len) };
         posted
@@ -406,7 +394,7 @@ impl Drop for Network {
         // A rank may have ended in the middle of an unexpected message.
         self.peer_lost |= self.world.check().is_err();
         for endpoint in self.endpoints.drain(..) {
-            if endpoint.provider() == "shm" {
+            if endpoint.provider == "shm" {
                 self.deferred_close.add(endpoint);
             } else if self.peer_lost && endpoint.must_stay_open() {
                 // Without progress it never touches a buffer again.

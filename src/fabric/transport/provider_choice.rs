@@ -52,8 +52,7 @@ impl ProviderChoice {
         let inter_host = if one_host {
             tcp
         } else {
-            let efa = provider::providers()
-                .is_ok_and(|providers| providers.iter().any(|provider| provider.name == "efa"));
+            let efa = provider::providers().is_ok_and(|names| names.iter().any(|name| name == "efa"));
             let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
             if everywhere { "efa".to_owned() } else { tcp }
         };

@@ -33,8 +33,8 @@ pub struct Host {
     /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each device is
     /// in one.
     pub shared_devices: Option<bool>,
-    /// Limit of locked memory of this process.
-    pub memlock: Option<Memlock>,
+    /// Limit of locked memory of this process, in bytes.
+    pub memlock: Option<u64>,
     /// Runtime of the container that this process runs in.
     pub container: Option<&'static str>,
 }
@@ -85,15 +85,6 @@ pub struct OnPci {
     pub driver: Option<String>,
 }
 
-/// The limit of locked memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memlock {
-    /// There is none.
-    Unlimited,
-    /// So many bytes.
-    Bytes(u64),
-}
-
 impl Host {
     /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing. `service`
     /// is the value of [`SERVICE`], if it has one.
@@ -111,13 +102,11 @@ impl Host {
             refused: uverbs.filter_map(|name| refused(&folder, name)).collect(),
             device_files,
             efa_on_pci: efa_on_pci(&root.join("sys/bus/pci/devices")),
-            shared_devices: text(&root.join("sys/module/ib_core/parameters/netns_mode")).and_then(|mode| {
-                match mode.as_str() {
-                    "Y" => Some(true),
-                    "N" => Some(false),
-                    _ => None,
-                }
-            }),
+            shared_devices: match text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref() {
+                Some("Y") => Some(true),
+                Some("N") => Some(false),
+                _ => None,
+            },
             memlock: text(&root.join("proc/self/limits")).as_deref().and_then(memlock),
             container: if in_pod(root, service) { Some("Kubernetes") } else { container(root) },
         }
@@ -211,13 +200,10 @@ fn efa_on_pci(devices: &Path) -> Vec<OnPci> {
     found.map(|place| OnPci { driver: driver(&devices.join(&place)), place }).collect()
 }
 
-/// The soft limit in the text of `/proc/self/limits`.
-fn memlock(limits: &str) -> Option<Memlock> {
+/// The soft limit in the text of `/proc/self/limits`, unless it is `unlimited`.
+fn memlock(limits: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    match rest.split_whitespace().next()? {
-        "unlimited" => Some(Memlock::Unlimited),
-        bytes => bytes.parse().ok().map(Memlock::Bytes),
-    }
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of the
@@ -308,7 +294,7 @@ mod tests {
         let on_pci = OnPci { place: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
         assert_eq!(host.efa_on_pci, [on_pci]);
         assert!(host.refused.is_empty() && host.shared_devices.is_none());
-        assert_eq!((host.memlock, host.container), (Some(Memlock::Unlimited), None));
+        assert_eq!((host.memlock, host.container), (None, None));
         assert!(host.has_uverbs());
     }
 
@@ -318,7 +304,7 @@ mod tests {
         assert_eq!(host.devices[0].name, "mlx5_2");
         assert_eq!(host.devices[0].description(), "driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)");
         assert!(!host.devices[0].is_efa() && host.devices[0].is_up());
-        assert_eq!(host.memlock, Some(Memlock::Bytes(65536)));
+        assert_eq!(host.memlock, Some(65536));
         assert_eq!(host.modules, ["mlx5_ib"]);
     }
 
@@ -400,9 +386,9 @@ mod tests {
         let output = std::process::Command::new("sh").args(["-c", "ulimit -l"]).output().unwrap();
         let shell = String::from_utf8(output.stdout).unwrap();
         let expected = match shell.trim() {
-            "unlimited" => Memlock::Unlimited,
-            kibibytes => Memlock::Bytes(kibibytes.parse::<u64>().unwrap() * 1024),
+            "unlimited" => None,
+            kibibytes => Some(kibibytes.parse::<u64>().unwrap() * 1024),
         };
-        assert_eq!(Host::look(Path::new("/"), None).memlock, Some(expected));
+        assert_eq!(Host::look(Path::new("/"), None).memlock, expected);
     }
 }

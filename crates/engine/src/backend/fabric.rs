@@ -87,16 +87,15 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     let Some(asked) = provider else { return Ok(loaded) };
     // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
     let tcp = ["tcp", "net"];
-    if providers.iter().any(|each| each.name == asked || tcp.contains(&&*each.name) && tcp.contains(&asked)) {
+    if providers.iter().any(|name| name == asked || tcp.contains(&&**name) && tcp.contains(&asked)) {
         return Ok(loaded);
     }
-    let names: Vec<&str> = providers.iter().map(|each| each.name.as_str()).collect();
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
         "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
         loaded.version,
         loaded.path,
-        names.join(", "),
+        providers.join(", "),
         shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
         match std::env::var("FI_PROVIDER") {
             Ok(filter) if !filter.is_empty() => format!("; FI_PROVIDER={filter} leaves out all others"),

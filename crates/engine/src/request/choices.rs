@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use collectives::fabric;
+use collectives::{UnknownName, fabric};
 
 use crate::collective::{Collective, Layout as _};
 
@@ -73,7 +73,7 @@ impl FromStr for AlgorithmChoice {
             Some((collective, algorithm)) => (Some(fabric_collective(collective)?), algorithm),
             None => (None, text),
         };
-        let algorithm = algorithm.parse().map_err(|error: fabric::UnknownName| error.to_string())?;
+        let algorithm = algorithm.parse().map_err(|error: UnknownName| error.to_string())?;
         Ok(Self { collective, algorithm })
     }
 }
@@ -83,7 +83,7 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
     let of_command = text.parse::<Collective>().ok().and_then(Collective::on_fabric);
     match of_command {
         Some(collective) => Ok(collective),
-        None => text.parse().map_err(|error: fabric::UnknownName| error.to_string()),
+        None => text.parse().map_err(|error: UnknownName| error.to_string()),
     }
 }
 

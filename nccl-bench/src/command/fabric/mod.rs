@@ -48,9 +48,9 @@ impl Command for Fabric {
             Subcommand::Algorithms(arguments) => {
                 return algorithms::run(arguments, out).map(|()| SUCCESS).map_err(ExitError::Output);
             }
-            Subcommand::Pingpong(arguments) => transfer::pingpong(arguments, out, join)?,
-            Subcommand::Bw(arguments) => transfer::bandwidth(arguments, out, join)?,
-            Subcommand::Rma(arguments) => transfer::remote(arguments, out, join)?,
+            Subcommand::Pingpong(asked) => transfer::run(asked.into(), out, join)?,
+            Subcommand::Bw(asked) => transfer::run(asked.into(), out, join)?,
+            Subcommand::Rma(asked) => transfer::run(asked.into(), out, join)?,
         };
         if let Verdict::Stopped(signal) = verdict
             && signal != Signal::Pipe

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::UnknownName;
+
 /// Type of an endpoint: `fi_ep_attr::type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointType {
@@ -37,36 +39,11 @@ impl EndpointType {
     }
 }
 
-impl fmt::Display for EndpointType {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-/// A text that names no type of endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is none of FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM")]
-pub struct UnknownEndpointType(String);
-
-/// Reads `FI_EP_RDM` and `rdm`, upper or lower case.
-impl FromStr for EndpointType {
-    type Err = UnknownEndpointType;
-
-    fn from_str(text: &str) -> Result<Self, UnknownEndpointType> {
-        let upper = text.to_ascii_uppercase();
-        let short = upper.strip_prefix("FI_EP_").unwrap_or(&upper);
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name().strip_prefix("FI_EP_") == Some(short))
-            .ok_or_else(|| UnknownEndpointType(text.to_owned()))
-    }
-}
-
 /// A capability of an endpoint: a bit of `fi_info::caps`.
 ///
 /// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in the next
 /// libfabric.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
     name: &'static str,
     pub(super) bit: u64,
@@ -74,7 +51,7 @@ pub struct Capability {
 
 impl Capability {
     /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their modifiers.
-    pub const ALL: &'static [Self] = &[
+    pub const ALL: [Self; 25] = [
         Self::new("FI_MSG", fabric_sys::FI_MSG),
         Self::new("FI_TAGGED", fabric_sys::FI_TAGGED),
         Self::new("FI_RMA", fabric_sys::FI_RMA),
@@ -113,34 +90,36 @@ impl Capability {
     }
 }
 
-impl fmt::Debug for Capability {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name)
-    }
+/// Text forms of a type whose values have names with this prefix.
+macro_rules! prefixed {
+    ($type:ty, $prefix:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.name())
+            }
+        }
+
+        /// Reads names, upper or lower case, with and without their prefix.
+        impl FromStr for $type {
+            type Err = UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                let upper = text.to_ascii_uppercase();
+                let short = upper.strip_prefix($prefix).unwrap_or(&upper);
+                let found = Self::ALL.iter().find(|each| each.name().strip_prefix($prefix) == Some(short));
+                found.copied().ok_or_else(|| UnknownName::new(text, &Self::ALL.map(Self::name)))
+            }
+        }
+
+        /// Serialises as the name.
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    };
 }
 
-impl fmt::Display for Capability {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name)
-    }
-}
-
-/// A text that names no capability.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is none of {known}", known = Capability::ALL.iter().map(|each| each.name).collect::<Vec<_>>().join(", "))]
-pub struct UnknownCapability(String);
-
-/// Reads `FI_TAGGED` and `tagged`, upper or lower case.
-impl FromStr for Capability {
-    type Err = UnknownCapability;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCapability> {
-        let upper = text.to_ascii_uppercase();
-        let short = upper.strip_prefix("FI_").unwrap_or(&upper);
-        Self::ALL
-            .iter()
-            .find(|capability| capability.name.strip_prefix("FI_") == Some(short))
-            .copied()
-            .ok_or_else(|| UnknownCapability(text.to_owned()))
-    }
-}
+prefixed!(EndpointType, "FI_EP_");
+prefixed!(Capability, "FI_");

@@ -1,7 +1,6 @@
 //! Hints to libfabric, and the entries of its answer.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use fabric_sys::Version;
 
@@ -12,34 +11,43 @@ use super::{Capability, EndpointType};
 /// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so none is missing because of them: [`Info`]
 /// has those that a provider needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Hints {
     /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches those built on it: `tcp` also
     /// `tcp;ofi_rxm`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub provider: Option<String>,
-    /// The name of a fabric, upper or lower case.
-    pub fabric: Option<String>,
-    /// The name of a domain, upper or lower case: a network interface or a device.
-    pub domain: Option<String>,
     /// The type of endpoints.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub endpoint: Option<EndpointType>,
     /// Capabilities that endpoints must have.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub capabilities: Vec<Capability>,
+    /// The name of a domain, upper or lower case: a network interface or a device.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub domain: Option<String>,
+    /// The name of a fabric, upper or lower case.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub fabric: Option<String>,
     /// Address of a peer that must be reachable: a host name, or the provider's format.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub node: Option<String>,
     /// The peer's port.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub service: Option<String>,
 }
 
 /// One way to use libfabric on this machine: a provider with a fabric, a domain, and a type of endpoints.
 ///
 /// Names are libfabric's own, so that names that only a newer library knows are included.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
     /// The provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`.
     pub provider: String,
-    /// The provider's own version.
-    pub provider_version: Version,
+    /// The provider's own version: `205.10`.
+    pub provider_version: String,
     /// The fabric: endpoints of one fabric may reach each other.
     pub fabric: String,
     /// The domain: a network interface or a device.
@@ -53,6 +61,7 @@ pub struct Info {
     /// The format of addresses: `FI_SOCKADDR_IN`.
     pub address_format: String,
     /// The address that endpoints get, where it is an internet address or a text.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub address: Option<String>,
     /// Capabilities of endpoints: `FI_MSG`, `FI_TAGGED`.
     pub capabilities: BTreeSet<String>,
@@ -72,9 +81,9 @@ pub struct Info {
     /// Ordering guarantees of messages: `FI_ORDER_SAS`.
     pub message_order: BTreeSet<String>,
     /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
-    pub inject_size: usize,
+    pub inject_bytes: usize,
     /// The longest message, in bytes.
-    pub max_message_size: usize,
+    pub max_message_bytes: usize,
     /// Sends that may be in flight.
     pub transmit_size: usize,
     /// Receives that may be posted.
@@ -86,82 +95,66 @@ pub struct Info {
     /// The most remote buffers of one RMA operation.
     pub rma_segments: usize,
     /// Length of the completion data that a message can carry, in bytes.
-    pub completion_data_size: usize,
+    pub completion_data_bytes: usize,
     /// The length of a registration's key, in bytes.
-    pub key_size: usize,
+    pub key_bytes: usize,
     /// The most endpoints of a domain.
-    pub endpoints: usize,
+    pub max_endpoints: usize,
     /// The most completion queues of a domain.
-    pub completion_queues: usize,
+    pub max_completion_queues: usize,
     /// The device, where the provider reports it.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub nic: Option<Nic>,
 }
 
 /// A network device: `fid_nic`. Fields that the provider does not report are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Nic {
     /// Its name in the operating system: `rdmap0s6`, `eth0`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub device: Option<String>,
     /// The model, as the vendor numbers them.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub device_id: Option<String>,
     /// The model's version.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub device_version: Option<String>,
     /// The vendor's number.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub vendor_id: Option<String>,
     /// The driver: `efa`, `mlx5_core`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub driver: Option<String>,
     /// The version of the firmware.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub firmware: Option<String>,
     /// PCI address: `0000:00:1d.0`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub pci: Option<String>,
     /// The link.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub link: Option<Link>,
 }
 
 /// The link of a network device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Link {
     /// The address of the port.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub address: Option<String>,
     /// The longest packet, in bytes; 0 when it is not known.
-    pub mtu: usize,
+    pub mtu_bytes: usize,
     /// Bits per second; 0 when it is not known.
-    pub speed: usize,
-    /// State of the link.
-    pub state: LinkState,
+    pub bits_per_second: usize,
+    /// `up`, `down`, or `unknown`.
+    pub state: String,
     /// `Ethernet`, `InfiniBand`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub network: Option<String>,
-}
-
-/// State of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkState {
-    /// Not reported.
-    Unknown,
-    /// It is down.
-    Down,
-    /// It is up.
-    Up,
-}
-
-impl LinkState {
-    /// The state in a word: `up`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Down => "down",
-            Self::Up => "up",
-        }
-    }
-}
-
-impl fmt::Display for LinkState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
 }
 
 /// A provider of the loaded libfabric, usable here or not.

@@ -58,7 +58,7 @@ mod in_a_process {
             assert!(tcp.capabilities.contains(name), "{tcp:#?}");
         }
         assert_eq!(tcp.protocol, "FI_PROTO_XNET");
-        assert!(tcp.inject_size >= 64 && tcp.max_message_size > 1 << 30, "{tcp:#?}");
+        assert!(tcp.inject_bytes >= 64 && tcp.max_message_bytes > 1 << 30, "{tcp:#?}");
         let loopback = all.iter().find(|info| info.address.as_deref() == Some("127.0.0.1")).unwrap();
         assert_eq!((loopback.address_format.as_str(), loopback.domain.as_str()), ("FI_SOCKADDR_IN", "lo"));
 

@@ -118,18 +118,17 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
             let address = memory.as_ptr().expose_provenance() as u64;
             // SAFETY: the vector outlives the endpoint.
             let registered = unsafe { one.register_device(host, address, 20_000) }.unwrap();
-            one.scope(|scope| scope.send_device(to_other, Some(1), &registered, 0..50).map(drop)).unwrap();
-            one.scope(|scope| scope.send_device(to_other, Some(1), &registered, 50..10_000).map(drop))
-                .unwrap();
+            one.scope(|scope| scope.send(to_other, 1, registered.range(0..50)).map(drop)).unwrap();
+            one.scope(|scope| scope.send(to_other, 1, registered.range(50..10_000)).map(drop)).unwrap();
             let remote = described(&mut one, to_other);
             one.scope(|scope| {
-                let written = scope.write_device(to_other, &registered, 10_000..15_000, remote, 10_000)?;
+                let written = scope.write(to_other, registered.range(10_000..15_000), remote, 10_000)?;
                 scope.wait(written)?;
-                scope.read_device(to_other, &registered, 15_000..20_000, remote, 5000).map(drop)
+                scope.read(to_other, registered.range(15_000..20_000), remote, 5000).map(drop)
             })
             .unwrap();
-            let beyond = one
-                .scope(|scope| scope.send_device(to_other, Some(1), &registered, 19_999..20_001).map(drop));
+            let beyond =
+                one.scope(|scope| scope.send(to_other, 1, registered.range(19_999..20_001)).map(drop));
             let text = beyond.unwrap_err().to_string();
             assert!(text.contains("19999..20001 are not all within the 20000"), "{text}");
             one.farewell(&[to_other], 2).unwrap();
@@ -144,8 +143,8 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
             let registered = unsafe { other.register_device(host, address, 20_000) }.unwrap();
             other
                 .scope(|scope| {
-                    let _first = scope.receive_device(to_one, Some(1), &registered, 0..50)?;
-                    scope.receive_device(to_one, Some(1), &registered, 50..10_000).map(drop)
+                    let _first = scope.receive(to_one, 1, registered.range(0..50))?;
+                    scope.receive(to_one, 1, registered.range(50..10_000)).map(drop)
                 })
                 .unwrap();
             describe(&mut other, to_one, registered.remote());

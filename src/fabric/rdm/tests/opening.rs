@@ -24,15 +24,14 @@ fn what_was_not_asked_for_is_refused() {
     let there = RemoteRegion::from_bytes([1; RemoteRegion::BYTES]);
     let mut errors = vec![one.region(8).err().unwrap()];
     let (mut place, mut plain) = ([0; 8], [0; 8]);
-    let plain = shared(&mut plain);
     one.scope(|scope| {
         errors.extend([
             scope.write(to_other, &[1], there, 0).unwrap_err(),
             scope.inject_write(to_other, &[1], there, 0).unwrap_err(),
             scope.read(to_other, &mut place, there, 0).unwrap_err(),
-            scope.send_untagged(to_other, &[1]).unwrap_err(),
-            scope.inject_untagged(to_other, &[1]).unwrap_err(),
-            scope.receive_untagged(plain).unwrap_err(),
+            scope.send(to_other, None, &[1]).unwrap_err(),
+            scope.inject(to_other, None, &[1]).unwrap_err(),
+            scope.receive(to_other, None, &mut plain).unwrap_err(),
         ]);
         Ok(())
     })

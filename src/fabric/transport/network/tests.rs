@@ -11,7 +11,6 @@ use std::{env, fs, thread};
 
 use super::super::endpoint::with_length;
 use super::*;
-use crate::fabric::libfabric::provider;
 use crate::wheels;
 use crate::world::World;
 use folder_world::{FolderWorld, new_folder};
@@ -119,7 +118,7 @@ fn the_list_of_providers_has_shm_and_tcp() {
 }
 
 fn providers_by_name() -> Vec<String> {
-    provider::providers().unwrap().into_iter().map(|provider| provider.name).collect()
+    provider::providers().unwrap()
 }
 
 /// The files of a process's endpoints that are still there.

@@ -1,6 +1,6 @@
 //! Merges entries that differ only in address, fabric, endpoint type or device into one row.
 
-use diagnosis::fabric::{Entry, Link};
+use collectives::fabric::{Info, Link};
 
 /// The kinds of transfers, and the memory of devices; all other capabilities qualify them.
 const KINDS: [&str; 7] =
@@ -21,7 +21,7 @@ pub(super) struct Row {
 
 /// Merges entries, which libfabric orders by preference: first the endpoint types and fabrics of a domain that have the same
 /// capabilities, then the domains that have all of these in common.
-pub(super) fn fold(entries: &[Entry]) -> Vec<Row> {
+pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
     let mut of_domains: Vec<Row> = Vec::new();
     for entry in entries {
         let row = Row::of(entry);
@@ -49,7 +49,7 @@ pub(super) fn fold(entries: &[Entry]) -> Vec<Row> {
 }
 
 impl Row {
-    fn of(entry: &Entry) -> Self {
+    fn of(entry: &Info) -> Self {
         let short = |name: &str| name.strip_prefix("FI_EP_").unwrap_or(name).to_owned();
         let kinds = KINDS.into_iter().filter(|kind| entry.capabilities.contains(*kind));
         Self {
@@ -91,22 +91,29 @@ fn gigabits(bits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnosis::fabric::Nic;
+    use collectives::fabric::Nic;
 
-    fn entry(provider: &str, fabric: &str, domain: &str, endpoint: &str, capabilities: &str) -> Entry {
-        Entry {
-            provider: provider.to_owned(),
-            fabric: fabric.to_owned(),
-            domain: domain.to_owned(),
-            endpoint: format!("FI_EP_{endpoint}"),
-            capabilities: capabilities.split(' ').map(|name| format!("FI_{name}")).collect(),
-            ..Entry::default()
-        }
+    fn entry(provider: &str, fabric: &str, domain: &str, endpoint: &str, capabilities: &str) -> Info {
+        let mut entry = Info::default();
+        entry.provider = provider.to_owned();
+        entry.fabric = fabric.to_owned();
+        entry.domain = domain.to_owned();
+        entry.endpoint = format!("FI_EP_{endpoint}");
+        entry.capabilities = capabilities.split(' ').map(|name| format!("FI_{name}")).collect();
+        entry
     }
 
-    fn on_nic(entry: Entry, state: &str, bits_per_second: usize) -> Entry {
-        let link = Link { state: state.to_owned(), bits_per_second, ..Link::default() };
-        Entry { nic: Some(Nic { link: Some(link), ..Nic::default() }), ..entry }
+    fn up_to(state: &str, bits_per_second: usize) -> Link {
+        let mut link = Link::default();
+        (link.state, link.bits_per_second) = (state.to_owned(), bits_per_second);
+        link
+    }
+
+    fn on_nic(mut entry: Info, state: &str, bits_per_second: usize) -> Info {
+        let mut nic = Nic::default();
+        nic.link = Some(up_to(state, bits_per_second));
+        entry.nic = Some(nic);
+        entry
     }
 
     fn brief(row: &Row) -> String {
@@ -116,7 +123,7 @@ mod tests {
             + &link.as_ref().map_or_else(String::new, |link| format!(" {link}"))
     }
 
-    fn folded(entries: &[Entry]) -> Vec<String> {
+    fn folded(entries: &[Info]) -> Vec<String> {
         fold(entries).iter().map(brief).collect()
     }
 
@@ -174,8 +181,7 @@ mod tests {
             (96_970_000_000, "up, 97 Gb/s"),
             (0, "up"),
         ] {
-            let found = Link { state: "up".to_owned(), bits_per_second: bits, ..Link::default() };
-            assert_eq!(link(&found), text);
+            assert_eq!(link(&up_to("up", bits)), text);
         }
     }
 }

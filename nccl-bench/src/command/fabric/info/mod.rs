@@ -1,23 +1,21 @@
 //! `nccl-bench fabric info`: the providers and endpoints that libfabric offers on this machine, and the reasons why one is
 //! missing.
 //!
-//! `fold` merges similar entries into rows; `report` and `json` print them. Facts and reasons come from [`diagnosis`].
+//! `fold` merges similar entries into rows; `report` prints them. Facts and reasons come from [`diagnosis`].
 
 mod fold;
-mod json;
 mod report;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
-use collectives::fabric::{
-    self, Capability, EndpointType, Hints, Library, LoadError, Registered, UnknownCapability,
-};
+use collectives::UnknownName;
+use collectives::fabric::{self, Capability, EndpointType, Hints, Info, Library, LoadError, Registered};
+use serde::Serialize;
 
-use diagnosis::fabric::Entry;
-use diagnosis::fabric::reasons::{self, Reason};
-use diagnosis::host::rdma::{self, Host};
+use diagnosis::host::rdma::{self, Host, RdmaDevice};
+use diagnosis::reasons::{self, Reason};
 use engine::supervision::Stop;
 
 use crate::exit::ExitError;
@@ -92,9 +90,9 @@ pub struct Arguments {
 pub struct Capabilities(pub Vec<Capability>);
 
 impl FromStr for Capabilities {
-    type Err = UnknownCapability;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownCapability> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         text.split([',', '|']).map(|name| name.trim().parse()).collect::<Result<_, _>>().map(Self)
     }
 }
@@ -119,30 +117,6 @@ impl Arguments {
     }
 }
 
-/// Reason for which there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// There is no libfabric.
-    #[error("{}", without_library(.0))]
-    Library(&'static LoadError),
-    /// libfabric does not answer.
-    #[error(transparent)]
-    Fabric(#[from] fabric::Error),
-    /// The output is closed or full.
-    #[error("writing to standard output: {0}")]
-    Output(#[from] io::Error),
-}
-
-impl From<Error> for ExitError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Output(error) => Self::Output(error),
-            Error::Fabric(error) => Self::Stopped(Stop::Failed(error.into())),
-            Error::Library(_) => Self::refused(error.to_string()),
-        }
-    }
-}
-
 fn without_library(error: &LoadError) -> String {
     let tried: Vec<String> =
         error.attempts().iter().map(|attempt| format!("{}: {}", attempt.place, attempt.reason)).collect();
@@ -153,25 +127,31 @@ fn without_library(error: &LoadError) -> String {
     )
 }
 
-/// The content of the output, in either form.
+/// The content of the output, as text or JSON; `docs/results.md` describes the latter.
+#[derive(Serialize)]
 struct Answer {
-    library: LibraryFacts,
-    hints: Hints,
+    schema_version: u32,
+    program: String,
+    host: String,
+    libfabric: Libfabric,
+    asked: Hints,
     providers: Vec<Provider>,
-    host: Host,
+    devices: Vec<RdmaDevice>,
     /// The entries that match; `None` with `--list`.
-    entries: Option<Vec<Entry>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<Info>>,
     /// Reasons why nothing matches; empty when something does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<Reason>,
 }
 
-/// The loaded libfabric.
-struct LibraryFacts {
+#[derive(Serialize)]
+struct Libfabric {
     version: String,
-    path: PathBuf,
+    path: String,
 }
 
-/// A provider of the loaded libfabric.
+#[derive(Serialize)]
 struct Provider {
     name: String,
     version: String,
@@ -183,23 +163,29 @@ struct Provider {
 ///
 /// # Errors
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
-    let library = Library::load().map_err(Error::Library)?;
+pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitError> {
+    let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
     let host = Host::look(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
-    let answer = ask(library, arguments, host, variable.as_deref())?;
-    if arguments.json {
-        json::write(&answer, out)?;
-    } else if arguments.list {
-        report::providers(&answer, out)?;
-    } else {
-        report::entries(&answer, arguments.verbose, out)?;
-    }
-    out.flush()?;
+    let answer =
+        ask(library, arguments, host, variable.as_deref()).map_err(|error| Stop::Failed(error.into()))?;
+    print(&answer, arguments, out).map_err(ExitError::Output)?;
     Ok(match &answer.entries {
         Some(entries) => !entries.is_empty(),
         None => !answer.providers.is_empty(),
     })
+}
+
+fn print(answer: &Answer, arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, answer)?;
+        writeln!(out)?;
+    } else if arguments.list {
+        report::providers(answer, out)?;
+    } else {
+        report::entries(answer, arguments.verbose, out)?;
+    }
+    out.flush()
 }
 
 fn ask(
@@ -207,14 +193,11 @@ fn ask(
     arguments: &Arguments,
     host: Host,
     variable: Option<&str>,
-) -> Result<Answer, Error> {
+) -> Result<Answer, fabric::Error> {
     let hints = arguments.hints();
-    let discover = |hints: &Hints| {
-        fabric::discover(library, hints).map(|found| found.into_iter().map(Entry::from).collect::<Vec<_>>())
-    };
+    let discover = |hints: &Hints| fabric::discover(library, hints);
     let registered = fabric::registered(library)?;
     let all = discover(&Hints::default())?;
-    let facts = LibraryFacts { version: library.version().to_string(), path: library.path().to_owned() };
     let (mut entries, mut reasons) = (None, Vec::new());
     if !arguments.list {
         let found = discover(&hints)?;
@@ -234,17 +217,24 @@ fn ask(
         }
         entries = Some(found);
     }
-    let providers = counted(&registered, &all);
-    Ok(Answer { library: facts, hints, providers, host, entries, reasons })
-}
-
-fn counted(registered: &[Registered], all: &[Entry]) -> Vec<Provider> {
-    registered
-        .iter()
-        .map(|Registered { name, version }| Provider {
-            name: name.clone(),
-            version: version.to_string(),
-            entries: all.iter().filter(|entry| entry.provider.split(';').any(|part| part == name)).count(),
-        })
-        .collect()
+    let takes_part = |name: &str, entry: &&Info| entry.provider.split(';').any(|part| part == name);
+    let providers = registered.into_iter().map(|Registered { name, version }| Provider {
+        version: version.to_string(),
+        entries: all.iter().filter(|entry| takes_part(&name, entry)).count(),
+        name,
+    });
+    Ok(Answer {
+        schema_version: 1,
+        program: format!("nccl-bench {}", crate::build::VERSION),
+        host: collectives::world::host().name,
+        libfabric: Libfabric {
+            version: library.version().to_string(),
+            path: library.path().to_string_lossy().into_owned(),
+        },
+        asked: hints,
+        providers: providers.collect(),
+        devices: host.devices,
+        entries,
+        reasons,
+    })
 }

@@ -3,19 +3,12 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use collectives::fabric::Hints;
+use collectives::fabric::{Hints, Info, Nic};
 
 use super::{Answer, fold, reasons};
-use diagnosis::fabric::{Entry, Nic};
-use diagnosis::host::rdma::RdmaDevice;
 
 /// Maximum number of names in a list; the others are counted.
 const NAMED: usize = 3;
-
-/// The name of this host.
-pub(super) fn host_name() -> String {
-    collectives::world::host().name
-}
 
 /// Prints the matching entries, as a table or with all attributes, or the reasons why none matches.
 pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
@@ -23,7 +16,7 @@ pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> i
     let providers = reasons::providers(entries).len();
     head(answer, out)?;
     if entries.is_empty() {
-        writeln!(out, "\nNothing matches {}.", asked(&answer.hints))?;
+        writeln!(out, "\nNothing matches {}.", asked(&answer.asked))?;
         return why(answer, out);
     }
     let plural = if providers == 1 { "provider" } else { "providers" };
@@ -37,7 +30,6 @@ pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> i
     Ok(())
 }
 
-/// The providers that libfabric has.
 pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     head(answer, out)?;
     writeln!(out)?;
@@ -50,16 +42,14 @@ pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()>
 }
 
 fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-    let library = &answer.library;
-    writeln!(out, "libfabric {} ({}) on {}", library.version, library.path.display(), host_name())?;
-    let devices: Vec<&RdmaDevice> = answer.host.devices.iter().collect();
-    if !devices.is_empty() {
-        writeln!(out, "{}", reasons::described(&devices))?;
+    let library = &answer.libfabric;
+    writeln!(out, "libfabric {} ({}) on {}", library.version, library.path, answer.host)?;
+    if !answer.devices.is_empty() {
+        writeln!(out, "{}", reasons::described(&answer.devices.iter().collect::<Vec<_>>()))?;
     }
     Ok(())
 }
 
-/// The hints as flags.
 fn asked(hints: &Hints) -> String {
     let mut flags = Vec::new();
     let mut flag = |name: &str, value: Option<&str>| {
@@ -90,36 +80,26 @@ fn why(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn table(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
+fn table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     let rows = fold::fold(entries);
     let links = rows.iter().any(|row| row.link.is_some());
-    let mut lines =
-        vec![line("provider", "domain", "endpoint", "capabilities", links.then_some("link"), "fabric")];
-    lines.extend(rows.iter().map(|row| {
-        line(
-            &row.provider,
-            &some(&row.domains),
-            &row.endpoints.join(" "),
-            &row.capabilities.join(" "),
-            links.then(|| row.link.as_deref().unwrap_or("-")),
-            &some(&row.fabrics),
-        )
+    let mut lines = vec![
+        ["provider", "domain", "endpoint", "capabilities", "link", "fabric"].map(str::to_owned).to_vec(),
+    ];
+    lines.extend(rows.into_iter().map(|row| {
+        vec![
+            row.provider,
+            some(&row.domains),
+            row.endpoints.join(" "),
+            row.capabilities.join(" "),
+            row.link.unwrap_or_else(|| "-".to_owned()),
+            some(&row.fabrics),
+        ]
     }));
+    if !links {
+        lines.iter_mut().for_each(|line| drop(line.remove(4)));
+    }
     aligned(&lines, out)
-}
-
-fn line(
-    provider: &str,
-    domain: &str,
-    endpoint: &str,
-    capabilities: &str,
-    link: Option<&str>,
-    fabric: &str,
-) -> Vec<String> {
-    let mut line = vec![provider, domain, endpoint, capabilities];
-    line.extend(link);
-    line.push(fabric);
-    line.into_iter().map(str::to_owned).collect()
 }
 
 /// The first names, and how many more there are.
@@ -146,8 +126,8 @@ fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
 }
 
 /// All attributes of each entry; equal entries are printed once.
-fn attributes(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
-    let mut distinct: Vec<(&Entry, usize)> = Vec::new();
+fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
+    let mut distinct: Vec<(&Info, usize)> = Vec::new();
     for entry in entries {
         match distinct.iter_mut().find(|(other, _)| *other == entry) {
             Some((_, times)) => *times += 1,

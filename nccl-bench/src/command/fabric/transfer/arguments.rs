@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use serde::Serialize;
+
 use engine::request::Size;
 
 const EXAMPLES: &str = "\
@@ -158,7 +160,8 @@ impl FromStr for Memory {
 }
 
 /// Method of waiting for completions.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Completion {
     /// Polls the completion queue (fi_cq_read)
     Poll,
@@ -167,7 +170,8 @@ pub enum Completion {
 }
 
 /// Kind of messages.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Messages {
     /// With a tag, which receives match (fi_tsend)
     Tagged,
@@ -176,7 +180,8 @@ pub enum Messages {
 }
 
 /// End of the timed interval of writes.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Until {
     /// The other rank's answer: all data has arrived
     Arrived,

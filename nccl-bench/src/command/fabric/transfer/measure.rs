@@ -10,13 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use collectives::fabric::Error;
-use collectives::fabric::rdm::{self, Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
+use collectives::fabric::rdm::{
+    self, Destination, Endpoint, Operation, Peer, Region, RemoteRegion, Scope, Source,
+};
 
-use super::memory::{Destination, Device, Source};
+use super::memory::{Device, Part};
 use super::options::{Test, TestOptions};
+use super::{Messages, Until};
 use engine::supervision::Stop;
 
-/// Tags of the messages around those that are measured.
+/// Tag of the measured messages, and those of the messages around them.
+const DATA: u64 = 1;
 const READY: u64 = 2;
 const ANSWER: u64 = 3;
 const FAREWELL: u64 = 4;
@@ -27,11 +31,11 @@ pub(super) struct Side<'a> {
     pub(super) peer: Peer,
     /// True for the side that starts, and whose clock is reported.
     pub(super) first: bool,
-    pub(super) options: TestOptions,
+    pub(super) options: TestOptions<'a>,
     /// Longest injected message in bytes; `None` where nothing is injected.
     pub(super) inject: Option<usize>,
-    /// The other side's region, where this side accesses it.
-    pub(super) remote: Option<RemoteRegion>,
+    /// The other side's region and the offset in it, where this side accesses it.
+    pub(super) remote: Option<(RemoteRegion, u64)>,
     /// True when the other side accesses this side's memory.
     pub(super) accessed: bool,
     /// This side's region in host memory, where the other side accesses it.
@@ -63,6 +67,34 @@ fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Err
     operation.map_or(Ok(()), |operation| scope.wait(operation).map(drop))
 }
 
+/// Sends data. An injected message is complete on return: `None`.
+fn send<'env>(
+    scope: &mut Scope<'env>,
+    peer: Peer,
+    tag: Option<u64>,
+    data: Source<'env>,
+    injected: bool,
+) -> Result<Option<Operation>, Error> {
+    match data {
+        Source::Host(data) if injected => scope.inject(peer, tag, data).map(|()| None),
+        data => scope.send(peer, tag, data).map(Some),
+    }
+}
+
+/// Writes data into the other rank's memory. An injected write is complete on return: `None`.
+fn write<'env>(
+    scope: &mut Scope<'env>,
+    peer: Peer,
+    data: Source<'env>,
+    (region, offset): (RemoteRegion, u64),
+    injected: bool,
+) -> Result<Option<Operation>, Error> {
+    match data {
+        Source::Host(data) if injected => scope.inject_write(peer, data, region, offset).map(|()| None),
+        data => scope.write(peer, data, region, offset).map(Some),
+    }
+}
+
 impl Side<'_> {
     /// Moves `size` bytes once, and returns the number of wrong bytes on both sides together.
     pub(super) fn verify(&mut self, size: usize) -> Result<u64, Stop> {
@@ -84,7 +116,7 @@ impl Side<'_> {
         let mut count = 0;
         if !test.is_remote() || test == Test::Read && self.remote.is_some() {
             let received = match &device {
-                Some(device) => device.received(size)?,
+                Some(device) => device.read(Part::Destination, size)?,
                 None => received,
             };
             count = wrong(received.into_iter(), size);
@@ -107,27 +139,27 @@ impl Side<'_> {
         }
     }
 
-    /// Performs one transfer.
     fn transfer(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
-        let (peer, injected) = (self.peer, self.injects(source.len()));
-        let TestOptions { test, plain, .. } = self.options;
-        match (test, self.remote) {
+        let (peer, tag, injected) = (self.peer, self.tag(), self.injects(source));
+        match (self.options.test, self.remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
-                let written = source.write(scope, peer, remote, injected)?;
+                let written = write(scope, peer, source, remote, injected)?;
                 // An injected write has no completion; that of a later write stands for both.
-                let written = match written {
-                    None => source.first().write(scope, peer, remote, false)?,
-                    written => written,
+                let written = match (written, source) {
+                    (None, Source::Host(data)) => {
+                        write(scope, peer, Source::Host(&data[..data.len().min(1)]), remote, false)?
+                    }
+                    (written, _) => written,
                 };
                 finish(scope, written)
             }),
-            (Test::Read, Some(remote)) => {
-                self.endpoint.scope(|scope| destination.read(scope, peer, remote).map(drop))
+            (Test::Read, Some((region, offset))) => {
+                self.endpoint.scope(|scope| scope.read(peer, destination, region, offset).map(drop))
             }
             (Test::Write | Test::Read, None) => Ok(()),
             (Test::PingPong | Test::Bandwidth, _) => self.endpoint.scope(|scope| {
-                let received = destination.receive(scope, peer, plain)?;
-                let sent = source.send(scope, peer, injected, plain)?;
+                let received = scope.receive(peer, tag, destination)?;
+                let sent = send(scope, peer, tag, source, injected)?;
                 scope.wait(received)?;
                 finish(scope, sent)
             }),
@@ -140,7 +172,7 @@ impl Side<'_> {
             (Some(region), _) => {
                 wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size)
             }
-            (None, Some(device)) => wrong(device.written(size)?.into_iter(), size),
+            (None, Some(device)) => wrong(device.read(Part::Target, size)?.into_iter(), size),
             (None, None) => 0,
         })
     }
@@ -169,14 +201,14 @@ impl Side<'_> {
             (Test::Bandwidth, _, true) => self.send_windows(source, times),
             (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
-                let (injected, completed) = (self.injects(source.len()), self.options.completed);
+                let (injected, completed) = (self.injects(source), self.options.until == Until::Completed);
                 self.access_windows(times, |scope, peer, last| {
-                    source.write(scope, peer, remote, injected && (completed || !last))
+                    write(scope, peer, source, remote, injected && (completed || !last))
                 })
             }
-            (Test::Read, Some(remote), _) => {
-                self.access_windows(times, |scope, peer, _| destination.read(scope, peer, remote).map(Some))
-            }
+            (Test::Read, Some((region, offset)), _) => self.access_windows(times, |scope, peer, _| {
+                scope.read(peer, destination, region, offset).map(Some)
+            }),
             (Test::Write | Test::Read, None, _) => self.be_accessed(),
         }
     }
@@ -186,8 +218,13 @@ impl Side<'_> {
         self.endpoint.farewell(&[self.peer], FAREWELL)
     }
 
-    fn injects(&self, size: usize) -> bool {
-        self.inject.is_some_and(|longest| size <= longest)
+    fn injects(&self, source: Source<'_>) -> bool {
+        matches!((source, self.inject), (Source::Host(data), Some(longest)) if data.len() <= longest)
+    }
+
+    /// The tag of the measured messages, if they have one.
+    fn tag(&self) -> Option<u64> {
+        (self.options.messages == Messages::Tagged).then_some(DATA)
     }
 
     /// Timed from the first message to the arrival of the last.
@@ -197,14 +234,13 @@ impl Side<'_> {
         destination: Destination<'_>,
         times: usize,
     ) -> Result<Duration, Error> {
-        let (peer, first, injected) = (self.peer, self.first, self.injects(source.len()));
-        let plain = self.options.plain;
+        let (peer, tag, first, injected) = (self.peer, self.tag(), self.first, self.injects(source));
         // One receive for the next message, and one for the message after it.
         let mut receives = VecDeque::with_capacity(2);
         self.endpoint.scope(|scope| {
             let mut left = times;
             while left > 0 && receives.len() < 2 {
-                receives.push_back(destination.receive(scope, peer, plain)?);
+                receives.push_back(scope.receive(peer, tag, destination)?);
                 left -= 1;
             }
             ready(scope, peer)?;
@@ -215,9 +251,9 @@ impl Side<'_> {
                     finish(scope, receives.pop_front())?;
                 }
                 finish(scope, sent.take())?;
-                sent = source.send(scope, peer, injected, plain)?;
+                sent = send(scope, peer, tag, source, injected)?;
                 if left > 0 && receives.len() < 2 {
-                    receives.push_back(destination.receive(scope, peer, plain)?);
+                    receives.push_back(scope.receive(peer, tag, destination)?);
                     left -= 1;
                 }
                 if first {
@@ -234,8 +270,8 @@ impl Side<'_> {
 
     /// Timed from the first message to the answer to the last window.
     fn send_windows(&mut self, source: Source<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, injected) = (self.peer, self.injects(source.len()));
-        let TestOptions { window, plain, .. } = self.options;
+        let (peer, tag, window) = (self.peer, self.tag(), self.options.window);
+        let injected = self.injects(source);
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -245,7 +281,7 @@ impl Side<'_> {
                 let now = left.min(window);
                 left -= now;
                 for _ in 0..now {
-                    operations.extend(source.send(scope, peer, injected, plain)?);
+                    operations.extend(send(scope, peer, tag, source, injected)?);
                 }
                 let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
@@ -256,15 +292,14 @@ impl Side<'_> {
     }
 
     fn receive_windows(&mut self, destination: Destination<'_>, times: usize) -> Result<Duration, Error> {
-        let peer = self.peer;
-        let TestOptions { window, plain, .. } = self.options;
+        let (peer, tag, window) = (self.peer, self.tag(), self.options.window);
         // Leaves space for other receives.
         let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
         let mut operations = VecDeque::with_capacity(ahead);
         self.endpoint.scope(|scope| {
             let start = Instant::now();
             for _ in 0..ahead {
-                operations.push_back(destination.receive(scope, peer, plain)?);
+                operations.push_back(scope.receive(peer, tag, destination)?);
             }
             ready(scope, peer)?;
             let mut posted = ahead;
@@ -277,7 +312,7 @@ impl Side<'_> {
                 }
                 // Receives of the next window are posted while this one's messages arrive.
                 if posted < times {
-                    operations.push_back(destination.receive(scope, peer, plain)?);
+                    operations.push_back(scope.receive(peer, tag, destination)?);
                     posted += 1;
                 }
             }
@@ -297,8 +332,8 @@ impl Side<'_> {
         access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
         let peer = self.peer;
-        let TestOptions { test, window, completed, .. } = self.options;
-        let arrival = test == Test::Write && !completed;
+        let TestOptions { test, window, until, .. } = self.options;
+        let arrival = test == Test::Write && until == Until::Arrived;
         let at_once = if test == Test::Read { window.div_ceil(4) } else { window };
         let mut operations = VecDeque::with_capacity(window);
         self.endpoint.scope(|scope| {

@@ -1,132 +1,26 @@
-//! Source and destination of a transfer, in host or GPU memory.
+//! Source, destination and target of transfers in GPU memory.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
 
 use anyhow::Context as _;
 use collectives::fabric::Error;
-use collectives::fabric::rdm::{DeviceMemory, Endpoint, Operation, Peer, RemoteRegion, Scope};
+use collectives::fabric::rdm::{Destination, DeviceMemory, Endpoint, Source};
 use collectives::nccl;
 use cudarc::driver::{CudaContext, result, sys};
 
 use super::options::Test;
 use engine::supervision::Stop;
 
-/// Tag of the measured messages.
-const DATA: u64 = 1;
-
-/// Data to send or write.
+/// A third of a GPU's memory.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
-    Host(&'a [u8]),
-    Device(DeviceRange),
+pub(super) enum Part {
+    Source,
+    Destination,
+    /// For the other rank's accesses.
+    Target,
 }
 
-/// Memory to receive or read into.
-#[derive(Clone, Copy)]
-pub(super) enum Destination<'a> {
-    Host(&'a [AtomicU8]),
-    Device(DeviceRange),
-}
-
-/// A range of a GPU's memory.
-#[derive(Clone, Copy)]
-pub(super) struct DeviceRange {
-    memory: DeviceMemory,
-    start: usize,
-    len: usize,
-    /// Offset of the accessed part in the other rank's memory.
-    target: u64,
-}
-
-impl<'env> Source<'env> {
-    pub(super) fn len(self) -> usize {
-        match self {
-            Self::Host(data) => data.len(),
-            Self::Device(part) => part.len,
-        }
-    }
-
-    /// Sends the data. An injected message is complete on return: `None`.
-    pub(super) fn send(
-        self,
-        scope: &mut Scope<'env>,
-        peer: Peer,
-        injected: bool,
-        plain: bool,
-    ) -> Result<Option<Operation>, Error> {
-        match (self, injected, plain) {
-            (Self::Host(data), true, false) => scope.inject(peer, DATA, data).map(|()| None),
-            (Self::Host(data), true, true) => scope.inject_untagged(peer, data).map(|()| None),
-            (Self::Host(data), false, false) => scope.send(peer, DATA, data).map(Some),
-            (Self::Host(data), false, true) => scope.send_untagged(peer, data).map(Some),
-            (Self::Device(part), ..) => {
-                let DeviceRange { memory, start, len, .. } = part;
-                scope.send_device(peer, (!plain).then_some(DATA), &memory, start..start + len).map(Some)
-            }
-        }
-    }
-
-    /// Writes the data into the other rank's memory. An injected write is complete on return: `None`.
-    pub(super) fn write(
-        self,
-        scope: &mut Scope<'env>,
-        peer: Peer,
-        remote: RemoteRegion,
-        injected: bool,
-    ) -> Result<Option<Operation>, Error> {
-        match (self, injected) {
-            (Self::Host(data), true) => scope.inject_write(peer, data, remote, 0).map(|()| None),
-            (Self::Host(data), false) => scope.write(peer, data, remote, 0).map(Some),
-            (Self::Device(DeviceRange { memory, start, len, target }), _) => {
-                scope.write_device(peer, &memory, start..start + len, remote, target).map(Some)
-            }
-        }
-    }
-
-    /// The first byte; empty data stays empty.
-    pub(super) fn first(self) -> Self {
-        match self {
-            Self::Host(data) => Self::Host(&data[..data.len().min(1)]),
-            Self::Device(part) => Self::Device(DeviceRange { len: part.len.min(1), ..part }),
-        }
-    }
-}
-
-impl<'env> Destination<'env> {
-    /// Posts a receive.
-    pub(super) fn receive(
-        self,
-        scope: &mut Scope<'env>,
-        peer: Peer,
-        plain: bool,
-    ) -> Result<Operation, Error> {
-        match (self, plain) {
-            (Self::Host(place), true) => scope.receive_untagged(place),
-            (Self::Host(place), false) => scope.receive_shared(peer, DATA, place),
-            (Self::Device(DeviceRange { memory, start, len, .. }), _) => {
-                scope.receive_device(peer, (!plain).then_some(DATA), &memory, start..start + len)
-            }
-        }
-    }
-
-    /// Reads the other rank's memory.
-    pub(super) fn read(
-        self,
-        scope: &mut Scope<'env>,
-        peer: Peer,
-        remote: RemoteRegion,
-    ) -> Result<Operation, Error> {
-        match self {
-            Self::Host(place) => scope.read_shared(peer, place, remote, 0),
-            Self::Device(DeviceRange { memory, start, len, target }) => {
-                scope.read_device(peer, &memory, start..start + len, remote, target)
-            }
-        }
-    }
-}
-
-/// Three consecutive parts of a GPU's memory: source, destination, and the target of the other rank's accesses.
+/// The three parts of a GPU's memory, one after the other.
 pub(super) struct Gpu {
     context: Arc<CudaContext>,
     ordinal: usize,
@@ -158,8 +52,6 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Registers the memory with an endpoint.
-    ///
     /// # Safety
     /// The endpoint must be dropped before this is.
     pub(super) unsafe fn register(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
@@ -167,7 +59,7 @@ impl Gpu {
         unsafe { endpoint.register_cuda(self.ordinal as i32, self.start, 3 * self.stride) }
     }
 
-    fn write(&self, part: usize, bytes: &[u8]) -> Result<(), Stop> {
+    fn write(&self, part: Part, bytes: &[u8]) -> Result<(), Stop> {
         self.context.bind_to_thread()?;
         // SAFETY: the context is current; parts have `stride` bytes, at least those of the largest size.
         unsafe { result::memcpy_htod_sync(self.at(part), bytes)? };
@@ -175,7 +67,7 @@ impl Gpu {
         Ok(self.context.synchronize()?)
     }
 
-    fn read(&self, part: usize, len: usize) -> Result<Vec<u8>, Stop> {
+    fn read(&self, part: Part, len: usize) -> Result<Vec<u8>, Stop> {
         let mut bytes = vec![0; len];
         self.context.bind_to_thread()?;
         // SAFETY: as in `write`.
@@ -183,8 +75,8 @@ impl Gpu {
         Ok(bytes)
     }
 
-    fn at(&self, part: usize) -> sys::CUdeviceptr {
-        self.start + (part * self.stride) as u64
+    fn at(&self, part: Part) -> sys::CUdeviceptr {
+        self.start + (part as usize * self.stride) as u64
     }
 }
 
@@ -207,20 +99,17 @@ pub(super) struct Device {
 }
 
 impl Device {
-    const SOURCE: usize = 0;
-    const DESTINATION: usize = 1;
-    const TARGET: usize = 2;
-
-    /// Source and destination.
     pub(super) fn parts(&self, len: usize) -> (Source<'static>, Destination<'static>) {
-        let stride = self.gpu.stride;
-        let part = |part: usize| DeviceRange {
-            memory: self.memory,
-            start: part * stride,
-            len,
-            target: (Self::TARGET * stride) as u64,
+        let part = |part: Part| {
+            let start = part as usize * self.gpu.stride;
+            self.memory.range(start..start + len)
         };
-        (Source::Device(part(Self::SOURCE)), Destination::Device(part(Self::DESTINATION)))
+        (part(Part::Source).into(), part(Part::Destination).into())
+    }
+
+    /// Offset of the accessed part in the other rank's memory.
+    pub(super) fn target(&self) -> u64 {
+        (Part::Target as usize * self.gpu.stride) as u64
     }
 
     /// Makes the GPU's context current in the calling thread, in which libfabric may copy.
@@ -231,18 +120,12 @@ impl Device {
     /// Writes `data` to the part that is sent or read, and zeros to the parts that it will arrive in.
     pub(super) fn prepare(&self, test: Test, data: &[u8]) -> Result<(), Stop> {
         let other = vec![0; data.len()];
-        self.gpu.write(Self::SOURCE, data)?;
-        self.gpu.write(Self::DESTINATION, &other)?;
-        self.gpu.write(Self::TARGET, if test == Test::Read { data } else { &other })
+        self.gpu.write(Part::Source, data)?;
+        self.gpu.write(Part::Destination, &other)?;
+        self.gpu.write(Part::Target, if test == Test::Read { data } else { &other })
     }
 
-    /// Reads the destination.
-    pub(super) fn received(&self, len: usize) -> Result<Vec<u8>, Stop> {
-        self.gpu.read(Self::DESTINATION, len)
-    }
-
-    /// Reads the target of the other rank's writes.
-    pub(super) fn written(&self, len: usize) -> Result<Vec<u8>, Stop> {
-        self.gpu.read(Self::TARGET, len)
+    pub(super) fn read(&self, part: Part, len: usize) -> Result<Vec<u8>, Stop> {
+        self.gpu.read(part, len)
     }
 }

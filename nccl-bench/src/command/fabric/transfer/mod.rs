@@ -1,11 +1,10 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: transfers between libfabric's endpoints of two ranks.
 //!
-//! The ranks join over TCP in `rendezvous`, `endpoints` opens their endpoints, and `job` measures each pair: `memory` is
+//! The ranks join over TCP in `rendezvous`, and `job` opens their endpoints and measures each pair: `memory` is
 //! the source and destination of a transfer, `measure` one side of a pair, `parallel` runs several endpoints at the same
 //! time, `report` prints.
 
 mod arguments;
-mod endpoints;
 mod exchange;
 mod job;
 mod measure;
@@ -17,7 +16,6 @@ mod report;
 mod wait_notice;
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use collectives::fabric::Library;
 use collectives::world;
@@ -31,86 +29,37 @@ use diagnosis::host::available_memory;
 use engine::request::Size;
 use engine::supervision::{Interrupt, Salvage, Signal, Stop, Verdict, await_cause};
 use job::Job;
-use options::{Test, TestOptions};
+pub(super) use options::TestOptions;
 use rendezvous::RankInfo;
 
-/// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short messages took two
-/// thirds of the time with it.
-const PAUSE_NS: u64 = 2000;
-
-/// Measures the latency of messages, and prints to `out`. `join` joins the world through MPI.
+/// Runs a test, prints to `out`, and aborts the world where it fails. `join` joins the world through MPI.
 ///
 /// # Errors
 /// When the ranks cannot join, the provider cannot be used, or an operation fails.
-pub fn pingpong(
-    asked: &PingPong,
+pub(super) fn run(
+    options: TestOptions<'_>,
     out: &mut dyn Write,
     join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<Verdict, Stop> {
-    let plain = asked.messages == Messages::Plain;
-    run(TestOptions { plain, ..TestOptions::new(Test::PingPong, 1) }, &asked.arguments, out, join)
-}
-
-/// Measures the bandwidth of messages.
-///
-/// # Errors
-/// As [`pingpong`].
-pub fn bandwidth(
-    asked: &Bandwidth,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let plain = asked.messages == Messages::Plain;
-    let window = asked.windowed.window;
-    let pause = asked.pause.unwrap_or(if window > 1 { PAUSE_NS } else { 0 });
-    let options = TestOptions {
-        plain,
-        pause: Duration::from_nanos(pause),
-        ..TestOptions::new(Test::Bandwidth, window)
-    };
-    run(options, &asked.windowed.arguments, out, join)
-}
-
-/// Measures reads or writes of remote memory.
-///
-/// # Errors
-/// As [`pingpong`].
-pub fn remote(
-    asked: &Remote,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let test = if asked.read { Test::Read } else { Test::Write };
-    let completed = asked.until == Until::Completed;
-    let options = TestOptions {
-        both_ways: asked.both_ways,
-        completed,
-        ..TestOptions::new(test, asked.windowed.window)
-    };
-    run(options, &asked.windowed.arguments, out, join)
-}
-
-/// Runs a test, and aborts the world where it fails.
-fn run(
-    options: TestOptions,
-    arguments: &Arguments,
-    out: &mut dyn Write,
-    join: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
-) -> Result<Verdict, Stop> {
-    let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
-    if min > max {
+    let TestOptions { arguments, endpoints, .. } = options;
+    if arguments.min_bytes.0 > arguments.max_bytes.0 {
         return Err(Stop::Refused(format!(
             "-b {} is more than -e {}",
             arguments.min_bytes, arguments.max_bytes
         )));
     }
-    let count = endpoints::count(arguments)?;
+    let domains = arguments.domains.len();
+    if endpoints < domains {
+        return Err(Stop::Refused(format!(
+            "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
+        )));
+    }
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let world = rendezvous::join(arguments, join)?;
     interrupt.joined(&world);
-    let ended = measure(options, arguments, (library, count), out, &world, &interrupt);
+    let ended = measure(options, library, out, &world, &interrupt);
     interrupt.done();
     match ended {
         // Other ranks wait for this one, perhaps in MPI, which has no timeout.
@@ -125,9 +74,8 @@ fn run(
 
 /// Measures all pairs of the world's ranks.
 fn measure(
-    options: TestOptions,
-    arguments: &Arguments,
-    (library, count): (&Library, usize),
+    options: TestOptions<'_>,
+    library: &Library,
     out: &mut dyn Write,
     world: &world::Handle,
     interrupt: &Interrupt,
@@ -135,9 +83,10 @@ fn measure(
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
-    let ranks = rendezvous::agree(world, &RankInfo::new(options, arguments, count))?;
-    exchange::on_all_ranks(check_memory(options, arguments, count, world, &ranks), world)?;
-    let mut job = Job::open(options, arguments, count, world, &ranks, interrupt)?;
+    let arguments = options.arguments;
+    let ranks = rendezvous::agree(world, &RankInfo::new(options))?;
+    exchange::on_all_ranks(check_memory(options, world, &ranks), world)?;
+    let mut job = Job::open(options, world, &ranks, interrupt)?;
     let mut document = job.document(library);
     let out = &mut Output { out, interrupt };
     // Rank 0 prints. With --listen and --connect, both sides do, each on its own terminal.
@@ -178,13 +127,8 @@ fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>
 }
 
 /// Refuses sizes that do not fit into the host's memory: the system would kill the process.
-fn check_memory(
-    options: TestOptions,
-    arguments: &Arguments,
-    count: usize,
-    world: &world::Handle,
-    ranks: &[RankInfo],
-) -> Result<(), Stop> {
+fn check_memory(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> Result<(), Stop> {
+    let TestOptions { arguments, endpoints: count, .. } = options;
     let here = ranks.iter().filter(|rank| rank.host_id == ranks[world.rank()].host_id).count() as u64;
     let available = available_memory()? / here;
     let buffers = if arguments.memory == Memory::Host { 2 } else { 0 };

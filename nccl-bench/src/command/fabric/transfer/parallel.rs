@@ -4,11 +4,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::rdm;
+use collectives::fabric::rdm::{self, Destination, Source};
 
-use super::Arguments;
 use super::measure::Side;
-use super::memory::{Destination, Device, Source};
+use super::memory::Device;
 use super::options::{Test, TestOptions};
 use super::report::SizeResult;
 use engine::supervision::Stop;
@@ -19,7 +18,6 @@ const BYTES: u64 = 256 << 20;
 const MIN_TRANSFERS: u64 = 2;
 const MAX_TRANSFERS: u64 = 1000;
 
-/// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Host memory of one endpoint: source and destination.
@@ -30,13 +28,11 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Allocates buffers of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let [source, destination] = [1, 0].map(|byte| vec![byte; len + HUGE_PAGE]);
         Self { source, destination, len }
     }
 
-    /// Source and destination of `size` bytes.
     fn parts(&mut self, size: usize) -> (Source<'_>, Destination<'_>) {
         let Self { source, destination, len } = self;
         let destination = rdm::shared(&mut at_page(destination, *len)[..size]);
@@ -50,10 +46,8 @@ fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     &mut memory[start..start + len]
 }
 
-/// Result of one endpoint.
 struct Measured {
     wrong: Option<u64>,
-    /// Elapsed time of each round.
     times: Vec<Duration>,
 }
 
@@ -67,10 +61,9 @@ fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
 pub(super) fn measure(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],
-    arguments: &Arguments,
     bytes: u64,
 ) -> Result<Option<SizeResult>, Stop> {
-    let Some(TestOptions { test, window, .. }) = sides.first().map(|side| side.options) else {
+    let Some(TestOptions { arguments, test, window, .. }) = sides.first().map(|side| side.options) else {
         return Ok(None);
     };
     let size = usize::try_from(bytes)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collectives::world::{self, Launcher, OnFailure, RendezvousConfig, Started};
+use collectives::world::{self, Launcher, RendezvousConfig, Started};
 use serde::{Deserialize, Serialize};
 
 use super::options::{Test, TestOptions};
@@ -17,50 +17,45 @@ pub(super) fn join(
     arguments: &Arguments,
     join_mpi: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<world::Handle, Stop> {
-    let timeout = Duration::from_secs(arguments.timeout);
-    let mut options = world::Options::default();
-    options.kind = world::Kind::Tcp;
-    options.timeout = timeout;
-    // All ranks end with the exit code of the first that fails.
-    options.on_failure = OnFailure::Exit;
-    let mut options = options.or_environment().map_err(mpi_exec::stop)?;
+    let timeout = Some(Duration::from_secs(arguments.timeout));
+    let tcp = JoinRequest { world: world::Kind::Tcp, for_mpi: None, timeout, instead: None };
+    let mut options = mpi_exec::options(&tcp)?;
+    let pair = match (&arguments.listen, &arguments.connect) {
+        (Some(address), _) => Some((0, address, "at", "--connect with this host's name")),
+        (_, Some(address)) => Some((1, address, "for", "--listen there")),
+        _ => None,
+    };
     let launcher = Started::detect().launcher;
-    let place = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => RendezvousConfig::new(0, 2, address),
-        (_, Some(address)) => RendezvousConfig::new(1, 2, address),
-        _ if launcher == Launcher::None => {
+    let place = match pair {
+        Some((rank, address, ..)) => RendezvousConfig::new(rank, 2, address),
+        None if launcher == Launcher::None => {
             return Err(Stop::Refused(
                 "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give --listen HOST:PORT to \
                  one and --connect HOST:PORT to the other"
                     .to_owned(),
             ));
         }
-        _ => RendezvousConfig::from_environment(),
+        None => RendezvousConfig::from_environment(),
     };
-    let named = arguments.listen.is_some()
-        || arguments.connect.is_some()
+    let named = pair.is_some()
         || ["NCCL_BENCH_ADDR", "MASTER_ADDR"].iter().any(|name| std::env::var_os(name).is_some());
     if place.is_err() && !named && matches!(launcher, Launcher::OpenMpi | Launcher::Mpich) {
         // These launchers tell ranks on several hosts no address.
         return join_mpi(&JoinRequest {
             world: world::Kind::Auto,
             for_mpi: None,
-            timeout: Some(timeout),
+            timeout,
             instead: Some(
                 "name a host and port of rank 0 to all ranks (mpirun -x NCCL_BENCH_ADDR=node1:29500 ..., with MPICH \
                  -genv NCCL_BENCH_ADDR node1:29500)",
             ),
         });
     }
-    let other = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => Some(("at", address, "--connect with this host's name")),
-        (_, Some(address)) => Some(("for", address, "--listen there")),
-        _ => None,
-    };
-    let other = other.map(|(how, address, option)| {
-        format!("waiting {how} {address}; start the other side with the same options, but {option}")
+    let waiting = pair.map(|(_, address, how, option)| {
+        let text =
+            format!("waiting {how} {address}; start the other side with the same options, but {option}");
+        WaitNotice::start(text, options.timeout)
     });
-    let waiting = other.map(|text| WaitNotice::start(text, options.timeout));
     options.on_wait = waiting.is_some().then_some(WaitNotice::set_reason);
     let world = place.and_then(|place| world::tcp(place, &options));
     drop(waiting);
@@ -71,24 +66,22 @@ pub(super) fn join(
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RankInfo {
     pub(super) host: String,
-    /// Identity of the host.
     pub(super) host_id: String,
     settings: Vec<(String, String)>,
 }
 
 impl RankInfo {
-    pub(super) fn new(options: TestOptions, arguments: &Arguments, count: usize) -> Self {
+    pub(super) fn new(options: TestOptions<'_>) -> Self {
         let world::Host { name, id } = world::host();
-        Self { host: name, host_id: id, settings: settings(options, arguments, count) }
+        Self { host: name, host_id: id, settings: settings(options) }
     }
 }
 
 /// The options that must be equal on all ranks, by name.
-fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(String, String)> {
+fn settings(options: TestOptions<'_>) -> Vec<(String, String)> {
+    let arguments = options.arguments;
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let memory = if arguments.memory == Memory::Host { "host" } else { "cuda" };
-    let messages = if options.plain { "plain" } else { "tagged" };
-    let until = if options.completed { "completed" } else { "arrived" };
     let transfers = arguments.transfers.map_or_else(|| "by size".to_owned(), |count| count.to_string());
     let mut settings = vec![
         ("measurement", options.test.name().to_owned()),
@@ -101,7 +94,7 @@ fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(S
         ("--warmup_iters", arguments.warm_up.to_string()),
         ("--check", arguments.check.to_string()),
         ("--memory", memory.to_owned()),
-        ("--endpoints", count.to_string()),
+        ("--endpoints", options.endpoints.to_string()),
         ("--all-pairs", yes(arguments.all_pairs)),
     ];
     if options.test != Test::PingPong {
@@ -109,9 +102,9 @@ fn settings(options: TestOptions, arguments: &Arguments, count: usize) -> Vec<(S
     }
     if options.test.is_remote() {
         settings.push(("--both-ways", yes(options.both_ways)));
-        settings.push(("--until", until.to_owned()));
+        settings.push(("--until", format!("{:?}", options.until).to_lowercase()));
     } else {
-        settings.push(("--messages", messages.to_owned()));
+        settings.push(("--messages", format!("{:?}", options.messages).to_lowercase()));
     }
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

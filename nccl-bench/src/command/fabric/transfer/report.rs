@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Completion, Messages, Until};
+
 /// The version of the JSON's format.
 pub(super) const SCHEMA_VERSION: u32 = 1;
 
@@ -17,15 +19,15 @@ pub(super) struct TransferDocument {
     pub(super) test: &'static str,
     pub(super) library: String,
     pub(super) provider: String,
-    pub(super) messages: Option<&'static str>,
+    pub(super) messages: Option<Messages>,
     pub(super) window: Option<usize>,
     pub(super) both_ways: bool,
     pub(super) pause_ns: u64,
-    pub(super) until: Option<&'static str>,
+    pub(super) until: Option<Until>,
     pub(super) inject: Option<usize>,
     pub(super) memory: &'static str,
     pub(super) direct: Option<bool>,
-    pub(super) completion: &'static str,
+    pub(super) completion: Completion,
     pub(super) endpoints: usize,
     pub(super) shared_domain: bool,
     pub(super) pairs: Vec<Pair>,
@@ -39,8 +41,8 @@ impl TransferDocument {
             Some(format!("{} over {}", self.test, self.provider)),
             self.window.map(|window| format!("window {window}")),
             (self.both_ways && self.window.is_some()).then(|| "both ways".to_owned()),
-            (self.messages == Some("plain")).then(|| "messages without tags".to_owned()),
-            (self.until == Some("completed")).then(|| "until completed".to_owned()),
+            (self.messages == Some(Messages::Plain)).then(|| "messages without tags".to_owned()),
+            (self.until == Some(Until::Completed)).then(|| "until completed".to_owned()),
             self.inject.map(|longest| format!("injected up to {longest} bytes")),
             self.direct.map(|direct| match direct {
                 true => "GPUs' memory, directly".to_owned(),
@@ -48,8 +50,8 @@ impl TransferDocument {
                     "GPUs' memory, directly or by way of the host's: the provider does not promise".to_owned()
                 }
             }),
-            (self.completion == "block").then(|| "blocking".to_owned()),
-            (self.completion == "poll" && self.pause_ns > 0)
+            (self.completion == Completion::Block).then(|| "blocking".to_owned()),
+            (self.completion == Completion::Poll && self.pause_ns > 0)
                 .then(|| format!("pauses of {} ns while waiting", self.pause_ns)),
             several.then(|| format!("{} endpoints", self.endpoints)),
             (several && self.shared_domain).then(|| "on a shared domain".to_owned()),
@@ -72,7 +74,6 @@ pub(super) struct Pair {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SizeResult {
     pub(super) bytes: u64,
-    /// Transfers of each round.
     pub(super) transfers: usize,
     pub(super) rounds: usize,
     pub(super) min_us: f64,

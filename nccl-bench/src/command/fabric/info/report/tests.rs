@@ -1,34 +1,45 @@
 use super::*;
-use crate::command::fabric::info::{Host, LibraryFacts, Provider, json};
-use diagnosis::fabric::Link;
-use diagnosis::fabric::reasons::Reason;
+use crate::command::fabric::info::{Arguments, Host, Libfabric, Provider, print};
+use collectives::fabric::Link;
 use diagnosis::host::sample::efa_host;
+use diagnosis::reasons::Reason;
 
-fn entry(provider: &str, domain: &str, capabilities: &[&str]) -> Entry {
-    Entry {
-        provider: provider.to_owned(),
-        provider_version: "205.10".to_owned(),
-        fabric: format!("{domain}-net"),
-        domain: domain.to_owned(),
-        endpoint: "FI_EP_RDM".to_owned(),
-        protocol: "FI_PROTO_XNET".to_owned(),
-        address_format: "FI_SOCKADDR_IN".to_owned(),
-        capabilities: capabilities.iter().map(|name| (*name).to_owned()).collect(),
-        max_message_bytes: usize::MAX,
-        inject_bytes: 128,
-        ..Entry::default()
-    }
+fn entry(provider: &str, domain: &str, capabilities: &[&str]) -> Info {
+    let mut entry = Info::default();
+    entry.provider = provider.to_owned();
+    entry.provider_version = "205.10".to_owned();
+    entry.fabric = format!("{domain}-net");
+    entry.domain = domain.to_owned();
+    entry.endpoint = "FI_EP_RDM".to_owned();
+    entry.protocol = "FI_PROTO_XNET".to_owned();
+    entry.address_format = "FI_SOCKADDR_IN".to_owned();
+    entry.capabilities = capabilities.iter().map(|name| (*name).to_owned()).collect();
+    entry.max_message_bytes = usize::MAX;
+    entry.inject_bytes = 128;
+    entry
 }
 
-fn answer(entries: Option<Vec<Entry>>, host: Host) -> Answer {
+/// A device that is up.
+fn nic(device: &str) -> Nic {
+    let (mut nic, mut link) = (Nic::default(), Link::default());
+    link.state = "up".to_owned();
+    nic.device = Some(device.to_owned());
+    nic.link = Some(link);
+    nic
+}
+
+fn answer(entries: Option<Vec<Info>>, host: Host) -> Answer {
     Answer {
-        library: LibraryFacts { version: "2.5".to_owned(), path: "/lib/libfabric.so.1".into() },
-        hints: Hints::default(),
+        schema_version: 1,
+        program: "nccl-bench".to_owned(),
+        host: "node".to_owned(),
+        libfabric: Libfabric { version: "2.5".to_owned(), path: "/lib/libfabric.so.1".to_owned() },
+        asked: Hints::default(),
         providers: vec![
             Provider { name: "tcp".to_owned(), version: "205.10".to_owned(), entries: 12 },
             Provider { name: "ofi_hook_perf".to_owned(), version: "205.10".to_owned(), entries: 0 },
         ],
-        host,
+        devices: host.devices,
         entries,
         reasons: Vec::new(),
     }
@@ -42,7 +53,7 @@ fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
 
 /// Without the head, which names this host.
 fn lines(text: &str) -> Vec<&str> {
-    assert!(text.starts_with("libfabric 2.5 (/lib/libfabric.so.1) on "), "{text}");
+    assert!(text.starts_with("libfabric 2.5 (/lib/libfabric.so.1) on node\n"), "{text}");
     text.lines().skip(1).collect()
 }
 
@@ -64,11 +75,13 @@ fn the_table_is_aligned_and_has_no_link_where_nobody_has_one() {
 
 #[test]
 fn devices_are_counted_and_their_links_shown() {
-    let link = Link { state: "up".to_owned(), bits_per_second: 100_000_000_000, ..Link::default() };
-    let found = (0..32).map(|index| Entry {
-        fabric: "efa".to_owned(),
-        nic: Some(Nic { link: Some(link.clone()), ..Nic::default() }),
-        ..entry("efa", &format!("rdmap{index}"), &["FI_MSG", "FI_HMEM"])
+    let mut nic = nic("rdmap");
+    nic.link.as_mut().unwrap().bits_per_second = 100_000_000_000;
+    let found = (0..32).map(|index| {
+        let mut entry = entry("efa", &format!("rdmap{index}"), &["FI_MSG", "FI_HMEM"]);
+        entry.fabric = "efa".to_owned();
+        entry.nic = Some(nic.clone());
+        entry
     });
     let found = found.chain([entry("shm", "shm", &["FI_MSG"])]).collect();
     let answer = answer(Some(found), efa_host().look());
@@ -87,15 +100,12 @@ fn devices_are_counted_and_their_links_shown() {
 
 #[test]
 fn verbose_has_all_attributes_and_folds_what_is_equal() {
-    let nic = Nic {
-        device: Some("rdmap0".to_owned()),
-        driver: Some("efa".to_owned()),
-        pci: Some("0000:00:06.0".to_owned()),
-        link: Some(Link { state: "up".to_owned(), mtu_bytes: 8760, ..Link::default() }),
-        ..Nic::default()
-    };
-    let with_nic =
-        Entry { nic: Some(nic), address: Some("10.0.0.1".to_owned()), ..entry("efa", "a", &["FI_MSG"]) };
+    let mut nic = nic("rdmap0");
+    nic.driver = Some("efa".to_owned());
+    nic.pci = Some("0000:00:06.0".to_owned());
+    nic.link.as_mut().unwrap().mtu_bytes = 8760;
+    let mut with_nic = entry("efa", "a", &["FI_MSG"]);
+    (with_nic.nic, with_nic.address) = (Some(nic), Some("10.0.0.1".to_owned()));
     let answer =
         answer(Some(vec![with_nic.clone(), with_nic, entry("tcp", "b", &["FI_MSG"])]), Host::default());
     let text = text(|out| entries(&answer, true, out));
@@ -118,7 +128,7 @@ fn verbose_has_all_attributes_and_folds_what_is_equal() {
 #[test]
 fn reasons_stand_with_their_advice() {
     let mut answer = answer(Some(Vec::new()), Host::default());
-    answer.hints = Hints {
+    answer.asked = Hints {
         provider: Some("verbs;ofi_rxm".to_owned()),
         endpoint: Some("rdm".parse().unwrap()),
         capabilities: vec!["rma".parse().unwrap(), "msg".parse().unwrap()],
@@ -142,7 +152,7 @@ fn reasons_stand_with_their_advice() {
         "- nobody knows",
     ];
     assert_eq!(lines(&found), expected);
-    answer.hints = Hints::default();
+    answer.asked = Hints::default();
     assert!(text(|out| entries(&answer, false, out)).contains("\nNothing matches at all.\n"));
 }
 
@@ -160,24 +170,20 @@ fn providers_are_listed_with_their_entries() {
 
 #[test]
 fn every_field_of_the_json_is_documented() {
-    let nic = Nic {
-        device: Some("rdmap0".to_owned()),
-        device_id: Some("0xefa1".to_owned()),
-        device_version: Some("1".to_owned()),
-        vendor_id: Some("0x1d0f".to_owned()),
-        driver: Some("efa".to_owned()),
-        firmware: Some("0".to_owned()),
-        pci: Some("0000:00:06.0".to_owned()),
-        link: Some(Link {
-            address: Some("fe80::1".to_owned()),
-            network: Some("Ethernet".to_owned()),
-            ..Link::default()
-        }),
-    };
-    let full =
-        Entry { nic: Some(nic), address: Some("10.0.0.1".to_owned()), ..entry("efa", "a", &["FI_MSG"]) };
+    let mut nic = nic("rdmap0");
+    nic.device_id = Some("0xefa1".to_owned());
+    nic.device_version = Some("1".to_owned());
+    nic.vendor_id = Some("0x1d0f".to_owned());
+    nic.driver = Some("efa".to_owned());
+    nic.firmware = Some("0".to_owned());
+    nic.pci = Some("0000:00:06.0".to_owned());
+    let link = nic.link.as_mut().unwrap();
+    link.address = Some("fe80::1".to_owned());
+    link.network = Some("Ethernet".to_owned());
+    let mut full = entry("efa", "a", &["FI_MSG"]);
+    (full.nic, full.address) = (Some(nic), Some("10.0.0.1".to_owned()));
     let mut answer = answer(Some(vec![full]), efa_host().look());
-    answer.hints = Hints {
+    answer.asked = Hints {
         provider: Some("efa".to_owned()),
         endpoint: Some("rdm".parse().unwrap()),
         capabilities: vec!["rma".parse().unwrap()],
@@ -192,7 +198,8 @@ fn every_field_of_the_json_is_documented() {
         provider: Some("efa".to_owned()),
         without: vec!["FI_ATOMIC".to_owned()],
     }];
-    let text = text(|out| json::write(&answer, out));
+    let arguments = Arguments { json: true, ..Arguments::default() };
+    let text = text(|out| print(&answer, &arguments, out));
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&value["schema_version"], &value["libfabric"]["version"]), (&1.into(), &"2.5".into()));
     let mut names = BTreeSet::new();

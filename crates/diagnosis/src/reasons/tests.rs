@@ -4,18 +4,17 @@ use super::*;
 use crate::host::rdma::Refused;
 use crate::host::sample::{Machine, efa_container, efa_devices, efa_host, infiniband_host};
 
-fn entry(provider: &str, endpoint: &str, capabilities: &str, domain: &str) -> Entry {
-    Entry {
-        provider: provider.to_owned(),
-        endpoint: format!("FI_EP_{endpoint}"),
-        capabilities: capabilities.split(' ').map(|name| format!("FI_{name}")).collect(),
-        domain: domain.to_owned(),
-        fabric: "net".to_owned(),
-        ..Entry::default()
-    }
+fn entry(provider: &str, endpoint: &str, capabilities: &str, domain: &str) -> Info {
+    let mut entry = Info::default();
+    entry.provider = provider.to_owned();
+    entry.endpoint = format!("FI_EP_{endpoint}");
+    entry.capabilities = capabilities.split(' ').map(|name| format!("FI_{name}")).collect();
+    entry.domain = domain.to_owned();
+    entry.fabric = "net".to_owned();
+    entry
 }
 
-fn offered() -> Vec<Entry> {
+fn offered() -> Vec<Info> {
     vec![
         entry("tcp", "RDM", "MSG TAGGED RMA", "eth0"),
         entry("tcp", "RDM", "MSG TAGGED RMA", "lo"),
@@ -26,8 +25,8 @@ fn offered() -> Vec<Entry> {
 }
 
 /// Answers as libfabric does, out of [`offered`]; no node can be reached.
-fn answer(hints: &Hints) -> Result<Vec<Entry>, fabric::Error> {
-    let fits = |entry: &Entry| {
+fn answer(hints: &Hints) -> Result<Vec<Info>, fabric::Error> {
+    let fits = |entry: &Info| {
         hints.provider.as_ref().is_none_or(|name| *name == entry.provider)
             && hints.endpoint.is_none_or(|kind| kind.name() == entry.endpoint)
             && hints.capabilities.iter().all(|capability| entry.capabilities.contains(capability.name()))
@@ -54,7 +53,7 @@ fn explained(hints: &Hints) -> Vec<String> {
 
 fn why_not(
     hints: &Hints,
-    ask: impl Fn(&Hints) -> Result<Vec<Entry>, fabric::Error>,
+    ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let of_provider = ask(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
     explain(hints, &of_provider, ask)

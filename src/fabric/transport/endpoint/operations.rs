@@ -17,7 +17,10 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use fabric_sys::{fi_addr_t, fi_context2, fi_cq_tagged_entry, fid_ep};
+use fabric_sys::{fi_addr_t, fi_context2, fi_cq_tagged_entry};
+
+use super::{TaggedEndpoint, with_length};
+use crate::fabric::error::Error;
 
 /// Tag bit of a clear-to-send message, from receiver to sender.
 pub(super) const CTS: u64 = 1 << 63;
@@ -31,7 +34,7 @@ const POLLS_BEFORE_RTS: u32 = 1 << 16;
 
 /// The next call of the library for an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LibraryCall {
+pub(super) enum LibraryCall {
     Receive,
     Inject,
     Send,
@@ -47,7 +50,7 @@ enum LibraryCall {
 
 impl LibraryCall {
     /// Calls of one queue to one peer keep their order; those of different queues do not wait for each other.
-    const QUEUES: usize = 3;
+    pub(super) const QUEUES: usize = 3;
 
     const fn queue(self) -> usize {
         match self {
@@ -91,63 +94,32 @@ struct PostedOperation {
     detached: bool,
 }
 
-/// A failure, for the endpoint's error text.
-pub(super) enum OperationError {
-    Call { name: &'static str, peer: usize, code: c_int },
-    Length { peer: usize, expected: usize, received: usize },
-}
+/// Slots at their fixed addresses. Only [`TaggedEndpoint`] uses them, and the library their contexts.
+#[derive(Default)]
+pub(super) struct Slots(Vec<*mut PostedOperation>);
 
-/// The operations of one endpoint.
-pub(super) struct Operations {
-    slots: Vec<*mut PostedOperation>,
-    free: Vec<u32>,
-    /// Calls that the library had no room for, oldest first.
-    deferred: Vec<u32>,
-    /// Number of deferred calls by peer and queue.
-    blocked: Vec<u32>,
-    /// By peer and queue, the last pass over `deferred` that found no room.
-    stuck: Vec<u64>,
-    pass: u64,
-    awaiting_cts: usize,
-    idle: u32,
-    inject_size: usize,
-    /// True when messages carry completion data.
-    data: bool,
-    rendezvous: bool,
-}
-
-impl Operations {
-    pub(super) fn new(ranks: usize, inject_size: usize, data: bool) -> Self {
-        Self {
-            slots: Vec::new(),
-            free: Vec::new(),
-            deferred: Vec::new(),
-            blocked: vec![0; ranks * LibraryCall::QUEUES],
-            stuck: vec![0; ranks * LibraryCall::QUEUES],
-            pass: 0,
-            awaiting_cts: 0,
-            idle: 0,
-            inject_size,
-            data,
-            rendezvous: false,
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for &slot in &self.0 {
+            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as its
+            // owner declares it before this.
+            drop(unsafe { Box::from_raw(slot) });
         }
     }
+}
 
-    /// Has long messages wait for their receivers. On all ranks or none.
-    pub(super) fn enable_rendezvous(&mut self) {
-        self.rendezvous = true;
-    }
-
-    /// Operations that are not complete.
+/// The posters of operations guarantee their memory until they are complete or the endpoint is closed.
+impl TaggedEndpoint {
+    /// Number of operations in flight.
     #[cfg(test)]
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         // SAFETY: only this type uses this part of a slot; free ones are done.
-        self.slots.iter().filter(|&&slot| unsafe { !(*slot).done }).count()
+        self.slots.0.iter().filter(|&&slot| unsafe { !(*slot).done }).count()
     }
 
     fn take(&mut self, call: LibraryCall, message: TaggedMessage) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.slots.len() as u32;
+            let index = self.slots.0.len() as u32;
             let context = fi_context2 { internal: [ptr::null_mut(); 8] };
             let slot = PostedOperation {
                 context,
@@ -158,12 +130,12 @@ impl Operations {
                 done: false,
                 detached: false,
             };
-            self.slots.push(Box::into_raw(Box::new(slot)));
-            self.free.reserve(self.slots.len());
-            self.deferred.reserve(self.slots.len());
+            self.slots.0.push(Box::into_raw(Box::new(slot)));
+            self.free.reserve(self.slots.0.len());
+            self.deferred.reserve(self.slots.0.len());
             index
         });
-        let slot = self.slots[index as usize];
+        let slot = self.slots.0[index as usize];
         // SAFETY: a slot that was free: the library has forgotten its address, and only this type uses it.
         unsafe {
             (*slot).message = message;
@@ -175,50 +147,53 @@ impl Operations {
         index
     }
 
-    /// Posts a receive.
+    /// Posts a receive of exactly `len` bytes from rank `peer`, whose address is `address`.
     ///
     /// # Safety
-    /// The endpoint is open, and the memory writable and left alone until the operation is complete or the endpoint
-    /// closed.
-    pub(super) unsafe fn receive(
+    /// The memory must be writable and left alone until the operation is complete or the endpoint closed.
+    pub(crate) unsafe fn post_receive(
         &mut self,
-        ep: *mut fid_ep,
-        message: TaggedMessage,
-    ) -> Result<u32, OperationError> {
+        peer: usize,
+        address: fi_addr_t,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<u32, Error> {
+        self.check_length("fi_trecv", peer, len)?;
+        let message = TaggedMessage { peer, address, tag: with_length(tag, len), data, len };
         let index = self.take(LibraryCall::Receive, message);
-        // SAFETY: passed on to the caller.
-        unsafe { self.start(ep, index)? };
-        if self.rendezvous && message.len > self.inject_size {
+        self.start(index)?;
+        if self.rendezvous && len > self.inject_size {
             let cts = self.take(LibraryCall::SendCts, message);
-            // SAFETY: passed on to the caller.
-            unsafe { self.start(ep, cts)? };
+            self.start(cts)?;
         }
         Ok(index)
     }
 
-    /// Posts a send. None when it is already complete.
+    /// Posts a send to rank `peer`, whose address is `address`. None when it is already complete.
     ///
     /// # Safety
-    /// The endpoint is open, and the memory readable and left unchanged until the operation is complete or the
-    /// endpoint closed.
-    pub(super) unsafe fn send(
+    /// The memory must be readable and left unchanged until the operation is complete or the endpoint closed.
+    pub(crate) unsafe fn post_send(
         &mut self,
-        ep: *mut fid_ep,
-        message: TaggedMessage,
-    ) -> Result<Option<u32>, OperationError> {
-        let call = match message.len {
+        peer: usize,
+        address: fi_addr_t,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Option<u32>, Error> {
+        self.check_length("fi_tsend", peer, len)?;
+        let tag = with_length(tag, len);
+        let call = match len {
             len if len <= self.inject_size => LibraryCall::Inject,
             _ if self.rendezvous => LibraryCall::AwaitCts,
             _ if self.data => LibraryCall::SendData,
             _ => LibraryCall::Send,
         };
-        if call == LibraryCall::Inject && self.blocked[message.peer * LibraryCall::QUEUES + call.queue()] == 0
-        {
+        if call == LibraryCall::Inject && self.blocked[peer * LibraryCall::QUEUES + call.queue()] == 0 {
             // The usual case of a short message needs no slot.
-            // SAFETY: passed on to the caller.
-            let result = unsafe {
-                fabric_sys::fi_tinject(ep, message.data.cast(), message.len, message.address, message.tag)
-            };
+            // SAFETY: the endpoint is open; the caller guarantees the memory.
+            let result = unsafe { fabric_sys::fi_tinject(self.objects.ep, data.cast(), len, address, tag) };
             if result == 0 {
                 return Ok(None);
             }
@@ -226,25 +201,28 @@ impl Operations {
         if call == LibraryCall::AwaitCts {
             self.awaiting_cts += 1;
         }
-        let index = self.take(call, message);
-        // SAFETY: passed on to the caller.
-        unsafe { self.start(ep, index)? };
+        // The memory of a send is only read.
+        let index = self.take(call, TaggedMessage { peer, address, tag, data: data.cast_mut(), len });
+        self.start(index)?;
         Ok(Some(index))
     }
 
+    fn check_length(&self, operation: &'static str, peer: usize, len: usize) -> Result<(), Error> {
+        if len <= self.longest_message {
+            return Ok(());
+        }
+        Err(self.failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
+    }
+
     /// Calls the library for an operation, or defers it.
-    ///
-    /// # Safety
-    /// As for the operation.
-    unsafe fn start(&mut self, ep: *mut fid_ep, index: u32) -> Result<(), OperationError> {
+    fn start(&mut self, index: u32) -> Result<(), Error> {
         // SAFETY: only this type uses this part of a slot.
         let (call, peer) = unsafe {
-            let slot = self.slots[index as usize];
+            let slot = self.slots.0[index as usize];
             ((*slot).call, (*slot).message.peer)
         };
         let queue = peer * LibraryCall::QUEUES + call.queue();
-        // SAFETY: passed on to the caller.
-        if self.blocked[queue] > 0 || !unsafe { self.call(ep, index)? } {
+        if self.blocked[queue] > 0 || !self.call(index)? {
             self.deferred.push(index);
             self.blocked[queue] += 1;
         }
@@ -252,18 +230,16 @@ impl Operations {
     }
 
     /// Calls the library for an operation. False when it has no room.
-    ///
-    /// # Safety
-    /// As for the operation.
-    unsafe fn call(&mut self, ep: *mut fid_ep, index: u32) -> Result<bool, OperationError> {
-        let slot = self.slots[index as usize];
+    fn call(&mut self, index: u32) -> Result<bool, Error> {
+        let ep = self.objects.ep;
+        let slot = self.slots.0[index as usize];
         let context = slot.cast::<c_void>();
         let none = ptr::null_mut();
         // SAFETY: only this type uses this part of a slot.
         let (call, TaggedMessage { peer, address, tag, data, len }) =
             unsafe { ((*slot).call, (*slot).message) };
-        // SAFETY: the endpoint is open and the memory good, as the caller promises; the context stays where it is
-        // until the operation is complete or the endpoint closed.
+        // SAFETY: the endpoint is open and the memory good, as the poster promises; the context stays where it is until
+        // the operation is complete or the endpoint closed.
         let result = unsafe {
             match call {
                 LibraryCall::Receive => {
@@ -288,7 +264,7 @@ impl Operations {
             return Ok(false);
         }
         if result != 0 {
-            return Err(OperationError::Call { name: call.name(), peer, code: -result as c_int });
+            return Err(self.failure(call.name(), Some(peer), -result as c_int, None));
         }
         if matches!(call, LibraryCall::Inject | LibraryCall::SendCts | LibraryCall::SendRts) {
             self.complete(slot);
@@ -308,10 +284,7 @@ impl Operations {
     }
 
     /// Tries the deferred calls again.
-    ///
-    /// # Safety
-    /// As for the operations.
-    pub(super) unsafe fn retry(&mut self, ep: *mut fid_ep) -> Result<(), OperationError> {
+    pub(super) fn retry(&mut self) -> Result<(), Error> {
         if self.deferred.is_empty() {
             return Ok(());
         }
@@ -321,12 +294,11 @@ impl Operations {
             let index = self.deferred[position];
             // SAFETY: only this type uses this part of a slot.
             let (call, peer) = unsafe {
-                let slot = self.slots[index as usize];
+                let slot = self.slots.0[index as usize];
                 ((*slot).call, (*slot).message.peer)
             };
             let queue = peer * LibraryCall::QUEUES + call.queue();
-            // SAFETY: passed on to the caller.
-            if self.stuck[queue] != self.pass && unsafe { self.call(ep, index)? } {
+            if self.stuck[queue] != self.pass && self.call(index)? {
                 self.blocked[queue] -= 1;
             } else {
                 self.stuck[queue] = self.pass;
@@ -341,12 +313,8 @@ impl Operations {
     /// Records a completion.
     ///
     /// # Safety
-    /// As for the operations; `entry` must be a completion of this endpoint.
-    pub(super) unsafe fn completed(
-        &mut self,
-        ep: *mut fid_ep,
-        entry: &fi_cq_tagged_entry,
-    ) -> Result<(), OperationError> {
+    /// `entry` must be a completion of this endpoint.
+    pub(super) unsafe fn completed(&mut self, entry: &fi_cq_tagged_entry) -> Result<(), Error> {
         self.idle = 0;
         let slot = entry.op_context.cast::<PostedOperation>();
         if slot.is_null() {
@@ -359,22 +327,19 @@ impl Operations {
             LibraryCall::AwaitCts => {
                 self.awaiting_cts -= 1;
                 // SAFETY: as above; the library is done with the first part of the operation.
-                unsafe {
-                    (*slot).call = LibraryCall::Send;
-                    self.start(ep, index)
-                }
+                unsafe { (*slot).call = LibraryCall::Send };
+                self.start(index)
             }
             LibraryCall::Receive if self.rendezvous && entry.tag & RTS != 0 => {
                 let length = entry.data as usize;
                 if length != expected {
-                    return Err(OperationError::Length { peer, expected, received: length });
+                    return Err(self.length_error(peer, expected, Some(length)));
                 }
                 // A request to send; the message itself is still to come.
-                // SAFETY: as for the operation.
-                unsafe { self.start(ep, index) }
+                self.start(index)
             }
             LibraryCall::Receive if entry.len != expected => {
-                Err(OperationError::Length { peer, expected, received: entry.len })
+                Err(self.length_error(peer, expected, Some(entry.len)))
             }
             _ => {
                 self.complete(slot);
@@ -385,16 +350,13 @@ impl Operations {
 
     /// The message of an operation that failed; true for a receive.
     pub(super) fn failed(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
-        let slot = *self.slots.iter().find(|slot| slot.cast::<c_void>() == context)?;
+        let slot = *self.slots.0.iter().find(|slot| slot.cast::<c_void>() == context)?;
         // SAFETY: one of the slots.
         unsafe { Some(((*slot).message, (*slot).call == LibraryCall::Receive)) }
     }
 
     /// Called after polls without a completion. Senders that have waited for long send requests.
-    ///
-    /// # Safety
-    /// As for the operations.
-    pub(super) unsafe fn idle(&mut self, ep: *mut fid_ep) -> Result<(), OperationError> {
+    pub(super) fn on_idle(&mut self) -> Result<(), Error> {
         if self.awaiting_cts == 0 {
             return Ok(());
         }
@@ -403,8 +365,8 @@ impl Operations {
             return Ok(());
         }
         self.idle = 0;
-        for position in 0..self.slots.len() {
-            let slot = self.slots[position];
+        for position in 0..self.slots.0.len() {
+            let slot = self.slots.0[position];
             // SAFETY: only this type uses this part of a slot.
             let (needs_rts, message) = unsafe {
                 let needs_rts = (*slot).call == LibraryCall::AwaitCts && !(*slot).done && !(*slot).rts_sent;
@@ -413,30 +375,19 @@ impl Operations {
             };
             if needs_rts {
                 let rts = self.take(LibraryCall::SendRts, message);
-                // SAFETY: passed on to the caller.
-                unsafe { self.start(ep, rts)? };
+                self.start(rts)?;
             }
         }
         Ok(())
     }
 
     /// True when the operation is complete, which frees its number.
-    pub(super) fn is_done(&mut self, index: u32) -> bool {
+    pub(crate) fn is_done(&mut self, index: u32) -> bool {
         // SAFETY: only this type, borrowed exclusively, uses this part of a slot.
-        let done = unsafe { (*self.slots[index as usize]).done };
+        let done = unsafe { (*self.slots.0[index as usize]).done };
         if done {
             self.free.push(index);
         }
         done
-    }
-}
-
-impl Drop for Operations {
-    fn drop(&mut self) {
-        for &slot in &self.slots {
-            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as its
-            // owner declares it before this.
-            drop(unsafe { Box::from_raw(slot) });
-        }
     }
 }

@@ -1,14 +1,13 @@
-//! Reasons for which no interface matches: the hint that excludes each provider, and the cause of a missing provider.
+//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause of a missing provider.
 
 mod devices;
 
 use std::fs;
 use std::path::Path;
 
-use collectives::fabric::{self, Capability, EndpointType, Hints, Registered, Version};
+use collectives::fabric::{self, Hints, Info, Registered, Version};
 use serde::Serialize;
 
-use super::entry::Entry;
 use crate::host::rdma::Host;
 pub use devices::described;
 
@@ -46,100 +45,68 @@ impl Reason {
 }
 
 /// One hint of a request other than the provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Hint {
-    Endpoint(EndpointType),
-    Capability(Capability),
-    Domain(String),
-    Fabric(String),
-    Node(String),
-    Service(String),
+struct Hint {
+    /// `domain`.
+    kind: &'static str,
+    value: String,
+    /// The other hints.
+    without: Hints,
+    /// This hint alone, for the same provider.
+    alone: Hints,
 }
 
 impl Hint {
     fn all(hints: &Hints) -> Vec<Self> {
-        let mut all: Vec<Self> = hints.endpoint.into_iter().map(Self::Endpoint).collect();
-        all.extend(hints.capabilities.iter().copied().map(Self::Capability));
-        all.extend(hints.domain.iter().cloned().map(Self::Domain));
-        all.extend(hints.fabric.iter().cloned().map(Self::Fabric));
-        all.extend(hints.node.iter().cloned().map(Self::Node));
-        all.extend(hints.service.iter().cloned().map(Self::Service));
+        type Field = fn(&mut Hints) -> &mut Option<String>;
+        let none = Hints { provider: hints.provider.clone(), ..Hints::default() };
+        let mut all = Vec::new();
+        if let Some(endpoint) = hints.endpoint {
+            let without = Hints { endpoint: None, ..hints.clone() };
+            let alone = Hints { endpoint: Some(endpoint), ..none.clone() };
+            all.push(Self { kind: "endpoint type", value: endpoint.to_string(), without, alone });
+        }
+        for &capability in &hints.capabilities {
+            let mut without = hints.clone();
+            without.capabilities.retain(|other| *other != capability);
+            let alone = Hints { capabilities: vec![capability], ..none.clone() };
+            all.push(Self { kind: "capability", value: capability.to_string(), without, alone });
+        }
+        let names: [(_, Field); 4] = [
+            ("domain", |hints| &mut hints.domain),
+            ("fabric", |hints| &mut hints.fabric),
+            ("node", |hints| &mut hints.node),
+            ("service", |hints| &mut hints.service),
+        ];
+        for (kind, field) in names {
+            let (mut without, mut alone) = (hints.clone(), none.clone());
+            if let Some(value) = field(&mut without).take() {
+                *field(&mut alone) = Some(value.clone());
+                all.push(Self { kind, value, without, alone });
+            }
+        }
         all
     }
 
-    /// The other hints.
-    fn without(&self, hints: &Hints) -> Hints {
-        let mut rest = hints.clone();
-        match self {
-            Self::Endpoint(_) => rest.endpoint = None,
-            Self::Capability(dropped) => rest.capabilities.retain(|capability| capability != dropped),
-            Self::Domain(_) => rest.domain = None,
-            Self::Fabric(_) => rest.fabric = None,
-            Self::Node(_) => rest.node = None,
-            Self::Service(_) => rest.service = None,
-        }
-        rest
-    }
-
-    /// This hint alone, for the same provider.
-    fn alone(&self, provider: Option<&String>) -> Hints {
-        let mut only = Hints { provider: provider.cloned(), ..Hints::default() };
-        match self.clone() {
-            Self::Endpoint(kind) => only.endpoint = Some(kind),
-            Self::Capability(capability) => only.capabilities = vec![capability],
-            Self::Domain(name) => only.domain = Some(name),
-            Self::Fabric(name) => only.fabric = Some(name),
-            Self::Node(name) => only.node = Some(name),
-            Self::Service(name) => only.service = Some(name),
-        }
-        only
-    }
-
-    fn value(&self) -> &str {
-        match self {
-            Self::Endpoint(kind) => kind.name(),
-            Self::Capability(capability) => capability.name(),
-            Self::Domain(name) | Self::Fabric(name) | Self::Node(name) | Self::Service(name) => name,
-        }
-    }
-
     fn describe(&self) -> String {
-        let kind = match self {
-            Self::Endpoint(_) => "endpoint type",
-            Self::Capability(_) => "capability",
-            Self::Domain(_) => "domain",
-            Self::Fabric(_) => "fabric",
-            Self::Node(_) => "node",
-            Self::Service(_) => "service",
-        };
-        format!("the {kind} {}", self.value())
+        format!("the {} {}", self.kind, self.value)
     }
 
     /// The values of these entries that the hint could have instead.
-    fn instead(&self, entries: &[&Entry]) -> Option<String> {
-        let of = |kind: &str, name: fn(&Entry) -> &str| {
-            let mut names: Vec<&str> = Vec::new();
-            for name in entries.iter().map(|entry| name(entry)) {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            Some(format!("{kind} {}", some(&names)))
+    fn instead(&self, entries: &[&Info]) -> Option<String> {
+        let name: fn(&Info) -> &str = match self.kind {
+            "endpoint type" => |entry| &entry.endpoint,
+            "domain" => |entry| &entry.domain,
+            "fabric" => |entry| &entry.fabric,
+            _ => return None,
         };
-        match self {
-            Self::Endpoint(_) => of("endpoint type", |entry| &entry.endpoint),
-            Self::Domain(_) => of("domain", |entry| &entry.domain),
-            Self::Fabric(_) => of("fabric", |entry| &entry.fabric),
-            Self::Capability(_) | Self::Node(_) | Self::Service(_) => None,
-        }
+        let names = distinct(entries.iter().map(|entry| name(entry)));
+        Some(format!("{} {}", self.kind, some(&names)))
     }
 
     fn advice(&self) -> Option<&'static str> {
-        match self {
-            Self::Node(_) => {
-                Some("see whether the name has an address that this host reaches (getent hosts NAME)")
-            }
-            Self::Service(_) => Some("give a port as a number"),
+        match self.kind {
+            "node" => Some("see whether the name has an address that this host reaches (getent hosts NAME)"),
+            "service" => Some("give a port as a number"),
             _ => None,
         }
     }
@@ -155,35 +122,41 @@ fn some(names: &[&str]) -> String {
 }
 
 /// Names of the providers, without duplicates.
-pub fn providers(entries: &[Entry]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for entry in entries {
-        if !names.contains(&entry.provider) {
-            names.push(entry.provider.clone());
+pub fn providers(entries: &[Info]) -> Vec<&str> {
+    distinct(entries.iter().map(|entry| entry.provider.as_str()))
+}
+
+/// Names without duplicates, in the order of the first ones.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
         }
     }
-    names
+    all
 }
 
 /// Returns, for each provider in `of_provider`, the hint that excludes it. `of_provider` has the entries of the
 /// requested provider without other hints; `ask` queries libfabric.
 pub fn explain(
     hints: &Hints,
-    of_provider: &[Entry],
-    ask: impl Fn(&Hints) -> Result<Vec<Entry>, fabric::Error>,
+    of_provider: &[Info],
+    ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let provider = hints.provider.as_ref();
     let given = Hint::all(hints);
-    let answers = |question: &dyn Fn(&Hint) -> Hints| -> Result<Vec<Vec<Entry>>, fabric::Error> {
-        given.iter().map(|hint| ask(&question(hint))).collect()
+    let answers = |question: fn(&Hint) -> &Hints| -> Result<Vec<Vec<Info>>, fabric::Error> {
+        given.iter().map(|hint| ask(question(hint))).collect()
     };
-    let without = answers(&|hint| hint.without(hints))?;
-    let alone = answers(&|hint| hint.alone(provider))?;
+    let without = answers(|hint| &hint.without)?;
+    let alone = answers(|hint| &hint.alone)?;
 
     let mut reasons: Vec<Reason> =
         providers(of_provider).iter().map(|name| excluded(name, &given, &without, &alone)).collect();
     if let Some(provider) = provider.filter(|_| !given.is_empty()) {
-        let others = providers(&ask(&Hints { provider: None, ..hints.clone() })?);
+        let others = ask(&Hints { provider: None, ..hints.clone() })?;
+        let others = providers(&others);
         if !others.is_empty() {
             reasons.push(Reason::new(format!("without -p {provider} these match: {}", others.join(", "))));
         }
@@ -193,15 +166,15 @@ pub fn explain(
 
 /// The reason for which this provider does not match. `without` and `alone` are libfabric's answers for each of the
 /// hints.
-fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Entry>]) -> Reason {
-    let of = |entries: &[Entry]| entries.iter().any(|entry| entry.provider == name);
-    let one_too_many: Vec<(&Hint, &Vec<Entry>)> =
+fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info>]) -> Reason {
+    let of = |entries: &[Info]| entries.iter().any(|entry| entry.provider == name);
+    let one_too_many: Vec<(&Hint, &Vec<Info>)> =
         given.iter().zip(without).filter(|(_, entries)| of(entries)).collect();
     if !one_too_many.is_empty() {
         let dropped: Vec<String> = one_too_many
             .iter()
             .map(|(hint, entries)| {
-                let its: Vec<&Entry> = entries.iter().filter(|entry| entry.provider == name).collect();
+                let its: Vec<&Info> = entries.iter().filter(|entry| entry.provider == name).collect();
                 let instead = hint.instead(&its).map_or_else(String::new, |has| format!(" (it has {has})"));
                 format!("without {}{instead}", hint.describe())
             })
@@ -209,7 +182,7 @@ fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Ent
         let mut reason =
             Reason::new(format!("provider {name} would match {}", dropped.join(", or "))).of(name);
         reason.advice = one_too_many.iter().find_map(|(hint, _)| hint.advice()).map(str::to_owned);
-        reason.without = one_too_many.iter().map(|(hint, _)| hint.value().to_owned()).collect();
+        reason.without = one_too_many.iter().map(|(hint, _)| hint.value.clone()).collect();
         return reason;
     }
     let lacks: Vec<String> = given
@@ -231,9 +204,9 @@ pub struct Facts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
     /// Entries without hints.
-    pub all: &'a [Entry],
+    pub all: &'a [Info],
     /// Entries of the requested provider, without other hints.
-    pub of_provider: &'a [Entry],
+    pub of_provider: &'a [Info],
     /// Providers compiled into libfabric.
     pub registered: &'a [Registered],
     /// Version of libfabric.

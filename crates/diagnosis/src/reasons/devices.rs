@@ -4,7 +4,7 @@ use collectives::fabric::Version;
 use rustix::io::Errno;
 
 use super::{Reason, some};
-use crate::host::rdma::{Host, Memlock, OnPci, RdmaDevice};
+use crate::host::rdma::{Host, OnPci, RdmaDevice};
 
 /// Reasons for which EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
@@ -19,13 +19,9 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
                     .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
             );
         }
-    } else if !devices.iter().any(|device| device.is_up()) {
-        reasons.push(
-            Reason::new(format!("no EFA device is up: {}", described(&devices)))
-                .advice("see dmesg, and whether the network interface is attached"),
-        );
     } else {
-        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+        let advice = "see dmesg, and whether the network interface is attached";
+        reasons.push(state(&devices, "EFA device", advice));
     }
     reasons.extend(device_files(host, "the resource vpc.amazonaws.com/efa of the EFA device plugin"));
     reasons.extend(memory_limit(host));
@@ -44,14 +40,8 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
 
 /// Reasons for which `/sys/class/infiniband` has no EFA device.
 fn no_efa_device(host: &Host, others: &[&RdmaDevice]) -> Vec<Reason> {
-    let mut by_driver: Vec<(Option<&str>, Vec<&str>)> = Vec::new();
-    for OnPci { place, driver } in &host.efa_on_pci {
-        let driver = driver.as_deref();
-        match by_driver.iter_mut().find(|(other, _)| *other == driver) {
-            Some((_, places)) => places.push(place),
-            None => by_driver.push((driver, vec![place])),
-        }
-    }
+    let on_bus = host.efa_on_pci.iter();
+    let by_driver = grouped(on_bus.map(|OnPci { place, driver }| (driver.as_deref(), place.as_str())));
     if !by_driver.is_empty() {
         return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &some(places))).collect();
     }
@@ -136,13 +126,9 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
                 .advice("for EFA: -p efa")
         };
         reasons.push(reason);
-    } else if !devices.iter().any(|device| device.is_up()) {
-        reasons.push(
-            Reason::new(format!("no device is up: {}", described(&devices)))
-                .advice("see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)"),
-        );
     } else {
-        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+        let advice = "see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)";
+        reasons.push(state(&devices, "device", advice));
     }
     reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
@@ -156,23 +142,38 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     reasons
 }
 
+/// The devices that there are, with advice when none of them is up.
+fn state(devices: &[&RdmaDevice], kind: &str, advice: &str) -> Reason {
+    if devices.iter().any(|device| device.is_up()) {
+        return Reason::new(format!("this host has {}", described(devices)));
+    }
+    Reason::new(format!("no {kind} is up: {}", described(devices))).advice(advice)
+}
+
 /// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,
 /// rdmap1s6`.
 pub fn described(devices: &[&RdmaDevice]) -> String {
-    let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
-    for device in devices {
-        let (kind, description) = (if device.is_efa() { "EFA" } else { "RDMA" }, device.description());
-        let same = |(other, text, _): &&mut (&str, String, Vec<&str>)| *other == kind && *text == description;
-        match groups.iter_mut().find(same) {
-            Some((.., names)) => names.push(&device.name),
-            None => groups.push((kind, description, vec![&device.name])),
-        }
-    }
-    let group = |(kind, description, names): &(&str, String, Vec<&str>)| {
+    let groups = grouped(devices.iter().map(|device| {
+        let kind = if device.is_efa() { "EFA" } else { "RDMA" };
+        ((kind, device.description()), device.name.as_str())
+    }));
+    let groups = groups.iter().map(|((kind, description), names)| {
         let plural = if names.len() == 1 { "" } else { "s" };
         format!("{} {kind} device{plural} ({description}): {}", names.len(), some(names))
-    };
-    groups.iter().map(group).collect::<Vec<_>>().join("; ")
+    });
+    groups.collect::<Vec<_>>().join("; ")
+}
+
+/// Groups names by a property, in the order of the first of each group.
+fn grouped<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(K, Vec<&'a str>)> {
+    let mut groups: Vec<(K, Vec<&str>)> = Vec::new();
+    for (key, name) in names {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, group)) => group.push(name),
+            None => groups.push((key, vec![name])),
+        }
+    }
+    groups
 }
 
 /// Reasons for which device files are missing or cannot be opened. In Kubernetes, `resource` provides the files.
@@ -209,13 +210,7 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
 
 /// Device files that exist but cannot be opened, grouped by error.
 fn refused(host: &Host, resource: &str) -> Vec<Reason> {
-    let mut by_error: Vec<(Errno, Vec<&str>)> = Vec::new();
-    for file in &host.refused {
-        match by_error.iter_mut().find(|(error, _)| *error == file.error) {
-            Some((_, names)) => names.push(&file.name),
-            None => by_error.push((file.error, vec![&file.name])),
-        }
-    }
+    let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
         let is = if names.len() == 1 { "is" } else { "are" };
         let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", some(names));
@@ -253,7 +248,7 @@ fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
 }
 
 fn memory_limit(host: &Host) -> Option<Reason> {
-    let Some(Memlock::Bytes(bytes)) = host.memlock else { return None };
+    let bytes = host.memlock?;
     let reason = Reason::new(format!(
         "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA locks what it \
          registers",

@@ -1,18 +1,24 @@
-//! Names of algorithms, collectives and media.
+//! Enums that are written and read by name.
 
-/// A text that names none of the algorithms, collectives or media.
+/// Error of parsing a text that is none of the known names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is none of {known}")]
 pub struct UnknownName {
-    pub(super) text: String,
-    pub(super) known: String,
+    text: String,
+    known: String,
+}
+
+impl UnknownName {
+    pub(crate) fn new(text: &str, known: &[&str]) -> Self {
+        Self { text: text.to_owned(), known: known.join(", ") }
+    }
 }
 
 /// Gives an enum without fields a list of its variants, and their names in both directions.
 macro_rules! named {
     ($type:ident, $count:literal: $($variant:ident = $name:literal),+ $(,)?) => {
         impl $type {
-            /// All variants.
+            /// All values.
             pub const ALL: [Self; $count] = [$(Self::$variant),+];
 
             /// The name, as [`FromStr`](std::str::FromStr) reads it.
@@ -31,15 +37,14 @@ macro_rules! named {
         }
 
         impl std::str::FromStr for $type {
-            type Err = UnknownName;
+            type Err = $crate::UnknownName;
 
-            fn from_str(text: &str) -> Result<Self, UnknownName> {
+            fn from_str(text: &str) -> Result<Self, $crate::UnknownName> {
                 let found = Self::ALL.into_iter().find(|each| each.name() == text);
-                let known = || Self::ALL.map(Self::name).join(", ");
-                found.ok_or_else(|| UnknownName { text: text.to_owned(), known: known() })
+                found.ok_or_else(|| $crate::UnknownName::new(text, &Self::ALL.map(Self::name)))
             }
         }
     };
 }
 
-pub(super) use named;
+pub(crate) use named;

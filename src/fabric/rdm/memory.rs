@@ -1,0 +1,225 @@
+//! Memory of the host or a device, in operations.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::AtomicU8;
+
+use fabric_sys::fi_hmem_iface;
+
+use super::{Endpoint, RemoteRegion};
+use crate::fabric::Error;
+
+/// Memory that is sent or written.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Bytes of the host.
+    Host(&'a [u8]),
+    /// Memory of a device.
+    Device(DeviceRange),
+}
+
+/// Memory that is received or read into. Several operations may share it, for measurements: its final content is then
+/// undefined. See [`shared`].
+#[derive(Clone, Copy, Debug)]
+pub enum Destination<'a> {
+    /// Bytes of the host.
+    Host(&'a [AtomicU8]),
+    /// Memory of a device.
+    Device(DeviceRange),
+}
+
+/// Bytes that several operations and threads may share: a scope can move to another thread, and where endpoints share a
+/// domain, any of them moves the data of all, so the bytes may change during any call. They are read atomically.
+pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
+    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively,
+    // nobody has them in another way.
+    unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Source<'a> {
+    fn from(data: &'a T) -> Self {
+        Self::Host(data.as_ref())
+    }
+}
+
+impl From<DeviceRange> for Source<'_> {
+    fn from(range: DeviceRange) -> Self {
+        Self::Device(range)
+    }
+}
+
+impl<'a, T: AsMut<[u8]> + ?Sized> From<&'a mut T> for Destination<'a> {
+    fn from(data: &'a mut T) -> Self {
+        Self::Host(shared(data.as_mut()))
+    }
+}
+
+impl<'a> From<&'a [AtomicU8]> for Destination<'a> {
+    fn from(data: &'a [AtomicU8]) -> Self {
+        Self::Host(data)
+    }
+}
+
+impl From<DeviceRange> for Destination<'_> {
+    fn from(range: DeviceRange) -> Self {
+        Self::Device(range)
+    }
+}
+
+pub(super) struct Block {
+    pub(super) start: *mut c_void,
+    pub(super) len: usize,
+    pub(super) descriptor: *mut c_void,
+}
+
+impl Source<'_> {
+    pub(super) fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+        match self {
+            Self::Host(data) => Ok(Block::of_host(data.as_ptr(), data.len())),
+            Self::Device(range) => range.block(endpoint, operation),
+        }
+    }
+}
+
+impl Destination<'_> {
+    pub(super) fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+        match self {
+            Self::Host(data) => Ok(Block::of_host(data.as_ptr().cast(), data.len())),
+            Self::Device(range) => range.block(endpoint, operation),
+        }
+    }
+}
+
+impl Block {
+    fn of_host(start: *const u8, len: usize) -> Self {
+        Self { start: start.cast_mut().cast(), len, descriptor: ptr::null_mut() }
+    }
+}
+
+/// Memory of a device that is registered with an endpoint, as long as that is open. Its content is undefined where
+/// several operations use a part at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    endpoint: u64,
+    start: *const u8,
+    len: usize,
+    descriptor: *mut c_void,
+    remote: RemoteRegion,
+}
+
+// SAFETY: both pointers are only handed to the library, by the endpoint that registered the memory.
+unsafe impl Send for DeviceMemory {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceMemory {}
+
+impl DeviceMemory {
+    /// The description for a peer that reads and writes it, if the endpoint has remote memory access.
+    #[must_use]
+    pub fn remote(&self) -> RemoteRegion {
+        self.remote
+    }
+
+    /// A part, in bytes from its start. Operations check that it lies within the memory.
+    #[must_use]
+    pub fn range(&self, range: Range<usize>) -> DeviceRange {
+        DeviceRange { memory: *self, start: range.start, end: range.end }
+    }
+}
+
+/// A part of [`DeviceMemory`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRange {
+    memory: DeviceMemory,
+    start: usize,
+    end: usize,
+}
+
+impl DeviceRange {
+    fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+        let Self { memory, start, end } = self;
+        if memory.endpoint != endpoint.id {
+            let problem = "the memory is registered with another endpoint";
+            return Err(endpoint.endpoint_error(operation, problem.to_owned()));
+        }
+        if start > end || end > memory.len {
+            let problem =
+                format!("bytes {start}..{end} are not all within the {} that are registered", memory.len);
+            return Err(endpoint.endpoint_error(operation, problem));
+        }
+        let start = memory.start.wrapping_add(start).cast_mut().cast();
+        Ok(Block { start, len: end - self.start, descriptor: memory.descriptor })
+    }
+}
+
+impl Endpoint {
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from
+    /// `address` on, for operations of this endpoint and its peers, as long as it is open. The endpoint needs
+    /// [`Options::cuda`](super::Options).
+    ///
+    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by
+    /// CUDA's IPC) may still run when the operation is complete.
+    ///
+    /// # Safety
+    /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an error, and
+    /// until no peer accesses it any more: over `shm` one may be late. It must be device memory, as of `cudaMalloc` and
+    /// `cuMemAlloc`, not managed or host memory.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without
+    /// [`Options::cuda`](super::Options) or was closed; [`Error::Call`] when the provider does not register it.
+    pub unsafe fn register_cuda(
+        &mut self,
+        device: i32,
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        // SAFETY: the caller guarantees the memory.
+        unsafe { self.register_device((fabric_sys::FI_HMEM_CUDA, device), address, len) }
+    }
+
+    /// # Safety
+    /// As [`register_cuda`](Self::register_cuda), for a device of another kind.
+    pub(super) unsafe fn register_device(
+        &mut self,
+        device: (fi_hmem_iface, c_int),
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        const NAME: &str = "fi_mr_regattr";
+        if !self.options.cuda {
+            let problem = "the endpoint was opened for memory of the host alone";
+            return Err(self.endpoint_error(NAME, problem.to_owned()));
+        }
+        let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
+        if self.options.remote_memory {
+            access |= fabric_sys::FI_READ
+                | fabric_sys::FI_WRITE
+                | fabric_sys::FI_REMOTE_READ
+                | fabric_sys::FI_REMOTE_WRITE;
+        }
+        let start = ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: the caller guarantees the memory, which no reference is ever made to.
+        let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
+        let (key, descriptor) = registered.map_err(|code| match code {
+            fabric_sys::FI_ENOSYS => {
+                let (version, path) = (self.library.version(), self.library.path().display());
+                let problem = format!(
+                    "libfabric {version} ({path}) has no CUDA: it was built without it, or found no driver"
+                );
+                self.endpoint_error(NAME, problem)
+            }
+            code => self.failure(NAME, code, None),
+        })?;
+        let base = if self.virtual_addresses { address } else { 0 };
+        let remote = RemoteRegion::new(base, key, len as u64);
+        Ok(DeviceMemory { endpoint: self.id, start, len, descriptor, remote })
+    }
+
+    /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in
+    /// host memory. Others may do so, too, or copy.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.objects.as_ref().is_some_and(|objects| objects.direct)
+    }
+}
