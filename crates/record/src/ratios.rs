@@ -1,6 +1,6 @@
 //! Summary of the ratios of two backends' times (`--vs`).
 
-use crate::run::{Measurement, Placement};
+use crate::run::Measurement;
 use crate::statistics::GeometricMean;
 
 /// Ratios of the measured times to the baseline's, collected one at a time.
@@ -53,18 +53,13 @@ fn describe(measurement: &Measurement) -> String {
     let Measurement { bytes, data_type, op, root, placement, .. } = measurement;
     let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
     let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
-    let placement = match placement {
-        // Not "out-of-place": parsers take the last line with that word for the head of the table.
-        Placement::OutOfPlace => "out of place",
-        Placement::InPlace => "in place",
-    };
-    format!("{bytes} bytes of {data_type}{op}{root}, {placement}")
+    format!("{bytes} bytes of {data_type}{op}{root}, {}", placement.words())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Versus;
+    use crate::run::{Placement, Versus};
     use crate::sample;
 
     fn measurement(bytes: u64, ratio: f64, best_ratio: f64) -> Measurement {

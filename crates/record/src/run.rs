@@ -387,6 +387,26 @@ pub struct Mismatch {
     pub first: String,
 }
 
+impl Placement {
+    /// Name in reports: `out-of-place`, `in-place`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out-of-place",
+            Self::InPlace => "in-place",
+        }
+    }
+
+    /// Name with blanks. Parsers take the last line with `out-of-place` for the head of the table.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out of place",
+            Self::InPlace => "in place",
+        }
+    }
+}
+
 impl Measurement {
     /// Number of ranks with wrong data, in both backends together.
     #[must_use]

@@ -154,7 +154,7 @@ impl<W: Write> TextReport<W> {
             self.notes.push(format!(
                 "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; give a longer \
                  --budget",
-                in_words(measurement.placement),
+                measurement.placement.words(),
                 measurement.rounds_us.len().max(1)
             ));
         }
@@ -233,18 +233,10 @@ fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// The placement without hyphens: parsers take the last line with `out-of-place` for the table's head.
-fn in_words(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out of place",
-        Placement::InPlace => "in place",
-    }
-}
-
 /// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and of the baseline
 /// `WRONG mpi out of place: ...`.
 fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
-    let placement = in_words(placement);
+    let placement = placement.words();
     let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
         format!(
             "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",

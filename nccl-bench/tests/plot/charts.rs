@@ -133,7 +133,8 @@ fn what_is_no_number_interrupts_the_line_and_is_said() {
     }
     let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
     let document = parse(&page);
-    let cells: Vec<String> = all(document.root_element(), "first").into_iter().map(text_of).collect();
+    let cells = document.descendants().filter(|node| node.tag_name().name() == "td");
+    let cells: Vec<String> = cells.map(text_of).collect();
     assert!(cells.contains(&"NaN".to_owned()) && cells.contains(&"0".to_owned()), "{cells:?}");
 }
 
@@ -199,8 +200,6 @@ fn nothing_to_draw_says_what_to_do() {
     let options = Options { placements: Placements::In, ..Options::default() };
     let error = plot::html(&named(&[("run", &run)]), &options).unwrap_err();
     assert!(error.to_string().contains("--placement both"), "{error}");
-    let options = Options { metrics: Vec::new(), ..Options::default() };
-    assert_eq!(plot::html(&named(&[("run", &run)]), &options).unwrap_err(), NothingToDraw::NoMetric);
 }
 
 #[test]

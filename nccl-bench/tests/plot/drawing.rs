@@ -41,15 +41,8 @@ pub(crate) fn place(point: Node) -> (f64, f64) {
     (found[0], found[1])
 }
 
-/// The target of pointing and focus of a point. Targets are in the order of the points.
-pub(crate) fn target<'a, 'i>(point: Node<'a, 'i>) -> Node<'a, 'i> {
-    let root = point.document().root_element();
-    let index = all(root, "point").into_iter().position(|each| each == point).unwrap();
-    all(root, "target")[index]
-}
-
 pub(crate) fn tooltip(point: Node) -> String {
-    let title = target(point).children().find(|child| child.tag_name().name() == "title");
+    let title = point.children().find(|child| child.tag_name().name() == "title");
     text_of(title.unwrap())
 }
 

@@ -38,6 +38,17 @@ pub struct TableKey {
 }
 
 impl TableKey {
+    /// The key of a measurement.
+    #[must_use]
+    pub fn of(measurement: &Measurement) -> Self {
+        Self {
+            collective: measurement.collective.clone(),
+            data_type: measurement.data_type.clone(),
+            op: measurement.op.clone(),
+            root: measurement.root,
+        }
+    }
+
     /// The key in words: `broadcast float root 1`.
     pub fn name(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
@@ -48,26 +59,12 @@ impl TableKey {
 
 impl Key {
     fn of(measurement: &Measurement) -> Self {
-        let table = TableKey {
-            collective: measurement.collective.clone(),
-            data_type: measurement.data_type.clone(),
-            op: measurement.op.clone(),
-            root: measurement.root,
-        };
-        Self { table, placement: measurement.placement, bytes: measurement.bytes }
+        Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
     }
 
     /// The key in words: `allreduce float sum, 8 bytes in-place`.
     pub fn name(&self) -> String {
-        format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
-    }
-}
-
-/// Name of the placement in reports.
-pub const fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
+        format!("{}, {} bytes {}", self.table.name(), self.bytes, self.placement.name())
     }
 }
 

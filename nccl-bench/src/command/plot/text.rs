@@ -1,17 +1,9 @@
 //! Texts of a plot: numbers with units, facts of a run, and the width of a text.
 
-use record::{Outcome, Placement, Run};
+use record::{Outcome, Run};
 
-/// Font size of a chart's text, in the pixels of its SVG.
-pub(super) const FONT_SIZE: f64 = 13.0;
-
-/// The name of a placement.
-pub(super) fn placement_name(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
-    }
-}
+/// Font size of a chart's text, in the pixels of its SVG and as in its style sheet.
+const FONT_SIZE: f64 = 13.0;
 
 /// The state of an incomplete run, in short and as a predicate; `None` for a complete one.
 pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
