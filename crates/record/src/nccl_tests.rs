@@ -1,5 +1,7 @@
 //! Names, numbers and times in the form of nccl-tests.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -78,4 +80,16 @@ pub fn local_time(utc: &str, zone: &TimeZone) -> String {
         Ok(time) => time.to_zoned(zone.clone()).strftime(TIME_FORMAT).to_string(),
         Err(_) => utc.to_owned(),
     }
+}
+
+/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In this
+/// program's files the first argument names it.
+pub(crate) fn collective(args: &[String]) -> String {
+    let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
+    if let Some(collective) = of_command {
+        return collective.name().to_owned();
+    }
+    let program = args.first().map_or("", String::as_str);
+    let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    name.split("_perf").next().unwrap_or_default().replace('_', "")
 }

@@ -69,4 +69,16 @@ fn no_file_is_left_in_half() {
     let kept = read(&path("run.jsonl")).unwrap();
     assert_eq!((kept.outcome, &kept.measurements[..]), (Outcome::Running, &run.measurements[..1]));
     assert!(fs::read_to_string(path("run.md")).unwrap().ends_with("|\n"));
+
+    // The end has the lines for which there was no room before.
+    let mut files = Files::open(&outputs[1..2]).unwrap();
+    files.start(&header).unwrap();
+    files.measurement(&run.measurements[0]).unwrap();
+    limit_files(Some(streamed.len() as u64 + 400));
+    let second = files.measurement(&run.measurements[1]);
+    limit_files(None);
+    assert!(second.is_err());
+    assert_eq!(fs::read(path("run.jsonl")).unwrap(), streamed);
+    files.finish(&run).unwrap();
+    assert_eq!(read(&path("run.jsonl")).unwrap(), run);
 }

@@ -116,7 +116,7 @@ struct OutputFile {
     /// The replaced file: `output.path` with links resolved.
     target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
-    lines: Option<JsonLines<std::fs::File>>,
+    lines: Option<JsonLines>,
 }
 
 impl Files {

@@ -21,7 +21,6 @@ use super::json_lines::EndLine;
 use crate::run::{Measurement, Outcome, Run};
 pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
-pub(super) use nccl_tests::collective;
 use source::FileReader;
 
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
