@@ -424,6 +424,19 @@ impl Measurement {
 }
 
 impl Run {
+    /// The devices in the order of ranks: `8 x NVIDIA H200, 4 x NVIDIA H100`.
+    #[must_use]
+    pub fn devices(&self) -> String {
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for rank in &self.ranks {
+            match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((&rank.device_name, 1)),
+            }
+        }
+        counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+    }
+
     /// Number of pairs of rank and measurement with wrong data; `None` when nothing was verified.
     #[must_use]
     pub fn failed_checks(&self) -> Option<u64> {

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use engine::backend::MemoryUse;
 use jiff::tz::TimeZone;
 
-use super::table::{self, Columns, Foot, MemoryUsage};
+use super::table::{self, Columns, Foot};
 use record::ratios::Ratios;
 use record::{Measurement, Mismatch, Placement, Run, Settings};
 
@@ -14,17 +15,6 @@ const NAMED_RANKS: usize = 8;
 /// Explains the columns of `--stats`, whose values may all be above or below `time`.
 const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
                           mean of the first pass";
-
-/// Optional parts of the report that nccl-tests does not have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extras {
-    /// Lines below the first: backend, world, system, transport.
-    pub provenance: bool,
-    /// See [`Columns::statistics`].
-    pub statistics: bool,
-    /// See [`Columns::algorithm`].
-    pub algorithm: bool,
-}
 
 /// Writes a section per collective: a head, rows as their measurements arrive, a foot.
 ///
@@ -61,46 +51,30 @@ struct SectionTotals {
 
 impl<W: Write> TextReport<W> {
     /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the first
-    /// `collective`, and the devices.
+    /// `collective`, and the devices. Time stamps are in `zone`.
     ///
     /// # Errors
     /// When the output is closed or full.
-    pub fn start(out: W, run: &Run, collective: &str, extras: Extras) -> io::Result<Self> {
-        Self::start_in_zone(out, run, collective, extras, TimeZone::system())
-    }
-
-    /// The same with time stamps in `zone`.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
-    pub fn start_in_zone(
+    pub fn start(
         mut out: W,
         run: &Run,
         collective: &str,
-        extras: Extras,
+        columns: Columns,
         zone: TimeZone,
     ) -> io::Result<Self> {
         let mut text = table::version_line(run);
-        if extras.provenance {
-            text.push_str(&table::provenance(&run.provenance));
-        }
+        text.push_str(&table::provenance(&run.provenance));
         text.extend(run.notes.iter().map(|note| comment(note)));
         let on_gpus = run.provenance.backend == "nccl";
         text.push_str(&table::start(collective, &run.settings, on_gpus));
         text.push_str(&table::devices(&run.ranks));
         out.write_all(text.as_bytes())?;
         out.flush()?;
-        let Extras { statistics, algorithm, .. } = extras;
         Ok(Self {
             out,
             settings: run.settings.clone(),
             on_gpus,
-            columns: Columns {
-                statistics,
-                algorithm,
-                versus: run.provenance.versus.is_some(),
-                ..Columns::of(&run.settings)
-            },
+            columns,
             versus: run.provenance.versus.as_ref().map(|versus| versus.backend.clone()),
             minimum_busbw: record::nccl_tests::minimum_busbw(&run.provenance),
             zone,
@@ -176,11 +150,11 @@ impl<W: Write> TextReport<W> {
         if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
     }
 
-    /// Ends the section. `memory` is the memory use (`-M`), `error` the library's last error.
+    /// Ends the section. `memory` is the memory use (`-M`).
     ///
     /// # Errors
     /// When the output is closed or full.
-    pub fn foot(&mut self, memory: Option<MemoryUsage>, error: Option<&str>) -> io::Result<()> {
+    pub fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
         self.end_row("", None)?;
         let section = std::mem::take(&mut self.section);
         let ratios = section.ratios.summary();
@@ -191,7 +165,6 @@ impl<W: Write> TextReport<W> {
             minimum_busbw_gbps: self.minimum_busbw,
             ratios: self.versus.as_deref().zip(ratios.as_deref()),
             memory,
-            error,
         };
         self.write(&(foot.failures() + &foot.render()))
     }
@@ -254,8 +227,12 @@ mod tests {
     use super::*;
     use record::sample::row as sample;
 
+    fn start<W: Write>(out: W, run: &Run) -> io::Result<TextReport<W>> {
+        TextReport::start(out, run, "allreduce", Columns::of(run), TimeZone::UTC)
+    }
+
     fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {
-        TextReport::start_in_zone(out, &sample::run(), "allreduce", Extras::default(), TimeZone::UTC).unwrap()
+        start(out, &sample::run()).unwrap()
     }
 
     fn both(collective: &str) -> [Measurement; 2] {
@@ -277,13 +254,13 @@ mod tests {
                 measurement.busbw_gbps = busbw;
                 report.measurement(&measurement).unwrap();
             }
-            report.foot(None, None).unwrap();
+            report.foot(None).unwrap();
         }
         let text = text(out);
         assert_eq!(text.matches("# Using devices\n").count(), 1, "{text}");
         let sections: Vec<&str> = text.split("# Collective test starting: ").collect();
         let [first, all_reduce, all_gather] = sections[..] else { panic!("{text}") };
-        assert_eq!(first.lines().count(), 1);
+        assert_eq!(first.lines().count(), 4);
         for (section, name, mean) in
             [(all_reduce, "all_reduce_perf", "75"), (all_gather, "all_gather_perf", "25")]
         {
@@ -320,7 +297,7 @@ mod tests {
         report.comment("one\ntwo").unwrap();
         report.measurement(&second).unwrap();
         report.comment("three").unwrap();
-        report.foot(None, None).unwrap();
+        report.foot(None).unwrap();
         let text = text(out);
         let (_, rows) = text.rsplit_once("         \n").unwrap();
         let lines: Vec<&str> = rows.lines().collect();
@@ -377,26 +354,24 @@ mod tests {
     }
 
     #[test]
-    fn what_only_this_program_has_is_shown_when_asked_for() {
+    fn what_only_this_program_has_follows_the_first_line() {
         let mut run = sample::run();
-        let mut plain = Vec::new();
-        TextReport::start(&mut plain, &run, "allreduce", Extras::default()).unwrap();
-        let plain = text(plain);
         run.notes.push("element 5 of rank 1 is damaged".to_owned());
         let mut out = Vec::new();
-        TextReport::start(&mut out, &run, "allreduce", Extras { provenance: true, ..Extras::default() })
-            .unwrap();
+        start(&mut out, &run).unwrap();
         let own = "# Backend: nccl 2.28.9 from /usr/lib/libnccl.so.2; CUDA driver 13.0\n\
                    # World: mpirun (Open MPI), 2 processes\n\
                    # System: Linux 6.8.0 x86_64\n\
                    # element 5 of rank 1 is damaged\n";
-        assert_eq!(text(out), plain.replace("# Collective", &format!("{own}# Collective")));
+        let expected = format!("{}{own}# Collective test starting: ", table::version_line(&run));
+        let text = text(out);
+        assert!(text.starts_with(&expected), "{text}");
     }
 
     #[test]
     fn a_closed_pipe_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut report = TextReport::start(ours, &sample::run(), "allreduce", Extras::default()).unwrap();
+        let mut report = start(ours, &sample::run()).unwrap();
         drop(theirs);
         let error = report.section("allreduce", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);

@@ -80,21 +80,13 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     }));
     list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));
     list.extend(found.transport.as_deref().map(|transport| ("Transport", plain(transport))));
-    let mut devices: Vec<(&str, usize)> = Vec::new();
-    for rank in &run.ranks {
-        match devices.iter_mut().find(|(name, _)| *name == rank.device_name) {
-            Some((_, count)) => *count += 1,
-            None => devices.push((&rank.device_name, 1)),
-        }
-    }
-    let devices: Vec<String> = devices.iter().map(|(name, count)| format!("{count} x {name}")).collect();
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let hosts_named = hosts.iter().copied().collect::<Vec<_>>().join(", ");
     let ranks = format!(
         "{} on {} ({hosts_named}): {}",
         counted(run.ranks.len(), "rank"),
         counted(hosts.len(), "host"),
-        devices.join(", ")
+        run.devices()
     );
     list.push(("Ranks", plain(&ranks)));
     let others = [("World", &found.world), ("System", &found.system)];

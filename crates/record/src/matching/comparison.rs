@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::measured::{Key, Rows, RunRows, TableKey};
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
-use crate::statistics::GeometricMean;
+use crate::statistics::geometric_mean;
 
 /// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
 const ROUNDING: f64 = 1e-9;
@@ -338,11 +338,11 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     let mean = |collective: Option<&str>| {
         let chosen = |row: &&ComparedRow| collective.is_none_or(|name| row.key.table.collective == name);
         let of_file = |file: usize| rows.iter().filter(chosen).filter_map(|row| row.ratios[file]).collect();
-        let all: Vec<GeometricMean> = (0..others).map(of_file).collect();
+        let all: Vec<Vec<f64>> = (0..others).map(of_file).collect();
         MeanRatio {
             collective: collective.map(str::to_owned),
-            ratios: all.iter().map(GeometricMean::value).collect(),
-            rows: all.iter().map(GeometricMean::count).collect(),
+            ratios: all.iter().map(|ratios| geometric_mean(ratios)).collect(),
+            rows: all.iter().map(Vec::len).collect(),
         }
     };
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()

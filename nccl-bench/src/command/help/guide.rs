@@ -4,8 +4,14 @@ struct Topic {
     name: &'static str,
     summary: &'static str,
     text: &'static str,
-    /// Other names for the topic.
-    others: &'static [&'static str],
+    /// Other names for the topic, with blanks between.
+    others: &'static str,
+}
+
+impl Topic {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.others.split(' ').chain([self.name])
+    }
 }
 
 /// In reading order.
@@ -14,115 +20,91 @@ const TOPICS: &[Topic] = &[
         name: "launchers",
         summary: "mpirun, srun, torchrun, Kubernetes, by hand",
         text: include_str!("guide/launchers.txt"),
-        others: &[
-            "launcher",
-            "launch",
-            "mpi",
-            "mpirun",
-            "slurm",
-            "srun",
-            "torchrun",
-            "kubernetes",
-            "k8s",
-            "tcp",
-            "world",
-        ],
+        others: "launcher launch mpi mpirun slurm srun torchrun kubernetes k8s tcp world",
     },
     Topic {
         name: "backends",
         summary: "NCCL, libfabric, MPI: what carries the data",
         text: include_str!("guide/backends.txt"),
-        others: &["backend", "libfabric", "openmpi", "mpich", "host", "hosts"],
+        others: "backend libfabric openmpi mpich host hosts",
     },
     Topic {
         name: "busbw",
         summary: "Bus bandwidth: how much of the hardware is used",
         text: include_str!("guide/busbw.txt"),
-        others: &["bandwidth", "bus-bandwidth", "bus"],
+        others: "bandwidth bus-bandwidth bus",
     },
     Topic {
         name: "algbw",
         summary: "Algorithm bandwidth: size over time",
         text: include_str!("guide/algbw.txt"),
-        others: &["algorithm-bandwidth"],
+        others: "algorithm-bandwidth",
     },
     Topic {
         name: "latency",
         summary: "What small sizes show, and how to measure it",
         text: include_str!("guide/latency.txt"),
-        others: &["time", "timing", "statistics"],
+        others: "time timing statistics",
     },
     Topic {
         name: "sizes",
         summary: "Which sizes are measured, and the memory they need",
         text: include_str!("guide/sizes.txt"),
-        others: &["size", "memory", "sweep"],
+        others: "size memory sweep",
     },
     Topic {
         name: "verification",
         summary: "How results are checked, and what #wrong means",
         text: include_str!("guide/verification.txt"),
-        others: &["verify", "check", "checks", "wrong", "correctness"],
+        others: "verify check checks wrong correctness",
     },
     Topic {
         name: "results",
         summary: "Files, comparing two runs, plots",
         text: include_str!("guide/results.txt"),
-        others: &["result", "output", "files", "json", "jsonl", "csv", "markdown", "comparing", "plots"],
+        others: "result output files json jsonl csv markdown comparing plots",
     },
     Topic {
         name: "algorithm",
         summary: "Which algorithm, protocol and channels NCCL chose",
         text: include_str!("guide/algorithm.txt"),
-        others: &["algorithms", "algo", "protocol", "proto", "channels", "tuning", "nvls", "ring", "tree"],
+        others: "algorithms algo protocol proto channels tuning nvls ring tree",
     },
     Topic {
         name: "registration",
         summary: "Registered buffers and symmetric windows (-R)",
         text: include_str!("guide/registration.txt"),
-        others: &["register", "windows", "window", "symmetric"],
+        others: "register windows window symmetric",
     },
     Topic {
         name: "graphs",
         summary: "CUDA graphs (-G)",
         text: include_str!("guide/graphs.txt"),
-        others: &["graph", "cudagraph", "cuda-graphs"],
+        others: "graph cudagraph cuda-graphs",
     },
     Topic {
         name: "nccl-tests",
         summary: "Coming from nccl-tests: names, flags, differences",
         text: include_str!("guide/nccl-tests.txt"),
-        others: &["nccltests", "migration", "compatibility"],
+        others: "nccltests migration compatibility",
     },
     Topic {
         name: "environment",
         summary: "Variables that are read",
         text: include_str!("guide/environment.txt"),
-        others: &["env", "variables", "variable"],
+        others: "env variables variable",
     },
     Topic {
         name: "exit-codes",
         summary: "What the exit code says",
         text: include_str!("guide/exit-codes.txt"),
-        others: &["exit-code", "exit", "exitcodes", "codes", "status"],
+        others: "exit-code exit exitcodes codes status",
     },
     Topic {
         name: "troubleshooting",
         summary: "Hangs, busbw 0, versions, containers, slow, wrong",
         text: include_str!("guide/troubleshooting.txt"),
-        others: &[
-            "trouble",
-            "problems",
-            "hang",
-            "hangs",
-            "slow",
-            "faq",
-            "docker",
-            "container",
-            "shm",
-            "efa",
-            "infiniband",
-        ],
+        others: "trouble problems hang hangs slow faq docker container shm efa infiniband",
     },
 ];
 
@@ -138,18 +120,15 @@ pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
 #[must_use]
 pub fn text(name: &str) -> Option<&'static str> {
     let name = plain(name);
-    let known = |topic: &&Topic| topic.name == name || topic.others.contains(&name.as_str());
-    TOPICS.iter().find(known).map(|topic| topic.text)
+    TOPICS.iter().find(|topic| topic.names().any(|known| known == name)).map(|topic| topic.text)
 }
 
 /// The topics with a name similar to an unknown one, the most similar first.
 #[must_use]
 pub fn alike(name: &str) -> Vec<&'static str> {
     let name = plain(name);
-    let likeness = |topic: &Topic| {
-        let names = topic.others.iter().chain([&topic.name]);
-        names.map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max)
-    };
+    let likeness =
+        |topic: &Topic| topic.names().map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max);
     let mut found: Vec<_> = TOPICS.iter().map(|topic| (likeness(topic), topic.name)).collect();
     found.retain(|(likeness, _)| *likeness > ALIKE);
     found.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -225,8 +204,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_and_slips_are_understood() {
-        let names: Vec<_> =
-            TOPICS.iter().flat_map(|topic| topic.others.iter().chain([&topic.name])).collect();
+        let names: Vec<_> = TOPICS.iter().flat_map(Topic::names).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         assert_eq!(text("BUSBW"), text("busbw"));
         assert_eq!(text("exit codes"), text("exit-codes"));

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use jiff::tz::TimeZone;
 
-use engine::backend::{MemoryUse, Work};
+use engine::backend::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};
@@ -24,8 +25,8 @@ use record::{Measurement, Outcome, Run};
 
 use super::Arguments;
 use crate::report::progress::Progress;
-use crate::report::table::{self, MemoryUsage};
-use crate::report::text::{Extras, TextReport};
+use crate::report::table::{self, Columns};
+use crate::report::text::TextReport;
 
 const WRITING: &str = "writing to standard output";
 const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
@@ -42,7 +43,9 @@ pub(super) struct Recorder {
     /// The files to open, once the ranks have joined and this process knows that it has rank 0.
     outputs: Vec<Output>,
     nccl_tests_json: Option<PathBuf>,
-    extras: Extras,
+    /// Columns of the table.
+    statistics: bool,
+    algorithm: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
     state: Mutex<State>,
@@ -86,13 +89,12 @@ impl Drop for Reports {
 
 impl Recorder {
     pub(super) fn new(arguments: &Arguments, request: &Request) -> Self {
-        let extras =
-            Extras { provenance: true, statistics: arguments.stats, algorithm: arguments.show_algorithm };
         let variables = &request.variables;
         Self {
             outputs: arguments.output.clone(),
             nccl_tests_json: arguments.nccl_tests_json.clone(),
-            extras,
+            statistics: arguments.stats,
+            algorithm: arguments.show_algorithm,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
             state: Mutex::default(),
             text: Mutex::default(),
@@ -204,7 +206,8 @@ impl Observer for Recorder {
             print(&table::json_notice(&path))?;
         }
         let first = plan.request.collectives.first().map_or("", |collective| collective.name());
-        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, self.extras))?;
+        let columns = Columns { statistics: self.statistics, algorithm: self.algorithm, ..Columns::of(&run) };
+        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, columns, TimeZone::system()))?;
         Ok(started?)
     }
 
@@ -231,7 +234,7 @@ impl Observer for Recorder {
             }
             Event::Measured(measurement, work) => self.measurement(measurement, work),
             Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
-            Event::End(memory) => self.print(|text| text.foot(memory.map(memory_usage), None)),
+            Event::End(memory) => self.print(|text| text.foot(memory)),
         }
     }
 
@@ -331,26 +334,9 @@ fn write_json(path: &Path, run: &Run) -> anyhow::Result<()> {
 fn traffic_summary(pattern: &Pattern, traffic: &Traffic, measurement: &Measurement, work: &Work) -> String {
     let size = work.data_type.size();
     let bytes = |elements: usize| (elements * size) as u64;
-    let kind = match pattern {
-        Pattern::Spread(spread) => table::Traffic::Generated {
-            total_bytes: bytes(traffic.parameter() * work.participant.ranks),
-            spread: *spread,
-        },
-        Pattern::Matrix(matrix) => {
-            table::Traffic::Matrix { dimension: matrix.ranks(), scale: matrix.scale() }
-        }
-    };
     let ranks: Vec<(u64, u64)> = (0..work.participant.ranks)
         .map(|rank| (bytes(traffic.sent(rank)), bytes(traffic.received(rank))))
         .collect();
-    table::alltoallv_summary(kind, measurement.time_us, &ranks)
-}
-
-fn memory_usage(memory: MemoryUse) -> MemoryUsage {
-    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    MemoryUsage {
-        initialization: signed(memory.initialization),
-        buffers: signed(memory.buffers),
-        collective: signed(memory.operations),
-    }
+    let total_bytes = bytes(traffic.parameter() * work.participant.ranks);
+    table::alltoallv_summary(pattern, total_bytes, measurement.time_us, &ranks)
 }

@@ -157,7 +157,7 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     let mut machine = fields(&run.provenance);
     machine.remove("environment");
     machine.insert("ranks".to_owned(), run.ranks.len().to_string());
-    machine.insert("devices".to_owned(), text::devices(run));
+    machine.insert("devices".to_owned(), run.devices());
     machine.insert("hosts".to_owned(), text::hosts(run).join(", "));
     let environment = run.provenance.environment.clone();
     [("Run", own), ("Machine", machine), ("Settings", fields(&run.settings)), ("Environment", environment)]

@@ -17,18 +17,6 @@ pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
     }
 }
 
-/// `8 x NVIDIA H200, 4 x NVIDIA H100`.
-pub(super) fn devices(run: &Run) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for rank in &run.ranks {
-        match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((&rank.device_name, 1)),
-        }
-    }
-    counts.into_iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
-}
-
 /// The hosts, each once, in the order of ranks.
 pub(super) fn hosts(run: &Run) -> Vec<&str> {
     let mut hosts: Vec<&str> = Vec::new();
@@ -66,7 +54,7 @@ pub(super) fn machine(run: &Run) -> String {
     let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
         format!("{} in host memory", counted(run.ranks.len(), "rank"))
     } else {
-        devices(run)
+        run.devices()
     };
     format!("{what} on {}", counted(hosts(run).len(), "host"))
 }

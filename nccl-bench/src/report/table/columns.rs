@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use super::number::{float, significant};
 use super::{TIME_FORMAT, local_time, operator, root};
 use record::statistics::Statistics;
-use record::{Algorithm, Measurement, Settings, Versus};
+use record::{Algorithm, Measurement, Run, Versus};
 
 /// A cell without a value.
 const ABSENT: &str = "N/A";
@@ -31,16 +31,15 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of nccl-tests that the settings select.
+    /// The columns that the settings and the baseline of a run select.
     #[must_use]
-    pub fn of(settings: &Settings) -> Self {
+    pub fn of(run: &Run) -> Self {
         Self {
-            cpu_time: settings.cpu_time,
-            per_iteration: settings.per_iteration,
-            time_stamps: settings.time_stamps,
-            statistics: false,
-            versus: false,
-            algorithm: false,
+            cpu_time: run.settings.cpu_time,
+            per_iteration: run.settings.per_iteration,
+            time_stamps: run.settings.time_stamps,
+            versus: run.provenance.versus.is_some(),
+            ..Self::default()
         }
     }
 

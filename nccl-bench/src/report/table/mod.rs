@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 pub use columns::Columns;
-pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
+pub use foot::{Foot, alltoallv_summary, failure};
 pub use number::significant;
 
 use record::nccl_tests::{TIME_FORMAT, enough, local_time, nccl_code, operator, program, root};

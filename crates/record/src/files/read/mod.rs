@@ -47,14 +47,11 @@ pub(crate) enum Truncated {
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
 pub fn read(path: &Path) -> Result<Run, ReadError> {
-    let whole = source::open(path).and_then(whole).and_then(|run| {
-        if run.measurements.is_empty() {
-            Err(ReadProblem::NoMeasurement(ended(&run.outcome)))
-        } else {
-            Ok(run)
-        }
+    let run = source::open(path).and_then(whole).and_then(|run| match run.measurements.len() {
+        0 => Err(no_measurement(&run)),
+        _ => Ok(run),
     });
-    whole.map_err(|problem| ReadError { path: path.to_owned(), problem })
+    run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
 /// Reads a run like [`read`], but passes each measurement to `take` instead of keeping it: the returned run
@@ -68,23 +65,20 @@ pub(crate) fn read_each(
     take: &mut dyn FnMut(Measurement),
 ) -> Result<Run, ReadError> {
     let content = source::open(path).and_then(|source| content(source, cut, take));
-    let run = content.and_then(|content| {
-        if content.measurements == 0 {
-            Err(ReadProblem::NoMeasurement(ended(&content.run.outcome)))
-        } else {
-            Ok(content.run)
-        }
+    let run = content.and_then(|Content { run, measurements, .. }| match measurements {
+        0 => Err(no_measurement(&run)),
+        _ => Ok(run),
     });
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
-fn ended(outcome: &Outcome) -> String {
-    match outcome {
+fn no_measurement(run: &Run) -> ReadProblem {
+    ReadProblem::NoMeasurement(match &run.outcome {
         Outcome::Running => "the run has not got that far, or was killed".to_owned(),
         Outcome::Complete => "nothing was to be measured".to_owned(),
         Outcome::Interrupted { signal } => format!("the run was ended by {signal}"),
         Outcome::Failed { message } => format!("the run failed: {message}"),
-    }
+    })
 }
 
 #[cfg(test)]
