@@ -52,9 +52,6 @@ struct SectionTotals {
 impl<W: Write> TextReport<W> {
     /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the first
     /// `collective`, and the devices. Time stamps are in `zone`.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn start(
         mut out: W,
         run: &Run,
@@ -87,9 +84,6 @@ impl<W: Write> TextReport<W> {
 
     /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them, and the columns'
     /// names. `reduced_to` is the largest size in bytes where memory did not allow the requested one.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
@@ -106,9 +100,6 @@ impl<W: Write> TextReport<W> {
 
     /// Takes one placement's measurement. The row is written when both are there, or when the next row begins, with the
     /// wrong elements below.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         if measurement.placement == Placement::OutOfPlace {
             self.end_row("", None)?;
@@ -142,18 +133,12 @@ impl<W: Write> TextReport<W> {
     }
 
     /// Writes lines as comments, below the current row.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn comment(&mut self, lines: &str) -> io::Result<()> {
         self.notes.push(lines.to_owned());
         if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
     }
 
     /// Ends the section. `memory` is the memory use (`-M`).
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
         self.end_row("", None)?;
         let section = std::mem::take(&mut self.section);
@@ -170,9 +155,6 @@ impl<W: Write> TextReport<W> {
     }
 
     /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for success. An incomplete row becomes a comment, which parsers skip.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
         self.end_row("# Unfinished row: ", None)?;
         let wrong = match self.section.failed_checks {

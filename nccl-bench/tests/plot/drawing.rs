@@ -4,7 +4,7 @@ use nccl_bench::command::plot::{self, Metric, Options};
 use record::Run;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::runs::named;
+use crate::runs::{named, options};
 
 pub(crate) fn parse(text: &str) -> Document<'_> {
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
@@ -89,7 +89,7 @@ pub(crate) fn assert_inside(chart: Node) {
 }
 
 pub(crate) fn one_chart(run: &Run, metric: Metric, change: impl FnOnce(&mut Options)) -> String {
-    let mut options = Options { metrics: vec![metric], ..Options::default() };
+    let mut options = Options { metrics: vec![metric], ..options() };
     change(&mut options);
     plot::svg(&named(&[("run", run)]), &options).unwrap()
 }

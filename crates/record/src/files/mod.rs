@@ -19,8 +19,8 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub(crate) use read::read_each;
 pub use read::{ReadError, ReadProblem, read};
-pub(crate) use read::{Truncated, read_each};
 
 use crate::run::{Measurement, Run};
 use json_lines::JsonLines;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
-use crate::files::{ReadError, Truncated, read_each};
+use crate::files::{ReadError, read_each};
 use crate::run::{Measurement, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::median;
@@ -149,8 +149,7 @@ pub fn read(
         Metric::Busbw => busbw_gbps,
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
-    let cut = if partial { Truncated::Read } else { Truncated::Refused };
-    let run = read_each(path, cut, &mut |each| {
+    let run = read_each(path, partial, &mut |each| {
         let key = Key::of(&each);
         let mut wrong = each.wrong;
         if let Some(versus) = &each.versus {

@@ -123,25 +123,21 @@ pub fn text(name: &str) -> Option<&'static str> {
     TOPICS.iter().find(|topic| topic.names().any(|known| known == name)).map(|topic| topic.text)
 }
 
-/// The topics with a name similar to an unknown one, the most similar first.
-#[must_use]
-pub fn alike(name: &str) -> Vec<&'static str> {
+/// The topic with the name most similar to an unknown one.
+fn likeliest(name: &str) -> Option<&'static str> {
     let name = plain(name);
     let likeness =
         |topic: &Topic| topic.names().map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max);
-    let mut found: Vec<_> = TOPICS.iter().map(|topic| (likeness(topic), topic.name)).collect();
-    found.retain(|(likeness, _)| *likeness > ALIKE);
-    found.sort_by(|one, other| other.0.total_cmp(&one.0));
-    found.into_iter().map(|(_, name)| name).collect()
+    let alike =
+        TOPICS.iter().map(|topic| (likeness(topic), topic.name)).filter(|(likeness, _)| *likeness > ALIKE);
+    // Of equals, the first.
+    alike.rev().max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
 }
 
 /// The answer to an unknown name: a similar one, and all topics.
 #[must_use]
 pub fn unknown(name: &str) -> String {
-    let hint = match &alike(name)[..] {
-        [] => String::new(),
-        [likeliest, ..] => format!("; did you mean '{likeliest}'?"),
-    };
+    let hint = likeliest(name).map(|topic| format!("; did you mean '{topic}'?")).unwrap_or_default();
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
@@ -211,9 +207,9 @@ mod tests {
         assert_eq!(text("nccl_tests"), text("nccl-tests"));
         assert_eq!(text("k8s"), text("launchers"));
         assert_eq!(text("bsubw"), None);
-        assert_eq!(alike("bsubw").first(), Some(&"busbw"));
-        assert_eq!(alike("regstration").first(), Some(&"registration"));
-        assert_eq!(alike("qqq"), [""; 0]);
+        assert_eq!(likeliest("bsubw"), Some("busbw"));
+        assert_eq!(likeliest("regstration"), Some("registration"));
+        assert_eq!(likeliest("qqq"), None);
         assert!(unknown("enviroment").contains("did you mean 'environment'?"));
         let text = unknown("qqq");
         assert!(!text.contains("did you mean") && text.contains("troubleshooting"), "{text}");

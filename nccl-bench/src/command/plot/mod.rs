@@ -120,20 +120,6 @@ pub struct Options {
     pub title: Option<String>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            metrics: vec![Metric::Busbw, Metric::Time],
-            placements: Placements::Both,
-            side: SelectedSide::Both,
-            scale: Scale::Linear,
-            spread: Spread::P95,
-            labels: Vec::new(),
-            title: None,
-        }
-    }
-}
-
 impl Options {
     fn title(&self) -> &str {
         self.title.as_deref().unwrap_or("Collectives: bandwidth and latency")
@@ -293,17 +279,11 @@ pub fn run(
 /// and settings of each run. The page loads nothing and has no script.
 ///
 /// Each run has a label; equal labels get numbers.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn html(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
     Picture::new(runs, options).map(|picture| page::write(&picture))
 }
 
 /// Returns one SVG file: the headline of each run, then a row of charts per section, a column per metric.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let alone = picture.sections.len() * picture.metrics.len() == 1;
@@ -313,9 +293,6 @@ pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingT
 
 /// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or `allreduce-half-sum-busbw` where a
 /// collective has several sections.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String, String)>, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let mut files: Vec<(String, String)> = Vec::new();
