@@ -72,31 +72,18 @@ impl Summary {
 
 /// The first line of a file.
 pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
-    let Run {
-        schema_version,
-        program,
-        command,
-        started_at,
-        ended_at,
-        outcome,
-        provenance,
-        settings,
-        ranks,
-        measurements: _,
-        notes,
-    } = run;
     line(&Header {
         kind: "run",
-        schema_version: *schema_version,
-        program,
-        command,
-        started_at,
-        ended_at: ended_at.as_deref(),
-        outcome,
-        provenance,
-        settings,
-        ranks,
-        notes,
+        schema_version: run.schema_version,
+        program: &run.program,
+        command: &run.command,
+        started_at: &run.started_at,
+        ended_at: run.ended_at.as_deref(),
+        outcome: &run.outcome,
+        provenance: &run.provenance,
+        settings: &run.settings,
+        ranks: &run.ranks,
+        notes: &run.notes,
     })
 }
 
