@@ -41,7 +41,7 @@ fn no_file_is_left_in_half() {
     let opened = Files::open(&outputs);
     limit_files(None);
     let error = opened.unwrap_err();
-    assert_eq!(error.failures().len(), 3);
+    assert_eq!(error.failures.len(), 3);
     assert!(error.to_string().contains("run.json: File too large"), "{error}");
     assert_eq!(names(), [""; 0]);
 
@@ -59,7 +59,7 @@ fn no_file_is_left_in_half() {
     limit_files(None);
     assert!(second.unwrap_err().to_string().contains("run.jsonl: File too large"));
     let error = finished.unwrap_err();
-    let failed: Vec<_> = error.failures().iter().map(|(path, _)| path.file_name().unwrap()).collect();
+    let failed: Vec<_> = error.failures.iter().map(|(path, _)| path.file_name().unwrap()).collect();
     // Lines come first, as they take least.
     assert_eq!(failed, ["run.jsonl", "run.json"]);
 

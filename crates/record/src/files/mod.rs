@@ -78,19 +78,14 @@ impl FromStr for Output {
 /// Files that cannot be written, each with its reason.
 #[derive(Debug, thiserror::Error)]
 pub struct WriteError {
-    failures: Vec<(PathBuf, io::Error)>,
+    /// The files that were not written, with their reasons; at least one.
+    pub failures: Vec<(PathBuf, io::Error)>,
 }
 
 impl WriteError {
     /// Returns `Ok` when there are no failures.
     fn unless_empty(failures: Vec<(PathBuf, io::Error)>) -> Result<(), Self> {
         if failures.is_empty() { Ok(()) } else { Err(Self { failures }) }
-    }
-
-    /// The files that were not written, with their reasons; at least one.
-    #[must_use]
-    pub fn failures(&self) -> &[(PathBuf, io::Error)] {
-        &self.failures
     }
 }
 
@@ -374,7 +369,7 @@ mod tests {
         let mut asked = asked;
         asked[3].path = folder.path().join("folder.json/../run.md");
         let error = Files::open(&asked).unwrap_err();
-        assert_eq!(error.failures().len(), 3);
+        assert_eq!(error.failures.len(), 3);
         let message = error.to_string();
         for part in ["folder.json: it is a folder; ", "missing does not exist; ", "run.md: it is named twice"]
         {
@@ -392,7 +387,7 @@ mod tests {
         fs::remove_file(folder.path().join("run.json")).unwrap();
         fs::create_dir_all(folder.path().join("run.json/occupied")).unwrap();
         let error = files.finish(&run).unwrap_err();
-        assert_eq!(error.failures().len(), 1);
+        assert_eq!(error.failures.len(), 1);
         assert!(error.to_string().starts_with("cannot write "), "{error}");
         assert_eq!(names(folder.path()), ["run.csv", "run.json", "run.md"]);
     }

@@ -32,7 +32,10 @@ pub(super) fn table(picture: &Picture, section: &Section) -> String {
     }
     let head: String = head(picture, algorithms)
         .into_iter()
-        .map(|(name, unit)| format!("<th scope=\"col\">{name} <small>{unit}</small></th>"))
+        .map(|(name, unit)| {
+            let class = if ["run", "placement", "algorithm"].contains(&name) { "name" } else { "number" };
+            format!("<th scope=\"col\" class=\"{class}\">{name} <small>{unit}</small></th>")
+        })
         .collect();
     format!(
         "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n",
