@@ -58,6 +58,8 @@ struct Text {
     /// `None` after the end, and when standard output is closed.
     report: Option<TextReport<Stdout>>,
     progress: Progress,
+    /// The largest size in bytes, where memory did not allow the requested one.
+    reduced_to: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +75,6 @@ enum State {
 struct Reports {
     files: Files,
     nccl_tests_json: Option<PathBuf>,
-    reduced_to: Option<u64>,
     /// True once something has been written to the files.
     started: bool,
 }
@@ -155,7 +156,7 @@ impl Recorder {
     /// Prints, unless standard output is closed.
     fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
         let mut text = self.text();
-        let Text { report, progress } = &mut *text;
+        let Text { report, progress, .. } = &mut *text;
         if let Some(printing) = report
             && open_pipe(progress.above(|| action(printing)))?.is_none()
         {
@@ -182,7 +183,7 @@ impl Observer for Recorder {
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
             self.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
-        let reports = Reports { files, nccl_tests_json, reduced_to: None, started: false };
+        let reports = Reports { files, nccl_tests_json, started: false };
         *self.state() = State::Open(Box::new(reports));
         Ok(())
     }
@@ -195,13 +196,13 @@ impl Observer for Recorder {
             write_json(path, &run)?;
         }
         reports.started = true;
-        reports.reduced_to = reduced_to;
         let started = reports.files.start(&run);
         let json = reports.nccl_tests_json.clone();
         *state = State::Recording(reports, Box::new(run.clone()));
         drop(state);
         let mut text = self.text();
         text.progress = Progress::new(plan, position);
+        text.reduced_to = reduced_to;
         if let Some(path) = json {
             print(&table::json_notice(&path))?;
         }
@@ -225,12 +226,8 @@ impl Observer for Recorder {
     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
         match event {
             Event::Begin(collective) => {
-                let mut reduced = None;
-                self.with(|reports, _| {
-                    reduced = reports.reduced_to;
-                    Ok(())
-                })?;
-                self.print(|text| text.section(collective.name(), reduced))
+                let reduced_to = self.text().reduced_to;
+                self.print(|text| text.section(collective.name(), reduced_to))
             }
             Event::Measured(measurement, work) => self.measurement(measurement, work),
             Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
