@@ -255,11 +255,11 @@ fn files_that_end_in_the_middle_are_compared_only_in_part() {
             assert!(error.to_string().contains("it ends in the middle"), "{error}");
             assert_eq!(code(error), 2);
         } else {
-            assert_eq!(found.unwrap(), false, "{text}");
+            assert!(!found.unwrap(), "{text}");
             assert!(text.contains("FAIL: B has not ended, or was killed\n"), "{text}");
         }
         let (found, text) = files_compared(&[whole, cut], &["--partial"]);
-        assert_eq!(found.unwrap(), true, "{text}");
+        assert!(found.unwrap(), "{text}");
         assert!(text.contains("Not whole: B has not ended, or was killed\n"), "{text}");
         let pass =
             format!("PASS for what was compared: B is nowhere slower than A by more than 5% ({rows} rows)");
@@ -449,7 +449,7 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     // The time of the last row, in place: 40976.488013 before.
     fs::write(&slow, ALL_REDUCE.replacen("40976.488013", "50000.000000", 1)).unwrap();
     let (found, text) = files_compared(&[&real, &slow], &[]);
-    assert_eq!(found.unwrap(), false);
+    assert!(!found.unwrap());
     let worst = "  B/A 1.220  allreduce float sum, 8589934592 bytes in-place: 40976 -> 50000 us\n";
     assert!(text.contains(&format!("in 1 of 62 rows; the worst:\n{worst}")), "{text}");
 
@@ -458,7 +458,7 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     let output = own.parse().unwrap();
     files::Files::open(&[output]).unwrap().finish(&own_run).unwrap();
     let (found, text) = files_compared(&[&real, &own], &["--threshold", "0"]);
-    assert_eq!(found.unwrap(), true, "{text}");
+    assert!(found.unwrap(), "{text}");
     assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");
 }
 
