@@ -34,7 +34,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Calculates the statistics of times in microseconds; `None` without times.
-    #[must_use]
     pub fn of(times_us: &[f64]) -> Option<Self> {
         let mut sorted = times_us.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -56,14 +55,12 @@ impl Statistics {
     }
 
     /// Coefficient of variation: deviation over mean, in percent.
-    #[must_use]
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
     }
 }
 
 /// Median: the middle value, or the mean of the two middle ones; `None` without values.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -75,7 +72,6 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 }
 
 /// Geometric mean of values above 0; `None` without values.
-#[must_use]
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let sum_of_logarithms: f64 = values.iter().map(|value| value.ln()).sum();
     (!values.is_empty()).then(|| (sum_of_logarithms / values.len() as f64).exp())

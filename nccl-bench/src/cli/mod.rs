@@ -22,7 +22,6 @@ const STYLES: Styles = Styles::styled()
     .placeholder(AnsiColor::Cyan.on_default());
 
 /// Runs the program with the arguments of this process.
-#[must_use]
 pub fn main(program: Program) -> ExitCode {
     ExitCode::from(run(&program).unwrap_or_else(ExitError::report))
 }
@@ -40,7 +39,6 @@ fn run(program: &Program) -> Result<u8, ExitError> {
 }
 
 /// The definition of the whole command line, also for completions and manual pages.
-#[must_use]
 pub fn definition() -> clap::Command {
     clap::Command::new("nccl-bench")
         .version(crate::build::VERSION)

@@ -35,7 +35,6 @@ impl Default for Progress {
 
 impl Progress {
     /// The progress of a plan, over the rank's group.
-    #[must_use]
     pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };

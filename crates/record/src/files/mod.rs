@@ -137,7 +137,6 @@ impl Files {
     }
 
     /// Returns true when `path` names one of the files, with links resolved.
-    #[must_use]
     pub fn replaces(&self, path: &std::path::Path) -> bool {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }

@@ -90,13 +90,11 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The JSON of a run, finished or not. Times are in this machine's zone, as in nccl-tests.
-#[must_use]
 pub fn render(run: &Run) -> String {
     render_in_zone(run, &TimeZone::system())
 }
 
 /// The JSON of a run with times in `zone`.
-#[must_use]
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let complete = run.outcome == Outcome::Complete;
     let failed_checks = run.failed_checks();

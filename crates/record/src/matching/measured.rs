@@ -39,7 +39,6 @@ pub struct TableKey {
 
 impl TableKey {
     /// The key of a measurement.
-    #[must_use]
     pub fn of(measurement: &Measurement) -> Self {
         Self {
             collective: measurement.collective.clone(),

@@ -66,7 +66,6 @@ impl Metric {
     }
 
     /// Unit of the values: `us` or `GB/s`.
-    #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Time => "us",

@@ -117,7 +117,6 @@ pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
 }
 
 /// The text of a topic, at most 80 columns wide. The name may have upper case, `_` for `-`, or be a synonym.
-#[must_use]
 pub fn text(name: &str) -> Option<&'static str> {
     let name = plain(name);
     TOPICS.iter().find(|topic| topic.names().any(|known| known == name)).map(|topic| topic.text)
@@ -135,14 +134,12 @@ fn likeliest(name: &str) -> Option<&'static str> {
 }
 
 /// The answer to an unknown name: a similar one, and all topics.
-#[must_use]
 pub fn unknown(name: &str) -> String {
     let hint = likeliest(name).map(|topic| format!("; did you mean '{topic}'?")).unwrap_or_default();
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
 /// The subcommands of a command, to end a message: `; fabric has info, algorithms`.
-#[must_use]
 pub fn commands(command: &clap::Command) -> String {
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let names = if names.is_empty() { "no commands".to_owned() } else { names.join(", ") };
@@ -150,7 +147,6 @@ pub fn commands(command: &clap::Command) -> String {
 }
 
 /// All topics as text, one per line.
-#[must_use]
 pub fn list() -> String {
     let mut text = "Topics (nccl-bench help TOPIC):\n".to_owned();
     for (name, summary) in topics() {

@@ -15,7 +15,6 @@ use super::ParsedMeasurement;
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The plan.
-#[must_use]
 pub(super) fn render(measurement: &ParsedMeasurement) -> String {
     plan(measurement, ranks(measurement))
 }

@@ -32,7 +32,6 @@ pub struct Columns {
 
 impl Columns {
     /// The columns that the settings and the baseline of a run select.
-    #[must_use]
     pub fn of(run: &Run) -> Self {
         Self {
             cpu_time: run.settings.cpu_time,
@@ -44,7 +43,6 @@ impl Columns {
     }
 
     /// The columns' names and units.
-    #[must_use]
     pub fn head(self) -> String {
         let placements = if self.per_iteration {
             "              out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
@@ -103,7 +101,6 @@ impl Columns {
 
     /// A row, without the end of the line. A placement that was not measured has `N/A` in its cells.
     /// The time stamp is in `zone`. Empty without any measurement.
-    #[must_use]
     pub fn row(
         self,
         out_of_place: Option<&Measurement>,

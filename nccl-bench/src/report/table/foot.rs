@@ -27,7 +27,6 @@ pub struct Foot<'a> {
 
 impl Foot<'_> {
     /// Lines above the foot with the reasons for a failure, which nccl-tests does not have.
-    #[must_use]
     pub fn failures(&self) -> String {
         let wrong = self.failed_checks.filter(|&failed| failed > 0);
         let slow = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) == Some(false);
@@ -37,7 +36,6 @@ impl Foot<'_> {
     }
 
     /// The lines.
-    #[must_use]
     pub fn render(&self) -> String {
         let line = |name: &str, value: String| format!("# {name:<20} : {value}\n");
         let wrong = match self.failed_checks {
@@ -75,7 +73,6 @@ impl Foot<'_> {
 
 /// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It contains none of
 /// the words with which nccl-tests introduces a result.
-#[must_use]
 pub fn failure(why: &str) -> String {
     format!("# Test failure: FAILED: {why}\n")
 }
@@ -98,7 +95,6 @@ pub(super) fn memory(bytes: u64) -> String {
 
 /// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `total_bytes` over all peers before
 /// rounding, and the bytes that each rank sends and receives. The lines lack the `# ` of a comment.
-#[must_use]
 pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, bytes: &[(u64, u64)]) -> String {
     let ranks = bytes.len();
     let mode = match pattern {
