@@ -3,8 +3,10 @@
 use super::axis::Axis;
 use super::markup::{Px, escaped, path, svg_text};
 use super::model::{Picture, Point, Section, Series};
-use super::{Metric, legend, text};
+use super::{Metric, text};
 
+/// Number of colours of runs in the style sheets.
+const COLOURS: usize = 10;
 /// Number of points in a chart above which dots are smaller.
 const MANY_POINTS: usize = 250;
 /// Pixels between the points of a line below which dots are smaller.
@@ -160,8 +162,8 @@ impl Chart<'_> {
         if self.section.repeats() > 1 {
             notes.push(format!("Medians of up to {} measurements of a size.", self.section.repeats()));
         }
-        if self.picture.runs.len() > legend::COLOURS {
-            notes.push(format!("Colours repeat after {} runs.", legend::COLOURS));
+        if self.picture.runs.len() > COLOURS {
+            notes.push(format!("Colours repeat after {} runs.", COLOURS));
         }
         notes
     }
@@ -263,9 +265,14 @@ impl Chart<'_> {
     }
 }
 
+/// The CSS class with the colour of run `index`.
+pub(super) fn run_class(index: usize) -> String {
+    format!("run{}", index % COLOURS)
+}
+
 /// The group of a series, with its colour and dashes.
 fn group(series: &Series, content: &str) -> String {
-    let (run, placement) = (legend::run_class(series.run), series.placement.name());
+    let (run, placement) = (run_class(series.run), series.placement.name());
     format!("<g class=\"series {run} {placement}\">{content}</g>\n")
 }
 

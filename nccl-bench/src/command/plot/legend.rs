@@ -1,14 +1,12 @@
 //! Legends: the colour of each run, and the meaning of lines, bands and circles.
 
 use super::Spread;
-use super::chart::Frame;
+use super::chart::{Frame, run_class};
 use super::markup::{Px, escaped, svg_text};
 use super::model::{Picture, Point, Section};
 use super::text;
 use record::Placement;
 
-/// Number of colours of runs in the style sheets.
-pub(super) const COLOURS: usize = 10;
 /// Distance between the rows of a drawing's legend.
 pub(super) const ROW: f64 = 21.0;
 /// Width of a sample in a drawing's legend, with the gap after it.
@@ -23,11 +21,6 @@ struct Entry {
     /// SVG of a line or circle, 26 pixels wide and vertically centred on the origin; may be empty.
     sample: String,
     text: String,
-}
-
-/// The CSS class with the colour of run `index`.
-pub(super) fn run_class(index: usize) -> String {
-    format!("run{}", index % COLOURS)
 }
 
 /// A run's name in a page, with its colour.
