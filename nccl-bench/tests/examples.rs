@@ -7,8 +7,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use engine::request::Variables;
 use nccl_bench::cli;
 use nccl_bench::command::help::guide;
+use nccl_bench::command::measure;
 
 const EXAMPLES: &str = include_str!("data/command_lines.txt");
 
@@ -95,7 +97,15 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn parse(program: &str, arguments: &[String]) -> Result<(), clap::Error> {
-    cli::check([program].into_iter().chain(arguments.iter().map(String::as_str)))
+    let (invocation, matches) =
+        cli::parse([program].into_iter().chain(arguments.iter().map(String::as_str)))?;
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let collective = name.parse().ok();
+    if collective.is_none() && name != measure::ALL {
+        return Ok(());
+    }
+    let variables = Variables::read(|name| std::env::var(name).ok());
+    measure::parse(collective, matches, &invocation, variables, &cli::definition()).map(drop)
 }
 
 #[test]

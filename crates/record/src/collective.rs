@@ -51,7 +51,6 @@ impl Collective {
     ];
 
     /// Name on the command line and in files.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "allreduce",
@@ -69,7 +68,6 @@ impl Collective {
     }
 
     /// The name of nccl-tests' program for it.
-    #[must_use]
     pub const fn nccl_tests_name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce_perf",
@@ -87,39 +85,33 @@ impl Collective {
     }
 
     /// Returns true for a reduction.
-    #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
     /// Returns true when it is measured once for each operator. This includes sendrecv, as in nccl-tests, where the
     /// operator has no effect.
-    #[must_use]
     pub const fn loops_over_ops(self) -> bool {
         self.reduces() || matches!(self, Self::SendRecv)
     }
 
     /// Returns true when one rank is the root.
-    #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
     /// Returns true when it can run in place. The others are run in one buffer as well, as in nccl-tests, but their
     /// result is undefined.
-    #[must_use]
     pub const fn has_in_place(self) -> bool {
         !matches!(self, Self::AllToAll | Self::AllToAllV | Self::SendRecv)
     }
 
     /// Returns true when it can run over `ranks` ranks: a hypercube needs a power of two.
-    #[must_use]
     pub const fn runs_over(self, ranks: usize) -> bool {
         !matches!(self, Self::Hypercube) || ranks.is_power_of_two()
     }
 
     /// Factor from `algbw` to `busbw`, for n ranks.
-    #[must_use]
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -173,7 +165,6 @@ pub struct Bandwidth {
 
 impl Bandwidth {
     /// Calculates the bandwidths of an operation over `bytes` bytes that took `seconds`.
-    #[must_use]
     pub fn new(collective: Collective, bytes: usize, seconds: f64, ranks: usize) -> Self {
         let algorithm = bytes as f64 / 1e9 / seconds;
         Self { algorithm, bus: algorithm * collective.bus_factor(ranks) }

@@ -1,5 +1,7 @@
 //! Names, numbers and times in the form of nccl-tests.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -13,14 +15,12 @@ pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 
 /// The name of nccl-tests' program for a collective on this program's command line. Other names are returned
 /// unchanged.
-#[must_use]
 pub fn program(collective: &str) -> &str {
     collective.parse::<Collective>().map_or(collective, |known| known.nccl_tests_name())
 }
 
 /// The operator's cell. nccl-tests prints an operator for sendrecv, which reduces nothing, and a blank one for
 /// hypercube.
-#[must_use]
 pub fn operator(measurement: &Measurement) -> &str {
     match (measurement.op.as_deref(), measurement.collective.as_str()) {
         (Some(op), _) => op,
@@ -31,13 +31,11 @@ pub fn operator(measurement: &Measurement) -> &str {
 }
 
 /// The root's cell, which is a string in nccl-tests' JSON as well: -1 without a root.
-#[must_use]
 pub fn root(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
 /// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three numbers.
-#[must_use]
 pub fn nccl_code(version: &str) -> Option<u32> {
     let mut numbers = version.split('.').map(|part| {
         part.split(|letter: char| !letter.is_ascii_digit())
@@ -49,20 +47,17 @@ pub fn nccl_code(version: &str) -> Option<u32> {
 }
 
 /// The requested bus bandwidth in GB/s (`NCCL_TESTS_MIN_BW`).
-#[must_use]
 pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
     provenance.environment.get("NCCL_TESTS_MIN_BW")?.trim().parse().ok()
 }
 
 /// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` when there is no request. NaN,
 /// the mean of no measurement, is not enough.
-#[must_use]
 pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
 
 /// The note on a complete run whose mean bus bandwidth is lower than `NCCL_TESTS_MIN_BW` requires.
-#[must_use]
 pub fn too_slow(run: &Run) -> Option<String> {
     let minimum = minimum_busbw(&run.provenance).filter(|_| run.outcome == Outcome::Complete)?;
     let mean = run.mean_busbw_gbps().unwrap_or(f64::NAN);
@@ -72,10 +67,21 @@ pub fn too_slow(run: &Run) -> Option<String> {
 }
 
 /// Converts a time in UTC to nccl-tests' format in `zone`. Other text is returned unchanged.
-#[must_use]
 pub fn local_time(utc: &str, zone: &TimeZone) -> String {
     match utc.parse::<Timestamp>() {
         Ok(time) => time.to_zoned(zone.clone()).strftime(TIME_FORMAT).to_string(),
         Err(_) => utc.to_owned(),
     }
+}
+
+/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In this
+/// program's files the first argument names it.
+pub(crate) fn collective(args: &[String]) -> String {
+    let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
+    if let Some(collective) = of_command {
+        return collective.name().to_owned();
+    }
+    let program = args.first().map_or("", String::as_str);
+    let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    name.split("_perf").next().unwrap_or_default().replace('_', "")
 }

@@ -34,7 +34,6 @@ pub const LEFT_OUT: &str = "(left out)";
 
 /// The environment variables of this process that affect the measurement. Values that could be secret, by the
 /// variable's name, are [`LEFT_OUT`]; invalid UTF-8 is replaced.
-#[must_use]
 pub fn environment() -> BTreeMap<String, String> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     chosen(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
@@ -53,14 +52,12 @@ pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTree
 }
 
 /// The system: `Linux 6.8.0 x86_64` (uname).
-#[must_use]
 pub fn system() -> String {
     let found = rustix::system::uname();
     [found.sysname(), found.release(), found.machine()].map(|part| part.to_string_lossy()).join(" ")
 }
 
 /// The time in UTC with milliseconds, as in RFC 3339: `2026-11-22T08:30:00.123Z`.
-#[must_use]
 pub fn now_utc() -> String {
     format!("{:.3}", Timestamp::now())
 }

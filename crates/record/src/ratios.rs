@@ -1,21 +1,15 @@
 //! Summary of the ratios of two backends' times (`--vs`).
 
-use crate::run::{Measurement, Placement};
-use crate::statistics::GeometricMean;
+use crate::run::Measurement;
+use crate::statistics::geometric_mean;
 
 /// Ratios of the measured times to the baseline's, collected one at a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
-    medians: GeometricMean,
-    bests: GeometricMean,
-    worst: Option<Worst>,
-}
-
-/// The measurement with the highest ratio of medians.
-#[derive(Clone, Debug, PartialEq)]
-struct Worst {
-    ratio: f64,
-    what: String,
+    medians: Vec<f64>,
+    bests: Vec<f64>,
+    /// The highest ratio of medians, and its measurement in words.
+    worst: Option<(f64, String)>,
 }
 
 impl Ratios {
@@ -26,25 +20,22 @@ impl Ratios {
         if measurement.bytes == 0 || !is_ratio(versus.ratio) || !is_ratio(versus.best_ratio) {
             return;
         }
-        self.medians.add(versus.ratio);
-        self.bests.add(versus.best_ratio);
-        if self.worst.as_ref().is_none_or(|worst| worst.ratio < versus.ratio) {
-            self.worst = Some(Worst { ratio: versus.ratio, what: describe(measurement) });
+        self.medians.push(versus.ratio);
+        self.bests.push(versus.best_ratio);
+        if self.worst.as_ref().is_none_or(|(worst, _)| *worst < versus.ratio) {
+            self.worst = Some((versus.ratio, describe(measurement)));
         }
     }
 
     /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float
     /// sum, in place`. `None` without ratios.
-    #[must_use]
     pub fn summary(&self) -> Option<String> {
-        let worst = self.worst.as_ref()?;
+        let (worst, what) = self.worst.as_ref()?;
         Some(format!(
-            "medians {:.3}, bests {:.3} in geometric mean of {}; worst {:.3} at {}",
-            self.medians.value()?,
-            self.bests.value()?,
-            self.medians.count(),
-            worst.ratio,
-            worst.what
+            "medians {:.3}, bests {:.3} in geometric mean of {}; worst {worst:.3} at {what}",
+            geometric_mean(&self.medians)?,
+            geometric_mean(&self.bests)?,
+            self.medians.len()
         ))
     }
 }
@@ -53,18 +44,13 @@ fn describe(measurement: &Measurement) -> String {
     let Measurement { bytes, data_type, op, root, placement, .. } = measurement;
     let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
     let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
-    let placement = match placement {
-        // Not "out-of-place": parsers take the last line with that word for the head of the table.
-        Placement::OutOfPlace => "out of place",
-        Placement::InPlace => "in place",
-    };
-    format!("{bytes} bytes of {data_type}{op}{root}, {placement}")
+    format!("{bytes} bytes of {data_type}{op}{root}, {}", placement.words())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Versus;
+    use crate::run::{Placement, Versus};
     use crate::sample;
 
     fn measurement(bytes: u64, ratio: f64, best_ratio: f64) -> Measurement {

@@ -387,16 +387,32 @@ pub struct Mismatch {
     pub first: String,
 }
 
+impl Placement {
+    /// Name in reports: `out-of-place`, `in-place`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out-of-place",
+            Self::InPlace => "in-place",
+        }
+    }
+
+    /// Name with blanks. Parsers take the last line with `out-of-place` for the head of the table.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out of place",
+            Self::InPlace => "in place",
+        }
+    }
+}
+
 impl Measurement {
     /// Number of ranks with wrong data, in both backends together.
-    #[must_use]
     pub fn failed_checks(&self) -> u64 {
         let theirs = self.versus.as_ref().map_or(0, |versus| versus.mismatches.len());
         (self.mismatches.len() + theirs) as u64
     }
 
     /// Returns true when any data is wrong, in either backend.
-    #[must_use]
     pub fn is_wrong(&self) -> bool {
         let theirs = self.versus.as_ref().and_then(|versus| versus.wrong);
         [self.wrong, theirs].into_iter().flatten().any(|wrong| wrong > 0)
@@ -404,15 +420,25 @@ impl Measurement {
 }
 
 impl Run {
+    /// The devices in the order of ranks: `8 x NVIDIA H200, 4 x NVIDIA H100`.
+    pub fn devices(&self) -> String {
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for rank in &self.ranks {
+            match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((&rank.device_name, 1)),
+            }
+        }
+        counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+    }
+
     /// Number of pairs of rank and measurement with wrong data; `None` when nothing was verified.
-    #[must_use]
     pub fn failed_checks(&self) -> Option<u64> {
         let verified = self.measurements.iter().any(|measurement| measurement.wrong.is_some());
         verified.then(|| self.measurements.iter().map(Measurement::failed_checks).sum())
     }
 
     /// The mean of all bus bandwidths, in GB/s; `None` when nothing was measured.
-    #[must_use]
     pub fn mean_busbw_gbps(&self) -> Option<f64> {
         let count = self.measurements.len();
         (count > 0).then(|| self.measurements.iter().map(|each| each.busbw_gbps).sum::<f64>() / count as f64)

@@ -17,7 +17,6 @@ pub enum SelectedSide {
 impl SelectedSide {
     /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when the run
     /// lacks the selected one.
-    #[must_use]
     pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
         let other = other(&run);
         match (self, other) {

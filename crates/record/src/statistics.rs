@@ -34,7 +34,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Calculates the statistics of times in microseconds; `None` without times.
-    #[must_use]
     pub fn of(times_us: &[f64]) -> Option<Self> {
         let mut sorted = times_us.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -56,14 +55,12 @@ impl Statistics {
     }
 
     /// Coefficient of variation: deviation over mean, in percent.
-    #[must_use]
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
     }
 }
 
 /// Median: the middle value, or the mean of the two middle ones; `None` without values.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -74,40 +71,10 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
 }
 
-/// Geometric mean of values above 0, collected one at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GeometricMean {
-    count: usize,
-    sum_of_logarithms: f64,
-}
-
-impl GeometricMean {
-    /// Adds a value above 0.
-    pub fn add(&mut self, value: f64) {
-        self.count += 1;
-        self.sum_of_logarithms += value.ln();
-    }
-
-    /// Number of values.
-    #[must_use]
-    pub const fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The mean; `None` without values.
-    #[must_use]
-    pub fn value(&self) -> Option<f64> {
-        (self.count > 0).then(|| (self.sum_of_logarithms / self.count as f64).exp())
-    }
-}
-
-impl FromIterator<f64> for GeometricMean {
-    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
-        values.into_iter().fold(Self::default(), |mut mean, value| {
-            mean.add(value);
-            mean
-        })
-    }
+/// Geometric mean of values above 0; `None` without values.
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let sum_of_logarithms: f64 = values.iter().map(|value| value.ln()).sum();
+    (!values.is_empty()).then(|| (sum_of_logarithms / values.len() as f64).exp())
 }
 
 #[cfg(test)]
@@ -139,9 +106,7 @@ mod tests {
 
     #[test]
     fn a_geometric_mean_is_the_root_of_the_product() {
-        let mean = |values: &[f64]| values.iter().copied().collect::<GeometricMean>();
-        assert_eq!(mean(&[]).value(), None);
-        assert!((mean(&[1.0, 2.0, 32.0]).value().unwrap() - 4.0).abs() < 1e-12);
-        assert_eq!(mean(&[0.5, 2.0]).count(), 2);
+        assert_eq!(geometric_mean(&[]), None);
+        assert!((geometric_mean(&[1.0, 2.0, 32.0]).unwrap() - 4.0).abs() < 1e-12);
     }
 }

@@ -41,7 +41,7 @@ fn no_file_is_left_in_half() {
     let opened = Files::open(&outputs);
     limit_files(None);
     let error = opened.unwrap_err();
-    assert_eq!(error.failures().len(), 3);
+    assert_eq!(error.failures.len(), 3);
     assert!(error.to_string().contains("run.json: File too large"), "{error}");
     assert_eq!(names(), [""; 0]);
 
@@ -59,7 +59,7 @@ fn no_file_is_left_in_half() {
     limit_files(None);
     assert!(second.unwrap_err().to_string().contains("run.jsonl: File too large"));
     let error = finished.unwrap_err();
-    let failed: Vec<_> = error.failures().iter().map(|(path, _)| path.file_name().unwrap()).collect();
+    let failed: Vec<_> = error.failures.iter().map(|(path, _)| path.file_name().unwrap()).collect();
     // Lines come first, as they take least.
     assert_eq!(failed, ["run.jsonl", "run.json"]);
 
@@ -69,4 +69,16 @@ fn no_file_is_left_in_half() {
     let kept = read(&path("run.jsonl")).unwrap();
     assert_eq!((kept.outcome, &kept.measurements[..]), (Outcome::Running, &run.measurements[..1]));
     assert!(fs::read_to_string(path("run.md")).unwrap().ends_with("|\n"));
+
+    // The end has the lines for which there was no room before.
+    let mut files = Files::open(&outputs[1..2]).unwrap();
+    files.start(&header).unwrap();
+    files.measurement(&run.measurements[0]).unwrap();
+    limit_files(Some(streamed.len() as u64 + 400));
+    let second = files.measurement(&run.measurements[1]);
+    limit_files(None);
+    assert!(second.is_err());
+    assert_eq!(fs::read(path("run.jsonl")).unwrap(), streamed);
+    files.finish(&run).unwrap();
+    assert_eq!(read(&path("run.jsonl")).unwrap(), run);
 }

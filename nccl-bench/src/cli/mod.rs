@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::ArgMatches;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::ErrorKind;
 use engine::collective::Collective;
-use engine::request::Variables;
 
-use crate::command::measure::{self, ALL, EXAMPLES, Invocation, ParsedMeasurement};
+use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
 use crate::exit::ExitError;
 use crate::log;
@@ -22,7 +22,6 @@ const STYLES: Styles = Styles::styled()
     .placeholder(AnsiColor::Cyan.on_default());
 
 /// Runs the program with the arguments of this process.
-#[must_use]
 pub fn main(program: Program) -> ExitCode {
     ExitCode::from(run(&program).unwrap_or_else(ExitError::report))
 }
@@ -32,8 +31,7 @@ fn run(program: &Program) -> Result<u8, ExitError> {
     ignore_file_size_signal().map_err(Stop::from)?;
     tracing::debug!("started");
     let root = definition();
-    let (invocation, arguments) = arguments(std::env::args_os())?;
-    let matches = root.clone().try_get_matches_from(arguments)?;
+    let (invocation, matches) = parse(std::env::args_os())?;
     let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
     let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
     let command = command.ok_or_else(|| conflict(format!("there is no command '{name}'")))?;
@@ -41,7 +39,6 @@ fn run(program: &Program) -> Result<u8, ExitError> {
 }
 
 /// The definition of the whole command line, also for completions and manual pages.
-#[must_use]
 pub fn definition() -> clap::Command {
     clap::Command::new("nccl-bench")
         .version(crate::build::VERSION)
@@ -62,13 +59,17 @@ fn collective_of_program(program: &Path) -> Option<Collective> {
     stem.parse().ok()
 }
 
-/// Inserts the command that the program's name stands for, and turns a list of collectives into a command with a flag.
-fn arguments<I, T>(arguments: I) -> Result<(Invocation, Vec<OsString>), clap::Error>
+/// Parses a command line, in which the program's name can stand for a command, and a list of collectives for a command
+/// with a flag.
+///
+/// # Errors
+/// The parser's answer, which includes those to `--help` and `--version`.
+pub fn parse<I, T>(line: I) -> Result<(Invocation, ArgMatches), clap::Error>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
-    let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let mut arguments: Vec<OsString> = line.into_iter().map(Into::into).collect();
     let command: Vec<String> = arguments.iter().map(|each| each.to_string_lossy().into_owned()).collect();
     let by_name = command.first().and_then(|program| collective_of_program(Path::new(program)));
     if let Some(collective) = by_name {
@@ -79,56 +80,8 @@ where
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, arguments))
-}
-
-/// Checks a command line as the program would, without running the command.
-///
-/// # Errors
-/// The parser's answer, which includes those to `--help` and `--version`.
-pub fn check<I, T>(line: I) -> Result<(), clap::Error>
-where
-    I: IntoIterator<Item = T>,
-    T: Into<OsString>,
-{
-    let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
-    let (_, arguments) = arguments(line.clone())?;
     let matches = definition().try_get_matches_from(arguments)?;
-    match matches.subcommand_name() {
-        Some(name) if name == ALL || name.parse::<Collective>().is_ok() => measurement(line).map(|_| ()),
-        _ => Ok(()),
-    }
-}
-
-/// Parses the command line of a measurement, with nccl-tests' variables of this process.
-///
-/// # Errors
-/// The parser's answer, which includes those to `--help` and `--version`.
-pub fn measurement<I, T>(line: I) -> Result<ParsedMeasurement, clap::Error>
-where
-    I: IntoIterator<Item = T>,
-    T: Into<OsString>,
-{
-    measurement_with(line, Variables::read(|name| std::env::var(name).ok()))
-}
-
-fn measurement_with<I, T>(
-    line: I,
-    variables: Result<Variables, String>,
-) -> Result<ParsedMeasurement, clap::Error>
-where
-    I: IntoIterator<Item = T>,
-    T: Into<OsString>,
-{
-    let (invocation, arguments) = arguments(line)?;
-    let matches = definition().try_get_matches_from(arguments)?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
-    let collective = name.parse().ok();
-    let variables = variables.map_err(conflict)?;
-    measure::parse(collective, matches, &invocation, variables).map_err(|refusal| match refusal {
-        measure::Refusal::Parser(error) => error,
-        measure::Refusal::Conflict(message) => conflict(message),
-    })
+    Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
 }
 
 /// A refusal in the form of the parser's messages.
@@ -137,13 +90,14 @@ fn conflict(message: impl std::fmt::Display) -> clap::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::command::measure::{self, ParsedMeasurement};
 
     use collectives::DataType;
     use engine::data::{self, Op};
     use engine::request::Step;
-    use engine::request::{BackendChoice, Request, Roots, Versus};
+    use engine::request::{BackendChoice, Request, Roots, Variables, Versus};
     use record::{Average, Blocking, Registration};
     use std::time::Duration;
 
@@ -152,13 +106,23 @@ mod tests {
         definition().debug_assert();
     }
 
+    fn parsed<'a>(line: impl IntoIterator<Item = &'a str>) -> Result<ParsedMeasurement, clap::Error> {
+        let (invocation, matches) = parse(line)?;
+        let (name, matches) = matches.subcommand().unwrap();
+        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()), &definition())
+    }
+
+    /// The measurement of a command line.
+    pub(crate) fn measurement(line: &str) -> ParsedMeasurement {
+        parsed(line.split_whitespace()).unwrap()
+    }
+
     fn settings(line: &str) -> Request {
-        measurement_with(line.split_whitespace(), Ok(Variables::default())).unwrap().request
+        measurement(line).request
     }
 
     fn refusal(arguments: &[&str]) -> String {
-        let arguments = ["nccl-bench"].iter().chain(arguments);
-        let error = measurement_with(arguments, Ok(Variables::default())).unwrap_err();
+        let error = parsed(["nccl-bench"].iter().chain(arguments).copied()).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()
     }
@@ -316,7 +280,7 @@ mod tests {
 
     #[test]
     fn help_is_not_an_error() {
-        let answer = check(["nccl-bench", "allreduce", "--help"]).unwrap_err();
+        let answer = parse(["nccl-bench", "allreduce", "--help"]).unwrap_err();
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));

@@ -33,7 +33,6 @@ pub trait Command {
 }
 
 /// All commands, in the order of the help.
-#[must_use]
 pub fn all() -> Vec<Box<dyn Command>> {
     let mut commands: Vec<Box<dyn Command>> = Vec::new();
     for collective in Collective::ALL {
@@ -81,7 +80,6 @@ impl Context<'_> {
     }
 
     /// A refusal of arguments that the command line's parser accepts.
-    #[must_use]
     pub fn refuse(&self, message: impl std::fmt::Display) -> ExitError {
         self.root.clone().error(clap::error::ErrorKind::ValueValidation, message).into()
     }

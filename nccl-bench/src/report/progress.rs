@@ -35,7 +35,6 @@ impl Default for Progress {
 
 impl Progress {
     /// The progress of a plan, over the rank's group.
-    #[must_use]
     pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
@@ -122,7 +121,7 @@ mod tests {
     use indicatif::TermLike;
 
     use super::*;
-    use crate::cli;
+    use crate::cli::tests::measurement;
 
     /// A fake terminal of a given width, which records what is written to it.
     #[derive(Clone, Debug)]
@@ -222,7 +221,7 @@ mod tests {
     fn all_sizes_of_all_cases_are_the_whole() {
         let line =
             "nccl-bench allreduce,hypercube,broadcast -b 1M -e 2M -o sum,max -d float,half -r all -N 3";
-        let request = cli::measurement(line.split(' ')).unwrap().request;
+        let request = measurement(line).request;
         let mut plan = SweepPlan::new(&request, 2 << 20);
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
         let position = GroupPosition { rank: 0, ranks: 6, color: 0 };

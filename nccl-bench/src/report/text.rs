@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use engine::backend::MemoryUse;
 use jiff::tz::TimeZone;
 
-use super::table::{self, Columns, Foot, MemoryUsage};
+use super::table::{self, Columns, Foot};
 use record::ratios::Ratios;
 use record::{Measurement, Mismatch, Placement, Run, Settings};
 
@@ -14,17 +15,6 @@ const NAMED_RANKS: usize = 8;
 /// Explains the columns of `--stats`, whose values may all be above or below `time`.
 const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
                           mean of the first pass";
-
-/// Optional parts of the report that nccl-tests does not have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extras {
-    /// Lines below the first: backend, world, system, transport.
-    pub provenance: bool,
-    /// See [`Columns::statistics`].
-    pub statistics: bool,
-    /// See [`Columns::algorithm`].
-    pub algorithm: bool,
-}
 
 /// Writes a section per collective: a head, rows as their measurements arrive, a foot.
 ///
@@ -61,46 +51,27 @@ struct SectionTotals {
 
 impl<W: Write> TextReport<W> {
     /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the first
-    /// `collective`, and the devices.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
-    pub fn start(out: W, run: &Run, collective: &str, extras: Extras) -> io::Result<Self> {
-        Self::start_in_zone(out, run, collective, extras, TimeZone::system())
-    }
-
-    /// The same with time stamps in `zone`.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
-    pub fn start_in_zone(
+    /// `collective`, and the devices. Time stamps are in `zone`.
+    pub fn start(
         mut out: W,
         run: &Run,
         collective: &str,
-        extras: Extras,
+        columns: Columns,
         zone: TimeZone,
     ) -> io::Result<Self> {
         let mut text = table::version_line(run);
-        if extras.provenance {
-            text.push_str(&table::provenance(&run.provenance));
-        }
+        text.push_str(&table::provenance(&run.provenance));
         text.extend(run.notes.iter().map(|note| comment(note)));
         let on_gpus = run.provenance.backend == "nccl";
         text.push_str(&table::start(collective, &run.settings, on_gpus));
         text.push_str(&table::devices(&run.ranks));
         out.write_all(text.as_bytes())?;
         out.flush()?;
-        let Extras { statistics, algorithm, .. } = extras;
         Ok(Self {
             out,
             settings: run.settings.clone(),
             on_gpus,
-            columns: Columns {
-                statistics,
-                algorithm,
-                versus: run.provenance.versus.is_some(),
-                ..Columns::of(&run.settings)
-            },
+            columns,
             versus: run.provenance.versus.as_ref().map(|versus| versus.backend.clone()),
             minimum_busbw: record::nccl_tests::minimum_busbw(&run.provenance),
             zone,
@@ -113,9 +84,6 @@ impl<W: Write> TextReport<W> {
 
     /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them, and the columns'
     /// names. `reduced_to` is the largest size in bytes where memory did not allow the requested one.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
@@ -132,9 +100,6 @@ impl<W: Write> TextReport<W> {
 
     /// Takes one placement's measurement. The row is written when both are there, or when the next row begins, with the
     /// wrong elements below.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         if measurement.placement == Placement::OutOfPlace {
             self.end_row("", None)?;
@@ -154,7 +119,7 @@ impl<W: Write> TextReport<W> {
             self.notes.push(format!(
                 "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; give a longer \
                  --budget",
-                in_words(measurement.placement),
+                measurement.placement.words(),
                 measurement.rounds_us.len().max(1)
             ));
         }
@@ -168,19 +133,13 @@ impl<W: Write> TextReport<W> {
     }
 
     /// Writes lines as comments, below the current row.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn comment(&mut self, lines: &str) -> io::Result<()> {
         self.notes.push(lines.to_owned());
         if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
     }
 
-    /// Ends the section. `memory` is the memory use (`-M`), `error` the library's last error.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
-    pub fn foot(&mut self, memory: Option<MemoryUsage>, error: Option<&str>) -> io::Result<()> {
+    /// Ends the section. `memory` is the memory use (`-M`).
+    pub fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
         self.end_row("", None)?;
         let section = std::mem::take(&mut self.section);
         let ratios = section.ratios.summary();
@@ -191,15 +150,11 @@ impl<W: Write> TextReport<W> {
             minimum_busbw_gbps: self.minimum_busbw,
             ratios: self.versus.as_deref().zip(ratios.as_deref()),
             memory,
-            error,
         };
         self.write(&(foot.failures() + &foot.render()))
     }
 
     /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for success. An incomplete row becomes a comment, which parsers skip.
-    ///
-    /// # Errors
-    /// When the output is closed or full.
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
         self.end_row("# Unfinished row: ", None)?;
         let wrong = match self.section.failed_checks {
@@ -233,18 +188,10 @@ fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// The placement without hyphens: parsers take the last line with `out-of-place` for the table's head.
-fn in_words(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out of place",
-        Placement::InPlace => "in place",
-    }
-}
-
 /// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and of the baseline
 /// `WRONG mpi out of place: ...`.
 fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
-    let placement = in_words(placement);
+    let placement = placement.words();
     let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
         format!(
             "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",
@@ -262,8 +209,12 @@ mod tests {
     use super::*;
     use record::sample::row as sample;
 
+    fn start<W: Write>(out: W, run: &Run) -> io::Result<TextReport<W>> {
+        TextReport::start(out, run, "allreduce", Columns::of(run), TimeZone::UTC)
+    }
+
     fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {
-        TextReport::start_in_zone(out, &sample::run(), "allreduce", Extras::default(), TimeZone::UTC).unwrap()
+        start(out, &sample::run()).unwrap()
     }
 
     fn both(collective: &str) -> [Measurement; 2] {
@@ -285,13 +236,13 @@ mod tests {
                 measurement.busbw_gbps = busbw;
                 report.measurement(&measurement).unwrap();
             }
-            report.foot(None, None).unwrap();
+            report.foot(None).unwrap();
         }
         let text = text(out);
         assert_eq!(text.matches("# Using devices\n").count(), 1, "{text}");
         let sections: Vec<&str> = text.split("# Collective test starting: ").collect();
         let [first, all_reduce, all_gather] = sections[..] else { panic!("{text}") };
-        assert_eq!(first.lines().count(), 1);
+        assert_eq!(first.lines().count(), 4);
         for (section, name, mean) in
             [(all_reduce, "all_reduce_perf", "75"), (all_gather, "all_gather_perf", "25")]
         {
@@ -328,7 +279,7 @@ mod tests {
         report.comment("one\ntwo").unwrap();
         report.measurement(&second).unwrap();
         report.comment("three").unwrap();
-        report.foot(None, None).unwrap();
+        report.foot(None).unwrap();
         let text = text(out);
         let (_, rows) = text.rsplit_once("         \n").unwrap();
         let lines: Vec<&str> = rows.lines().collect();
@@ -385,26 +336,24 @@ mod tests {
     }
 
     #[test]
-    fn what_only_this_program_has_is_shown_when_asked_for() {
+    fn what_only_this_program_has_follows_the_first_line() {
         let mut run = sample::run();
-        let mut plain = Vec::new();
-        TextReport::start(&mut plain, &run, "allreduce", Extras::default()).unwrap();
-        let plain = text(plain);
         run.notes.push("element 5 of rank 1 is damaged".to_owned());
         let mut out = Vec::new();
-        TextReport::start(&mut out, &run, "allreduce", Extras { provenance: true, ..Extras::default() })
-            .unwrap();
+        start(&mut out, &run).unwrap();
         let own = "# Backend: nccl 2.28.9 from /usr/lib/libnccl.so.2; CUDA driver 13.0\n\
                    # World: mpirun (Open MPI), 2 processes\n\
                    # System: Linux 6.8.0 x86_64\n\
                    # element 5 of rank 1 is damaged\n";
-        assert_eq!(text(out), plain.replace("# Collective", &format!("{own}# Collective")));
+        let expected = format!("{}{own}# Collective test starting: ", table::version_line(&run));
+        let text = text(out);
+        assert!(text.starts_with(&expected), "{text}");
     }
 
     #[test]
     fn a_closed_pipe_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut report = TextReport::start(ours, &sample::run(), "allreduce", Extras::default()).unwrap();
+        let mut report = start(ours, &sample::run()).unwrap();
         drop(theirs);
         let error = report.section("allreduce", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);

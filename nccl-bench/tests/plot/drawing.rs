@@ -4,7 +4,7 @@ use nccl_bench::command::plot::{self, Metric, Options};
 use record::Run;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::runs::named;
+use crate::runs::{named, options};
 
 pub(crate) fn parse(text: &str) -> Document<'_> {
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
@@ -41,15 +41,8 @@ pub(crate) fn place(point: Node) -> (f64, f64) {
     (found[0], found[1])
 }
 
-/// The target of pointing and focus of a point. Targets are in the order of the points.
-pub(crate) fn target<'a, 'i>(point: Node<'a, 'i>) -> Node<'a, 'i> {
-    let root = point.document().root_element();
-    let index = all(root, "point").into_iter().position(|each| each == point).unwrap();
-    all(root, "target")[index]
-}
-
 pub(crate) fn tooltip(point: Node) -> String {
-    let title = target(point).children().find(|child| child.tag_name().name() == "title");
+    let title = point.children().find(|child| child.tag_name().name() == "title");
     text_of(title.unwrap())
 }
 
@@ -96,7 +89,7 @@ pub(crate) fn assert_inside(chart: Node) {
 }
 
 pub(crate) fn one_chart(run: &Run, metric: Metric, change: impl FnOnce(&mut Options)) -> String {
-    let mut options = Options { metrics: vec![metric], ..Options::default() };
+    let mut options = Options { metrics: vec![metric], ..options() };
     change(&mut options);
     plot::svg(&named(&[("run", run)]), &options).unwrap()
 }

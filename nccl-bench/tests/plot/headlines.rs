@@ -1,7 +1,7 @@
 //! Headlines: peaks, verification, incomplete runs, libraries.
 
-use nccl_bench::command::plot::{self, Metric, Options, Placements};
-use record::{Algorithm, Outcome, Run};
+use nccl_bench::command::plot;
+use record::{Outcome, Run};
 
 use crate::drawing::*;
 use crate::runs::*;
@@ -11,11 +11,11 @@ fn the_headline_has_the_peak_the_machine_and_the_versions() {
     let run = all_reduce();
     let right = run.measurements.iter().map(|each| each.busbw_gbps).fold(0.0, f64::max);
     let peak = format!("{right:.2} GB/s");
-    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let [headline] = all(document.root_element(), "headline")[..] else { panic!("one headline") };
     let headline = text_of(headline);
-    let drawing = plot::svg(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let drawing = plot::svg(&named(&[("run", &run)]), &options()).unwrap();
     let drawn = text_of(parse(&drawing).root_element());
     for expected in
         [&*peak, "peak bus bandwidth: allreduce, 8 GiB", "8 x NVIDIA H200 on 1 host", "NCCL 2.28.9"]
@@ -30,7 +30,7 @@ fn the_headline_has_the_peak_the_machine_and_the_versions() {
     assert!(drawn.contains(&format!("Data verified in all {count} measurements: none wrong")));
     let mut partly = run.clone();
     partly.measurements[0].wrong = None;
-    let drawing = plot::svg(&named(&[("run", &partly)]), &Options::default()).unwrap();
+    let drawing = plot::svg(&named(&[("run", &partly)]), &options()).unwrap();
     let expected = format!("Data verified in {} of {count} measurements: none wrong there", count - 1);
     assert!(text_of(parse(&drawing).root_element()).contains(&expected));
 }
@@ -44,7 +44,7 @@ fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
     }
     let text_of_both = |run: &Run| {
         let runs = named(&[("run", run)]);
-        [plot::html(&runs, &Options::default()).unwrap(), plot::svg(&runs, &Options::default()).unwrap()]
+        [plot::html(&runs, &options()).unwrap(), plot::svg(&runs, &options()).unwrap()]
             .map(|text| text_of(parse(&text).root_element()))
     };
     for text in text_of_both(&run) {
@@ -84,48 +84,14 @@ fn drawings_say_that_a_run_is_not_complete() {
         ),
     ] {
         let run = Run { outcome, ..all_reduce() };
-        let both = plot::svg(&named(&[("run", &run)]), &Options::default()).unwrap();
-        let each = plot::svg_each(&named(&[("run", &run)]), &Options::default()).unwrap();
+        let both = plot::svg(&named(&[("run", &run)]), &options()).unwrap();
+        let each = plot::svg_each(&named(&[("run", &run)]), &options()).unwrap();
         for text in each.iter().map(|(_, text)| text).chain([&both]) {
             let document = parse(text);
             let alarm = all(document.root_element(), "alarm").into_iter().map(text_of).collect::<Vec<_>>();
             assert!(alarm.join(" ").starts_with(expected), "{alarm:?}");
         }
     }
-    let text = plot::svg(&named(&[("run", &all_reduce())]), &Options::default()).unwrap();
+    let text = plot::svg(&named(&[("run", &all_reduce())]), &options()).unwrap();
     assert!(all(parse(&text).root_element(), "alarm").is_empty());
-}
-
-#[test]
-fn algorithms_are_named_with_the_library_that_chose_them() {
-    let nccl = with_everything();
-    let mut host = with_everything();
-    host.provenance.backend = "fabric".to_owned();
-    for each in &mut host.measurements {
-        let name = if each.bytes < 4096 { "board" } else { "rabenseifner" };
-        each.algorithm = Some(Algorithm { algorithm: name.to_owned(), protocol: None, channels: None });
-    }
-    for (runs, heading) in [
-        (named(&[("a", &host)]), "algorithm (libfabric)"),
-        (named(&[("a", &nccl)]), "algorithm (NCCL)"),
-        (named(&[("a", &nccl), ("b", &host)]), "algorithm (NCCL, libfabric)"),
-        (named(&[("a", &all_reduce()), ("b", &host)]), "algorithm (libfabric)"),
-    ] {
-        let page = plot::html(&runs, &Options::default()).unwrap();
-        let document = parse(&page);
-        let [table] = all(document.root_element(), "numbers")[..] else { panic!("one table") };
-        let heads: Vec<String> =
-            table.descendants().filter(|node| node.tag_name().name() == "th").map(text_of).collect();
-        assert!(heads.iter().any(|head| head == heading), "{heads:?}");
-        assert!(entries(document.root_element()).contains(&format!("{heading}:")));
-        assert!(!page.contains("chosen by"));
-    }
-    // Each has a marker of its own.
-    let text = one_chart(&host, Metric::Time, |options| options.placements = Placements::Out);
-    let document = parse(&text);
-    let mut outlines: Vec<&str> =
-        all(document.root_element(), "mark").into_iter().map(|mark| mark.attribute("d").unwrap()).collect();
-    outlines.sort_unstable();
-    outlines.dedup();
-    assert_eq!(outlines.len(), 2);
 }

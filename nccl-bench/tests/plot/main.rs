@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod charts;
+mod colours;
 mod command;
 mod drawing;
 mod headlines;

@@ -1,7 +1,7 @@
 //! Pages: sections, tables, and their use on a phone and by keyboard.
 
 use nccl_bench::command::plot::{self, Metric, Options, Spread};
-use record::{Outcome, Placement, Run};
+use record::{Measurement, Outcome, Placement, Run};
 use roxmltree::Node;
 
 use crate::drawing::*;
@@ -16,8 +16,8 @@ fn labels_and_hosts_are_escaped_and_told_apart() {
     let runs = named(&[(label, &run), (label, &run), ("other", &run)]);
     let shown = label.replace('\u{1b}', "\u{fffd}");
     for text in [
-        plot::svg(&runs, &Options::default()).unwrap(),
-        plot::html(&runs, &Options { title: Some("<i>&".to_owned()), ..Options::default() }).unwrap(),
+        plot::svg(&runs, &options()).unwrap(),
+        plot::html(&runs, &Options { title: Some("<i>&".to_owned()), ..options() }).unwrap(),
     ] {
         assert!(!text.contains("<script") && !text.contains("<i>"));
         let document = parse(&text);
@@ -25,14 +25,14 @@ fn labels_and_hosts_are_escaped_and_told_apart() {
         assert!(entries.contains(&shown) && entries.contains(&format!("{shown} (2)")), "{entries:?}");
         assert!(text_of(document.root_element()).contains("all<reduce>"));
     }
-    let page = plot::html(&runs, &Options::default()).unwrap();
+    let page = plot::html(&runs, &options()).unwrap();
     let text = text_of(parse(&page).root_element());
     assert!(text.contains("NCCL_<X>") && text.contains("node<1>"));
 }
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let page = plot::html(&named(&[("run", &with_everything())]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &with_everything())]), &options()).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>\n<!-- made by nccl-bench plot -->\n<html"));
     let document = parse(&page);
     for node in document.root_element().descendants().filter(Node::is_element) {
@@ -66,7 +66,7 @@ fn sections_are_by_collective_type_operator_and_root() {
     }
     run.measurements.extend(broadcast);
     let runs = named(&[("run", &run)]);
-    let page = plot::html(&runs, &Options::default()).unwrap();
+    let page = plot::html(&runs, &options()).unwrap();
     let document = parse(&page);
     let headings: Vec<String> = document
         .descendants()
@@ -86,15 +86,14 @@ fn sections_are_by_collective_type_operator_and_root() {
         ]
     );
     assert_eq!(all(document.root_element(), "wide").len(), 10);
-    let names: Vec<String> =
-        plot::svg_each(&runs, &Options { metrics: vec![Metric::Time; 2], ..Options::default() })
-            .unwrap()
-            .into_iter()
-            .map(|(name, text)| {
-                assert_eq!(all(parse(&text).root_element(), "grid").len(), 1);
-                name
-            })
-            .collect();
+    let names: Vec<String> = plot::svg_each(&runs, &Options { metrics: vec![Metric::Time; 2], ..options() })
+        .unwrap()
+        .into_iter()
+        .map(|(name, text)| {
+            assert_eq!(all(parse(&text).root_element(), "grid").len(), 1);
+            name
+        })
+        .collect();
     assert_eq!(
         names,
         [
@@ -106,7 +105,7 @@ fn sections_are_by_collective_type_operator_and_root() {
         ]
     );
     // In one file they stand in a row per section and do not overlap.
-    let text = plot::svg(&runs, &Options::default()).unwrap();
+    let text = plot::svg(&runs, &options()).unwrap();
     let document = parse(&text);
     let places: Vec<(f64, f64)> = document
         .root_element()
@@ -122,7 +121,7 @@ fn sections_are_by_collective_type_operator_and_root() {
 #[test]
 fn the_table_has_the_numbers_of_all_runs() {
     let (before, after) = (all_reduce(), slower(&all_reduce(), 1.5));
-    let page = plot::html(&named(&[("before", &before), ("after", &after)]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("before", &before), ("after", &after)]), &options()).unwrap();
     let document = parse(&page);
     let [table] = all(document.root_element(), "numbers")[..] else { panic!("one table") };
     let sizes = all(table, "size");
@@ -131,33 +130,25 @@ fn the_table_has_the_numbers_of_all_runs() {
         let row = sizes[size].children().filter(Node::is_element).nth(run).unwrap();
         row.children().filter(Node::is_element).map(|cell| text_of(cell).trim().to_owned()).collect()
     };
-    let (out, inside) = (&before.measurements[2 * 17], &before.measurements[2 * 17 + 1]);
     let number = |value: f64| format!("{value:.2}");
-    assert_eq!(
-        cells(17, 0),
-        [
-            "1 MiB",
-            "before",
-            &number(out.time_us),
-            &number(out.algbw_gbps),
-            &number(out.busbw_gbps),
-            "0",
-            &number(inside.time_us),
-            &number(inside.algbw_gbps),
-            &number(inside.busbw_gbps),
-            "0"
-        ]
-    );
-    let slow = &after.measurements[2 * 17];
-    assert_eq!(cells(17, 1)[..3], ["after".to_owned(), number(slow.time_us), number(slow.algbw_gbps)]);
+    let numbers = |each: &Measurement| {
+        [number(each.time_us), number(each.algbw_gbps), number(each.busbw_gbps), "0".to_owned()]
+    };
+    let row = |before: &[&str], each| {
+        [before.iter().map(|&cell| cell.to_owned()).collect(), numbers(each).to_vec()].concat()
+    };
+    let at = 2 * 17;
+    assert_eq!(cells(17, 0), row(&["1 MiB", "before", "out-of-place"], &before.measurements[at]));
+    assert_eq!(cells(17, 1), row(&["before", "in-place"], &before.measurements[at + 1]));
+    assert_eq!(cells(17, 2), row(&["after", "out-of-place"], &after.measurements[at]));
     let rows = table.descendants().filter(|node| node.tag_name().name() == "tr").count();
-    assert_eq!(rows, 2 + before.measurements.len());
+    assert_eq!(rows, 1 + 2 * before.measurements.len());
 }
 
 #[test]
 fn wrong_data_algorithms_and_statistics_are_shown() {
     let run = with_everything();
-    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
@@ -174,25 +165,13 @@ fn wrong_data_algorithms_and_statistics_are_shown() {
         .flat_map(|head| head.descendants().filter(|node| node.tag_name().name() == "th").map(text_of))
         .map(|text| text.trim().to_owned())
         .collect();
-    let placement = ["time µs", "algbw GB/s", "busbw GB/s", "wrong", "min µs", "median µs", "p95 µs"];
-    let expected: Vec<&str> = ["size", "out-of-place", "in-place", "algorithm (NCCL)"]
-        .into_iter()
-        .chain(placement)
-        .chain(placement)
-        .collect();
+    let columns = ["time µs", "algbw GB/s", "busbw GB/s", "wrong", "min µs", "median µs", "p95 µs"];
+    let expected: Vec<&str> = ["size", "placement"].into_iter().chain(columns).chain(["algorithm"]).collect();
     assert_eq!(heads, expected);
     assert!(text_of(table).contains("ring, ll128, 16 channels"));
     assert_eq!(
         entries(root)[3..],
-        [
-            "lines: median of single operations, band: fastest to 95th percentile",
-            "algorithm (NCCL):",
-            "nvls",
-            "ring, ll128",
-            "ring, simple",
-            "tree, ll",
-            "wrong data"
-        ]
+        ["lines: median of single operations, band: fastest to 95th percentile", "wrong data"]
     );
     for chart in all(root, "wide") {
         assert_inside(chart);
@@ -239,7 +218,7 @@ fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
     failed.outcome = Outcome::Failed { message: "rank 3 on node<1> was killed".to_owned() };
     let running = Run { outcome: Outcome::Running, ..all_reduce() };
     let runs = named(&[("good", &all_reduce()), ("stopped", &other), ("broken", &failed), ("on", &running)]);
-    let page = plot::html(&runs, &Options::default()).unwrap();
+    let page = plot::html(&runs, &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
@@ -257,7 +236,7 @@ fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
         .into_iter()
         .map(|row| text_of(row.descendants().find(|node| node.tag_name().name() == "th").unwrap()))
         .collect();
-    assert_eq!(marked, ["≠ outcome", "≠ library", "≠ iterations", "≠ NCCL_ALGO"]);
+    assert_eq!(marked, ["≠ outcome", "≠ library version", "≠ iterations", "≠ NCCL_ALGO"]);
     let library = all(root, "differs")[1];
     let cells: Vec<String> =
         library.descendants().filter(|node| node.tag_name().name() == "td").map(text_of).collect();
@@ -272,7 +251,7 @@ fn pixels(style: &str, before: &str, unit: &str) -> f64 {
 
 #[test]
 fn text_can_be_read_on_a_phone() {
-    let page = plot::html(&named(&[("run", &with_everything())]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &with_everything())]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let style = text_of(root.descendants().find(|node| node.tag_name().name() == "style").unwrap());
@@ -299,7 +278,7 @@ fn text_can_be_read_on_a_phone() {
 #[test]
 fn numbers_can_be_read_by_touch_and_keyboard() {
     let run = with_everything();
-    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let groups = all(root, "readings");
@@ -327,17 +306,6 @@ fn numbers_can_be_read_by_touch_and_keyboard() {
             "{text}"
         );
     }
-    // In a drawing, which has no radio buttons, the focus shows what pointing shows.
-    let drawing = one_chart(&run, Metric::Busbw, |_| ());
-    assert!(drawing.contains(".chart .target:focus .tip{display:inline}"));
-    for point in all(parse(&drawing).root_element(), "point") {
-        let target = target(point);
-        let [tip] = all(target, "tip")[..] else { panic!("one tip") };
-        assert_eq!((target.attribute("tabindex"), tip.attribute("display")), (Some("0"), Some("none")));
-        let lines: Vec<String> =
-            tip.children().filter(|node| node.tag_name().name() == "text").map(text_of).collect();
-        assert_eq!(lines.join("\n"), tooltip(point));
-    }
     assert_ne!(names[0], names[1], "arrow keys stay in a chart");
     assert!(page.contains(".readings label:hover .reading,.readings input:focus+.reading{display:block}"));
 }
@@ -345,10 +313,10 @@ fn numbers_can_be_read_by_touch_and_keyboard() {
 #[test]
 fn several_sections_have_an_overview_with_links() {
     let mut run = all_reduce();
-    let alone = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let alone = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     assert!(all(parse(&alone).root_element(), "overview").is_empty());
     run.measurements.extend(all_gather().measurements);
-    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [overview] = all(root, "overview")[..] else { panic!("one overview") };

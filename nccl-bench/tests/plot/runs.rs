@@ -1,10 +1,22 @@
 //! The runs that are drawn.
 
+use clap::Parser as _;
+use nccl_bench::command::plot::Options;
 use record::statistics::Statistics;
 use record::{Algorithm, Measurement, Mismatch, Placement, Rank, Run};
 
 pub(crate) const ALL_REDUCE: &str = include_str!("../data/all_reduce_g8.txt");
 pub(crate) const ALL_GATHER: &str = include_str!("../data/all_gather_mpi.txt");
+
+/// The options without arguments.
+pub(crate) fn options() -> Options {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    Line::parse_from(["plot"]).options
+}
 
 /// The run of the tests of result files.
 pub(crate) fn sample() -> Run {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nccl_bench::report::table::MemoryUsage;
+use engine::backend::MemoryUse;
 use record::statistics::Statistics;
 use record::{
     Average, Blocking, Measurement, Outcome, Placement, Provenance, Rank, Registration, Run, SCHEMA_VERSION,
@@ -30,8 +30,7 @@ pub(crate) struct Found {
     pub(crate) run: Run,
     pub(crate) failed_checks: u64,
     pub(crate) mean: f64,
-    pub(crate) memory: Option<MemoryUsage>,
-    pub(crate) error: Option<String>,
+    pub(crate) memory: Option<MemoryUse>,
 }
 
 impl Found {
@@ -58,12 +57,11 @@ impl Found {
             failed_checks: count.parse().unwrap(),
             mean: mean.parse().unwrap(),
             // Only in the made-up texts.
-            memory: text.contains("GPU memory usage").then_some(MemoryUsage {
+            memory: text.contains("GPU memory usage").then_some(MemoryUse {
                 initialization: 1_288_490_189,
                 buffers: 403_701_760,
-                collective: 0,
+                operations: 0,
             }),
-            error: text.lines().find_map(|line| line.strip_prefix("# error: ")).map(str::to_owned),
         }
     }
 }

@@ -3,204 +3,115 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::run::{Measurement, Outcome, Placement, Run, Versus};
+use crate::run::{Measurement, Outcome, Run};
 
-/// The columns, in order. Names end with the unit, if any: microseconds, GB/s.
-pub(super) const COLUMNS: [&str; 55] = [
-    "collective",
-    "data_type",
-    "op",
-    "root",
-    "placement",
-    "bytes",
-    "count",
-    "cycle",
-    "time_us",
-    "cpu_time_us",
-    "algbw_gbps",
-    "busbw_gbps",
-    "wrong",
-    "operations",
-    "samples",
-    "min_us",
-    "median_us",
-    "mean_us",
-    "p95_us",
-    "p99_us",
-    "max_us",
-    "deviation_us",
-    "algorithm",
-    "protocol",
-    "channels",
-    "measured_at",
-    "run",
-    "program",
-    "started_at",
-    "outcome",
-    "backend",
-    "library_version",
-    "cuda_driver",
-    "transport",
-    "device_name",
-    "ranks",
-    "hosts",
-    "iterations",
-    "aggregated",
-    "warm_up",
-    "average",
-    "blocking",
-    "graph_launches",
-    "registration",
-    "unaligned",
-    "cta_policy",
-    "rounds",
-    "vs_backend",
-    "vs_library_version",
-    "vs_time_us",
-    "vs_algbw_gbps",
-    "vs_busbw_gbps",
-    "vs_wrong",
-    "ratio",
-    "best_ratio",
+/// The columns, in order, each with the place of its value in [`row`]. Names end with the unit, if any:
+/// microseconds, GB/s.
+pub(super) const COLUMNS: [(&str, &str); 55] = [
+    ("collective", "/measurement/collective"),
+    ("data_type", "/measurement/data_type"),
+    ("op", "/measurement/op"),
+    ("root", "/measurement/root"),
+    ("placement", "/measurement/placement"),
+    ("bytes", "/measurement/bytes"),
+    ("count", "/measurement/count"),
+    ("cycle", "/measurement/cycle"),
+    ("time_us", "/measurement/time_us"),
+    ("cpu_time_us", "/measurement/cpu_time_us"),
+    ("algbw_gbps", "/measurement/algbw_gbps"),
+    ("busbw_gbps", "/measurement/busbw_gbps"),
+    ("wrong", "/measurement/wrong"),
+    ("operations", "/measurement/operations"),
+    ("samples", "/measurement/statistics/samples"),
+    ("min_us", "/measurement/statistics/min_us"),
+    ("median_us", "/measurement/statistics/median_us"),
+    ("mean_us", "/measurement/statistics/mean_us"),
+    ("p95_us", "/measurement/statistics/p95_us"),
+    ("p99_us", "/measurement/statistics/p99_us"),
+    ("max_us", "/measurement/statistics/max_us"),
+    ("deviation_us", "/measurement/statistics/deviation_us"),
+    ("algorithm", "/measurement/algorithm/algorithm"),
+    ("protocol", "/measurement/algorithm/protocol"),
+    ("channels", "/measurement/algorithm/channels"),
+    ("measured_at", "/measurement/measured_at"),
+    ("run", "/run"),
+    ("program", "/program"),
+    ("started_at", "/started_at"),
+    ("outcome", "/outcome/state"),
+    ("backend", "/provenance/backend"),
+    ("library_version", "/provenance/library_version"),
+    ("cuda_driver", "/provenance/cuda_driver"),
+    ("transport", "/provenance/transport"),
+    ("device_name", "/device_name"),
+    ("ranks", "/ranks"),
+    ("hosts", "/hosts"),
+    ("iterations", "/settings/iterations"),
+    ("aggregated", "/settings/aggregated"),
+    ("warm_up", "/settings/warm_up"),
+    ("average", "/settings/average"),
+    ("blocking", "/settings/blocking"),
+    ("graph_launches", "/settings/graph_launches"),
+    ("registration", "/settings/registration"),
+    ("unaligned", "/settings/unaligned"),
+    ("cta_policy", "/settings/cta_policy"),
+    ("rounds", "/settings/rounds"),
+    ("vs_backend", "/provenance/versus/backend"),
+    ("vs_library_version", "/provenance/versus/library_version"),
+    ("vs_time_us", "/measurement/versus/time_us"),
+    ("vs_algbw_gbps", "/measurement/versus/algbw_gbps"),
+    ("vs_busbw_gbps", "/measurement/versus/busbw_gbps"),
+    ("vs_wrong", "/measurement/versus/wrong"),
+    ("ratio", "/measurement/versus/ratio"),
+    ("best_ratio", "/measurement/versus/best_ratio"),
 ];
 
 pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
-    writer.write_record(COLUMNS)?;
-    let common = common(run);
+    writer.write_record(COLUMNS.map(|(name, _)| name))?;
+    let mut row = row(run)?;
+    let mut write = |measurement: Option<&Measurement>| -> io::Result<()> {
+        row["measurement"] = measurement.map(serde_json::to_value).transpose()?.unwrap_or_default();
+        writer.write_record(COLUMNS.map(|(_, place)| row.pointer(place).map(text).unwrap_or_default()))?;
+        Ok(())
+    };
     for measurement in &run.measurements {
-        let (row, versus) = (row(measurement), versus(measurement));
-        writer.write_record(row.iter().chain(&common).chain(&versus))?;
+        write(Some(measurement))?;
     }
     // Without measurements, no row has the outcome.
     if run.measurements.is_empty() && run.outcome != Outcome::Complete {
-        let (row, versus) = (<[String; 26]>::default(), <[String; 6]>::default());
-        writer.write_record(row.iter().chain(&common).chain(&versus))?;
+        write(None)?;
     }
     writer.flush()
 }
 
-/// Columns of a measurement, up to `measured_at`.
-fn row(measurement: &Measurement) -> [String; 26] {
-    let statistics = measurement.statistics.as_ref();
-    let of = |value: fn(&crate::statistics::Statistics) -> f64| optional(statistics.map(value), number);
-    let algorithm = measurement.algorithm.as_ref();
-    [
-        measurement.collective.clone(),
-        measurement.data_type.clone(),
-        measurement.op.clone().unwrap_or_default(),
-        optional(measurement.root, text),
-        placement(measurement.placement).to_owned(),
-        measurement.bytes.to_string(),
-        measurement.count.to_string(),
-        measurement.cycle.to_string(),
-        number(measurement.time_us),
-        optional(measurement.cpu_time_us, number),
-        number(measurement.algbw_gbps),
-        number(measurement.busbw_gbps),
-        optional(measurement.wrong, text),
-        measurement.operations.to_string(),
-        optional(statistics.map(|found| found.samples), text),
-        of(|found| found.min_us),
-        of(|found| found.median_us),
-        of(|found| found.mean_us),
-        of(|found| found.p95_us),
-        of(|found| found.p99_us),
-        of(|found| found.max_us),
-        of(|found| found.deviation_us),
-        optional(algorithm.map(|found| found.algorithm.clone()), text),
-        optional(algorithm.and_then(|found| found.protocol.clone()), text),
-        optional(algorithm.and_then(|found| found.channels), text),
-        measurement.measured_at.clone(),
-    ]
-}
-
-/// Columns of the baseline (`--vs`), the last ones.
-fn versus(measurement: &Measurement) -> [String; 6] {
-    let found = measurement.versus.as_ref();
-    let of = |value: fn(&Versus) -> f64| optional(found.map(value), number);
-    [
-        of(|found| found.time_us),
-        of(|found| found.algbw_gbps),
-        of(|found| found.busbw_gbps),
-        optional(found.and_then(|found| found.wrong), text),
-        of(|found| found.ratio),
-        of(|found| found.best_ratio),
-    ]
-}
-
-/// Columns that are equal in all rows, from `run` to `vs_library_version`.
-fn common(run: &Run) -> [String; 23] {
-    let (provenance, settings) = (&run.provenance, &run.settings);
+/// The values that are equal in all rows, as in JSON, with a summary of the ranks.
+fn row(run: &Run) -> io::Result<Value> {
     let devices: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.device_name.as_str()).collect();
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let first = run.ranks.first().map(|rank| format!(" {} {}", rank.host, rank.pid)).unwrap_or_default();
-    [
-        format!("{}{first}", run.started_at),
-        run.program.clone(),
-        run.started_at.clone(),
-        outcome(&run.outcome).to_owned(),
-        provenance.backend.clone(),
-        provenance.library_version.clone(),
-        provenance.cuda_driver.clone().unwrap_or_default(),
-        provenance.transport.clone().unwrap_or_default(),
-        devices.into_iter().collect::<Vec<_>>().join("; "),
-        run.ranks.len().to_string(),
-        hosts.len().to_string(),
-        settings.iterations.to_string(),
-        settings.aggregated.to_string(),
-        settings.warm_up.to_string(),
-        name(&settings.average),
-        name(&settings.blocking),
-        settings.graph_launches.to_string(),
-        name(&settings.registration),
-        settings.unaligned.to_string(),
-        optional(settings.cta_policy, text),
-        optional(settings.rounds, text),
-        optional(provenance.versus.as_ref().map(|versus| versus.backend.clone()), text),
-        optional(provenance.versus.as_ref().map(|versus| versus.library_version.clone()), text),
-    ]
+    Ok(json!({
+        "run": format!("{}{first}", run.started_at),
+        "program": run.program,
+        "started_at": run.started_at,
+        "outcome": serde_json::to_value(&run.outcome)?,
+        "provenance": serde_json::to_value(&run.provenance)?,
+        "settings": serde_json::to_value(&run.settings)?,
+        "device_name": devices.into_iter().collect::<Vec<_>>().join("; "),
+        "ranks": run.ranks.len(),
+        "hosts": hosts.len(),
+    }))
 }
 
-/// Name of the placement in JSON.
-fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out_of_place",
-        Placement::InPlace => "in_place",
+/// The text of a cell. Numbers have all digits; one that is not finite is null, and its cell is empty.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or(f64::NAN).to_string(),
+        other => other.to_string(),
     }
-}
-
-fn outcome(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Running => "running",
-        Outcome::Complete => "complete",
-        Outcome::Interrupted { .. } => "interrupted",
-        Outcome::Failed { .. } => "failed",
-    }
-}
-
-/// Name of an option's value in JSON.
-fn name(choice: &impl Serialize) -> String {
-    match serde_json::to_value(choice) {
-        Ok(Value::String(name)) => name,
-        _ => String::new(),
-    }
-}
-
-/// A number with all digits; empty when it is not finite.
-fn number(value: f64) -> String {
-    if value.is_finite() { value.to_string() } else { String::new() }
-}
-
-fn text(value: impl ToString) -> String {
-    value.to_string()
-}
-
-fn optional<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
-    value.map(text).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -222,7 +133,7 @@ mod tests {
         let rows = table(&run);
         assert_eq!(rows.len(), run.measurements.len());
         let first: Vec<(&str, &str)> =
-            COLUMNS.iter().map(|&column| (column, rows[0][column].as_str())).collect();
+            COLUMNS.iter().map(|&(column, _)| (column, rows[0][column].as_str())).collect();
         assert_eq!(
             first,
             [
@@ -304,13 +215,13 @@ mod tests {
         run.measurements.clear();
         let mut out = Vec::new();
         write(&run, &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), COLUMNS.join(",") + "\n");
+        assert_eq!(String::from_utf8(out).unwrap(), COLUMNS.map(|(name, _)| name).join(",") + "\n");
         // A failure before the first measurement is in the file as well.
         let failed = Run { outcome: Outcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
         let mut out = Vec::new();
         write(&failed, &mut out).unwrap();
         let mut reader = csv::Reader::from_reader(&out[..]);
-        let outcome = COLUMNS.iter().position(|name| *name == "outcome").unwrap();
+        let outcome = COLUMNS.iter().position(|(name, _)| *name == "outcome").unwrap();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
         assert_eq!((rows.len(), &rows[0][0], &rows[0][outcome]), (1, "", "failed"));
     }

@@ -72,31 +72,18 @@ impl Summary {
 
 /// The first line of a file.
 pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
-    let Run {
-        schema_version,
-        program,
-        command,
-        started_at,
-        ended_at,
-        outcome,
-        provenance,
-        settings,
-        ranks,
-        measurements: _,
-        notes,
-    } = run;
     line(&Header {
         kind: "run",
-        schema_version: *schema_version,
-        program,
-        command,
-        started_at,
-        ended_at: ended_at.as_deref(),
-        outcome,
-        provenance,
-        settings,
-        ranks,
-        notes,
+        schema_version: run.schema_version,
+        program: &run.program,
+        command: &run.command,
+        started_at: &run.started_at,
+        ended_at: run.ended_at.as_deref(),
+        outcome: &run.outcome,
+        provenance: &run.provenance,
+        settings: &run.settings,
+        ranks: &run.ranks,
+        notes: &run.notes,
     })
 }
 
@@ -126,37 +113,10 @@ fn end(run: &Run) -> io::Result<Vec<u8>> {
     })
 }
 
-/// An output that can be truncated.
-pub(super) trait Truncate: Write {
-    /// Keeps the first `length` bytes, and continues to write there.
-    fn truncate(&mut self, length: u64) -> io::Result<()>;
-
-    /// Current length in bytes.
-    fn length(&self) -> io::Result<u64>;
-
-    /// Writes to the storage what the system has buffered.
-    fn keep(&mut self) -> io::Result<()>;
-}
-
-impl Truncate for File {
-    fn truncate(&mut self, length: u64) -> io::Result<()> {
-        self.set_len(length)?;
-        self.seek(SeekFrom::Start(length)).map(drop)
-    }
-
-    fn length(&self) -> io::Result<u64> {
-        self.metadata().map(|found| found.len())
-    }
-
-    fn keep(&mut self) -> io::Result<()> {
-        self.sync_all()
-    }
-}
-
 /// Writer of a file of JSON Lines after its header.
 #[derive(Debug)]
-pub(super) struct JsonLines<W> {
-    out: W,
+pub(super) struct JsonLines {
+    out: File,
     /// Bytes of whole lines.
     length: u64,
     /// Number of measurements written.
@@ -165,9 +125,9 @@ pub(super) struct JsonLines<W> {
     damaged: bool,
 }
 
-impl<W: Truncate> JsonLines<W> {
+impl JsonLines {
     /// Continues after a header of `length` bytes.
-    pub(super) fn after(out: W, length: u64) -> Self {
+    pub(super) fn after(out: File, length: u64) -> Self {
         Self { out, length, measurements: 0, damaged: false }
     }
 
@@ -189,22 +149,20 @@ impl<W: Truncate> JsonLines<W> {
         let missing = run.measurements.get(self.measurements..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
         self.add(&end(run)?)?;
-        self.out.keep()
+        self.out.sync_all()
     }
 
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
-        self.damaged |= self.out.length()? != self.length;
-        if let Err(error) = self.out.write_all(line).and_then(|()| self.out.flush()) {
+        self.damaged |= self.out.metadata()?.len() != self.length;
+        if let Err(error) = self.out.write_all(line) {
             // Removes an incomplete line. If this fails too, readers ignore the line.
-            let _ = self.out.truncate(self.length);
+            let _ = self.out.set_len(self.length).and_then(|()| self.out.seek(SeekFrom::Start(self.length)));
             return Err(error);
         }
         self.length += line.len() as u64;
         Ok(())
     }
-}
 
-impl JsonLines<File> {
     /// Returns true when the file of this name has all lines written so far; false when it was removed or truncated.
     ///
     /// # Errors
@@ -231,86 +189,23 @@ pub(super) mod tests {
     use crate::files::read::parse;
     use crate::sample;
 
-    /// A disk with room for `room` bytes.
-    #[derive(Default)]
-    struct Disk {
-        content: Vec<u8>,
-        room: usize,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let fits = bytes.len().min(self.room - self.content.len());
-            if fits == 0 {
-                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-            }
-            self.content.extend(&bytes[..fits]);
-            Ok(fits)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Truncate for Disk {
-        fn truncate(&mut self, length: u64) -> io::Result<()> {
-            self.content.truncate(usize::try_from(length).unwrap());
-            Ok(())
-        }
-
-        fn length(&self) -> io::Result<u64> {
-            Ok(self.content.len() as u64)
-        }
-
-        fn keep(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    fn begun(run: &Run, room: usize) -> JsonLines<Disk> {
-        let content =
-            header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
-        let length = content.len() as u64;
-        JsonLines::after(Disk { content, room }, length)
-    }
-
-    #[test]
-    fn a_full_disk_cuts_no_line_in_two_and_the_end_goes_on_when_there_is_room() {
-        let run = sample::full();
-        let whole =
-            line(&MeasurementLine { kind: "measurement", measurement: &run.measurements[0] }).unwrap();
-        let mut lines = begun(&run, 0);
-        // Room for the first measurement and all but one byte of it again.
-        lines.out.room = lines.out.content.len() + 2 * whole.len() - 1;
-        lines.measurement(&run.measurements[0]).unwrap();
-        let kept = lines.out.content.clone();
-        let error = lines.measurement(&run.measurements[0]).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        assert_eq!(lines.out.content, kept);
-
-        let found = parse(&kept).unwrap();
-        assert_eq!((found.outcome, &found.measurements[..]), (Outcome::Running, &run.measurements[..1]));
-
-        lines.out.room = 1 << 20;
-        lines.finish(&run).unwrap();
-        assert_eq!(parse(&lines.out.content).unwrap(), run);
-    }
-
-    /// The whole file of a run.
+    /// The whole file of a run, as it is written while it runs.
     pub(in crate::files) fn whole(run: &Run) -> String {
-        let mut lines = begun(run, 1 << 20);
+        let header =
+            header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&header).unwrap();
+        let mut lines = JsonLines::after(file, header.len() as u64);
+        lines.measurement(&run.measurements[0]).unwrap();
         lines.finish(run).unwrap();
-        String::from_utf8(lines.out.content).unwrap()
+        lines.out.rewind().unwrap();
+        io::read_to_string(lines.out).unwrap()
     }
 
     #[test]
     fn the_lines_are_those_that_the_documentation_shows() {
         let run = sample::full();
-        let mut lines = begun(&run, 1 << 20);
-        lines.measurement(&run.measurements[0]).unwrap();
-        lines.finish(&run).unwrap();
-        let text = String::from_utf8(lines.out.content).unwrap();
+        let text = whole(&run);
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let kinds: Vec<&str> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
@@ -329,9 +224,7 @@ pub(super) mod tests {
     #[test]
     fn a_file_cut_anywhere_has_its_whole_lines() {
         let run = sample::full();
-        let mut lines = begun(&run, 1 << 20);
-        lines.finish(&run).unwrap();
-        let content = lines.out.content;
+        let content = whole(&run).into_bytes();
         let starts: Vec<usize> =
             content.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
         for cut in starts[1]..content.len() {

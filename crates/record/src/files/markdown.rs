@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
+use crate::matching::TableKey;
 use crate::nccl_tests::too_slow;
 use crate::ratios::Ratios;
 use crate::run::{BackendLibrary, Measurement, Outcome, Placement, Run, Versus};
@@ -79,21 +80,13 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     }));
     list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));
     list.extend(found.transport.as_deref().map(|transport| ("Transport", plain(transport))));
-    let mut devices: Vec<(&str, usize)> = Vec::new();
-    for rank in &run.ranks {
-        match devices.iter_mut().find(|(name, _)| *name == rank.device_name) {
-            Some((_, count)) => *count += 1,
-            None => devices.push((&rank.device_name, 1)),
-        }
-    }
-    let devices: Vec<String> = devices.iter().map(|(name, count)| format!("{count} x {name}")).collect();
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let hosts_named = hosts.iter().copied().collect::<Vec<_>>().join(", ");
     let ranks = format!(
         "{} on {} ({hosts_named}): {}",
         counted(run.ranks.len(), "rank"),
         counted(hosts.len(), "host"),
-        devices.join(", ")
+        run.devices()
     );
     list.push(("Ranks", plain(&ranks)));
     let others = [("World", &found.world), ("System", &found.system)];
@@ -120,11 +113,8 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     list
 }
 
-/// Collective, type, operator and root of a table.
-type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<usize>);
-
 struct Table<'a> {
-    key: Key<'a>,
+    key: TableKey,
     /// The measurements of a size in both placements, if they exist.
     rows: Vec<[Option<&'a Measurement>; 2]>,
 }
@@ -132,12 +122,7 @@ struct Table<'a> {
 fn tables(run: &Run) -> Vec<Table<'_>> {
     let mut tables: Vec<Table<'_>> = Vec::new();
     for measurement in &run.measurements {
-        let key = (
-            measurement.collective.as_str(),
-            measurement.data_type.as_str(),
-            measurement.op.as_deref(),
-            measurement.root,
-        );
+        let key = TableKey::of(measurement);
         let index = tables.iter().position(|table| table.key == key).unwrap_or_else(|| {
             tables.push(Table { key, rows: Vec::new() });
             tables.len() - 1
@@ -162,11 +147,7 @@ impl<'a> Table<'a> {
     }
 
     fn write(&self, mut out: impl Write) -> io::Result<()> {
-        let (collective, data_type, op, root) = self.key;
-        let mut heading = format!("{collective} {data_type}");
-        heading.extend(op.map(|op| format!(" {op}")));
-        heading.extend(root.map(|root| format!(" root {root}")));
-        writeln!(out, "\n## {}\n", plain(&heading))?;
+        writeln!(out, "\n## {}\n", plain(&self.key.name()))?;
 
         let all = || self.measurements();
         let cycles = all().any(|each| each.cycle > 0);
@@ -228,7 +209,7 @@ impl<'a> Table<'a> {
             let theirs = measurement.versus.iter().flat_map(|versus| &versus.mismatches);
             let both = measurement.mismatches.iter().map(|found| ("", found));
             for (side, mismatch) in both.chain(theirs.map(|found| (" versus", found))) {
-                let place = placement(measurement.placement);
+                let place = measurement.placement.name();
                 let text = format!(
                     "WRONG{side} {} bytes {place}: rank {} has {} wrong elements; the first: {}",
                     measurement.bytes, mismatch.rank, mismatch.wrong, mismatch.first
@@ -274,13 +255,6 @@ fn algorithm(measurement: &Measurement) -> Option<String> {
     let protocol = found.protocol.as_ref().map(|protocol| format!(" {protocol}")).unwrap_or_default();
     let channels = found.channels.map(|channels| format!(" x{channels}")).unwrap_or_default();
     Some(format!("{}{protocol}{channels}", found.algorithm))
-}
-
-const fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
-    }
 }
 
 fn counted(number: usize, what: &str) -> String {

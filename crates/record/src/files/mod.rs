@@ -19,8 +19,8 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub(crate) use read::read_each;
 pub use read::{ReadError, ReadProblem, read};
-pub(crate) use read::{Truncated, read_each};
 
 use crate::run::{Measurement, Run};
 use json_lines::JsonLines;
@@ -78,19 +78,14 @@ impl FromStr for Output {
 /// Files that cannot be written, each with its reason.
 #[derive(Debug, thiserror::Error)]
 pub struct WriteError {
-    failures: Vec<(PathBuf, io::Error)>,
+    /// The files that were not written, with their reasons; at least one.
+    pub failures: Vec<(PathBuf, io::Error)>,
 }
 
 impl WriteError {
     /// Returns `Ok` when there are no failures.
     fn unless_empty(failures: Vec<(PathBuf, io::Error)>) -> Result<(), Self> {
         if failures.is_empty() { Ok(()) } else { Err(Self { failures }) }
-    }
-
-    /// The files that were not written, with their reasons; at least one.
-    #[must_use]
-    pub fn failures(&self) -> &[(PathBuf, io::Error)] {
-        &self.failures
     }
 }
 
@@ -116,7 +111,7 @@ struct OutputFile {
     /// The replaced file: `output.path` with links resolved.
     target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
-    lines: Option<JsonLines<std::fs::File>>,
+    lines: Option<JsonLines>,
 }
 
 impl Files {
@@ -142,7 +137,6 @@ impl Files {
     }
 
     /// Returns true when `path` names one of the files, with links resolved.
-    #[must_use]
     pub fn replaces(&self, path: &std::path::Path) -> bool {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
@@ -374,7 +368,7 @@ mod tests {
         let mut asked = asked;
         asked[3].path = folder.path().join("folder.json/../run.md");
         let error = Files::open(&asked).unwrap_err();
-        assert_eq!(error.failures().len(), 3);
+        assert_eq!(error.failures.len(), 3);
         let message = error.to_string();
         for part in ["folder.json: it is a folder; ", "missing does not exist; ", "run.md: it is named twice"]
         {
@@ -392,7 +386,7 @@ mod tests {
         fs::remove_file(folder.path().join("run.json")).unwrap();
         fs::create_dir_all(folder.path().join("run.json/occupied")).unwrap();
         let error = files.finish(&run).unwrap_err();
-        assert_eq!(error.failures().len(), 1);
+        assert_eq!(error.failures.len(), 1);
         assert!(error.to_string().starts_with("cannot write "), "{error}");
         assert_eq!(names(folder.path()), ["run.csv", "run.json", "run.md"]);
     }

@@ -11,15 +11,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::read::collective;
 use super::replacement;
 use crate::nccl_tests as names;
+use crate::number;
 use crate::run::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings};
 
 /// The version of nccl-tests' format.
-const VERSION: u32 = 3;
+pub(super) const VERSION: u64 = 3;
 
 /// Reason for which the file cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -90,25 +90,23 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The JSON of a run, finished or not. Times are in this machine's zone, as in nccl-tests.
-#[must_use]
 pub fn render(run: &Run) -> String {
     render_in_zone(run, &TimeZone::system())
 }
 
 /// The JSON of a run with times in `zone`.
-#[must_use]
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let complete = run.outcome == Outcome::Complete;
     let failed_checks = run.failed_checks();
     let mean = run.mean_busbw_gbps();
     let enough = names::enough(mean.unwrap_or(f64::NAN), names::minimum_busbw(&run.provenance));
-    let document = OutputDocument {
+    let document = Document {
         version: VERSION,
         start_time: names::local_time(&run.started_at, zone),
-        args: &run.command,
+        args: run.command.clone(),
         env: run.provenance.environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         nccl_version: (run.provenance.backend == "nccl")
-            .then(|| names::nccl_code(&run.provenance.library_version))
+            .then(|| names::nccl_code(&run.provenance.library_version).map(u64::from))
             .flatten(),
         config: Config::new(&run.settings, &run.ranks),
         results: results(run),
@@ -126,7 +124,7 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
                 (complete, enough) => truth(complete && enough == Some(true)),
             },
         },
-        errors: [match &run.outcome {
+        errors: vec![match &run.outcome {
             Outcome::Complete => String::new(),
             Outcome::Running => "the run has not ended".to_owned(),
             Outcome::Interrupted { signal } => format!("interrupted by {signal}"),
@@ -143,46 +141,55 @@ const fn truth(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
 
-#[derive(Serialize)]
-struct OutputDocument<'a> {
-    version: u32,
-    start_time: String,
-    args: &'a [String],
-    env: Vec<String>,
-    nccl_version: Option<u32>,
-    config: Config<'a>,
-    results: Vec<OutputRow<'a>>,
+/// The whole file. Those of nccl-tests are read in two parts: `results`, and all other fields.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Document {
+    version: u64,
+    pub(super) start_time: String,
+    pub(super) args: Vec<String>,
+    /// The environment, as `NAME=value`.
+    #[serde(default)]
+    pub(super) env: Vec<String>,
+    /// Absent in this program's files of host memory.
+    pub(super) nccl_version: Option<u64>,
+    pub(super) config: Config,
+    #[serde(skip_deserializing)]
+    results: Vec<Row>,
+    #[serde(skip_deserializing)]
     out_of_bounds: OutOfBounds,
+    #[serde(skip_deserializing)]
     average_bus_bandwidth: AverageBusBandwidth,
-    errors: [String; 1],
+    #[serde(default)]
+    pub(super) errors: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    end_time: Option<String>,
+    pub(super) end_time: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Config<'a> {
-    nthreads: usize,
-    ngpus: usize,
-    minimum_bytes: u64,
-    maximum_bytes: u64,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Config {
+    pub(super) nthreads: usize,
+    pub(super) ngpus: usize,
+    pub(super) minimum_bytes: u64,
+    pub(super) maximum_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    step_factor: Option<u64>,
+    pub(super) step_factor: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    step_bytes: Option<u64>,
-    warmup_iters: usize,
-    iterations: usize,
-    aggregated_iterations: usize,
-    validation: usize,
-    graph: usize,
-    blocking_collectives: &'static str,
-    per_iter_timing: &'static str,
-    per_iter_skip: usize,
-    parallel_init: &'static str,
-    devices: Vec<Device<'a>>,
+    pub(super) step_bytes: Option<u64>,
+    pub(super) warmup_iters: usize,
+    pub(super) iterations: usize,
+    pub(super) aggregated_iterations: usize,
+    pub(super) validation: usize,
+    pub(super) graph: usize,
+    #[serde(skip_deserializing)]
+    blocking_collectives: String,
+    pub(super) per_iter_timing: String,
+    pub(super) per_iter_skip: usize,
+    pub(super) parallel_init: String,
+    pub(super) devices: Vec<Device>,
 }
 
-impl<'a> Config<'a> {
-    fn new(settings: &Settings, ranks: &'a [Rank]) -> Self {
+impl Config {
+    fn new(settings: &Settings, ranks: &[Rank]) -> Self {
         Self {
             nthreads: settings.threads,
             ngpus: settings.gpus,
@@ -195,29 +202,30 @@ impl<'a> Config<'a> {
             aggregated_iterations: settings.aggregated,
             validation: settings.checks,
             graph: settings.graph_launches,
-            blocking_collectives: truth(settings.blocking != Blocking::No),
-            per_iter_timing: truth(settings.per_iteration),
+            blocking_collectives: truth(settings.blocking != Blocking::No).to_owned(),
+            per_iter_timing: truth(settings.per_iteration).to_owned(),
             per_iter_skip: settings.per_iteration_skip,
-            parallel_init: truth(settings.parallel_init),
+            parallel_init: truth(settings.parallel_init).to_owned(),
             devices: devices(ranks),
         }
     }
 }
 
-#[derive(Serialize)]
-struct Device<'a> {
-    rank: usize,
-    group: usize,
-    pid: u32,
-    hostname: &'a str,
-    device: Option<usize>,
-    device_hex: Option<&'a str>,
-    device_info: &'a str,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Device {
+    pub(super) rank: usize,
+    pub(super) group: usize,
+    pub(super) pid: u32,
+    pub(super) hostname: String,
+    /// Absent in this program's files of host memory.
+    pub(super) device: Option<usize>,
+    pub(super) device_hex: Option<String>,
+    pub(super) device_info: String,
 }
 
 /// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script takes the
 /// n-th device for that of the n-th process.
-fn devices(ranks: &[Rank]) -> Vec<Device<'_>> {
+fn devices(ranks: &[Rank]) -> Vec<Device> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));
         before.is_none_or(|before| (before.pid, &before.host) != (ranks[index].pid, &ranks[index].host))
@@ -231,46 +239,65 @@ fn devices(ranks: &[Rank]) -> Vec<Device<'_>> {
             rank: rank.rank,
             group: rank.group,
             pid: rank.pid,
-            hostname: &rank.host,
+            hostname: rank.host.clone(),
             device: rank.device,
-            device_hex: rank.pci.as_deref(),
-            device_info: &rank.device_name,
+            device_hex: rank.pci.clone(),
+            device_info: rank.device_name.clone(),
         })
         .collect()
 }
 
-#[derive(Serialize)]
-struct OutputRow<'a> {
-    size: u64,
-    count: u64,
+/// The measurements of one size.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) size: u64,
+    pub(super) count: u64,
     #[serde(rename = "type")]
-    data_type: &'a str,
-    redop: &'a str,
-    root: String,
-    out_of_place: Option<Half>,
+    pub(super) data_type: String,
+    pub(super) redop: String,
+    pub(super) root: String,
+    /// Absent in this program's files of a run that ended before it; so is `in_place`.
+    pub(super) out_of_place: Option<Half>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    out_of_place_per_iter: Option<PerIteration<'a>>,
-    in_place: Option<Half>,
+    pub(super) out_of_place_per_iter: Option<Times>,
+    pub(super) in_place: Option<Half>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    in_place_per_iter: Option<PerIteration<'a>>,
-    actual_iterations: usize,
-    experiment_name: &'a str,
+    pub(super) in_place_per_iter: Option<Times>,
+    pub(super) actual_iterations: usize,
+    /// Program name of the row's collective; empty when it is that of the command.
+    #[serde(default)]
+    pub(super) experiment_name: String,
 }
 
-#[derive(Serialize)]
-struct Half {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu_time: Option<f64>,
-    alg_bw: f64,
-    bus_bw: f64,
-    nwrong: Option<f64>,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Half {
+    /// Absent with `-C`, which reports the host's time instead.
+    #[serde(default, deserialize_with = "number::if_any", skip_serializing_if = "Option::is_none")]
+    pub(super) time: Option<f64>,
+    #[serde(default, deserialize_with = "number::if_any", skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_time: Option<f64>,
+    #[serde(deserialize_with = "number::or_nan")]
+    pub(super) alg_bw: f64,
+    #[serde(deserialize_with = "number::or_nan")]
+    pub(super) bus_bw: f64,
+    #[serde(default, deserialize_with = "number::if_any")]
+    pub(super) nwrong: Option<f64>,
 }
 
-#[derive(Serialize)]
-struct PerIteration<'a> {
-    skipped_iterations: usize,
+/// The times of single iterations, and their summary, which is not read.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Times {
+    pub(super) skipped_iterations: usize,
+    #[serde(flatten, skip_deserializing)]
+    summary: Summary,
+    #[serde(deserialize_with = "number::each_or_nan")]
+    pub(super) times_us: Vec<f64>,
+    #[serde(default, deserialize_with = "number::lists_or_nan", skip_serializing_if = "Vec::is_empty")]
+    pub(super) per_process_max_times_us: Vec<Vec<f64>>,
+}
+
+#[derive(Default, Serialize)]
+struct Summary {
     min_us: f64,
     max_us: f64,
     avg_us: f64,
@@ -279,27 +306,24 @@ struct PerIteration<'a> {
     p99_us: f64,
     stdev_us: f64,
     cv_pct: f64,
-    times_us: &'a [f64],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    per_process_max_times_us: &'a [Vec<f64>],
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct OutOfBounds {
     /// Null when nothing was verified.
     count: Option<u64>,
     okay: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct AverageBusBandwidth {
     bandwidth: Option<f64>,
     okay: &'static str,
 }
 
 /// Rows of the results. An in-place measurement shares the row of the out-of-place one before it.
-fn results(run: &Run) -> Vec<OutputRow<'_>> {
-    let of_command = collective(&run.command);
+fn results(run: &Run) -> Vec<Row> {
+    let of_command = names::collective(&run.command);
     let mut rows = Vec::new();
     let mut measurements = run.measurements.iter().peekable();
     while let Some(first) = measurements.next() {
@@ -309,21 +333,20 @@ fn results(run: &Run) -> Vec<OutputRow<'_>> {
             }
             Placement::InPlace => (None, Some(first)),
         };
-        rows.push(OutputRow {
+        rows.push(Row {
             size: first.bytes,
             count: first.count,
-            data_type: &first.data_type,
-            redop: names::operator(first),
+            data_type: first.data_type.clone(),
+            redop: names::operator(first).to_owned(),
             root: names::root(first),
             out_of_place: outer.map(|found| half(found, &run.settings)),
             out_of_place_per_iter: outer.and_then(|found| per_iteration(found, &run.settings)),
             in_place: inner.map(|found| half(found, &run.settings)),
             in_place_per_iter: inner.and_then(|found| per_iteration(found, &run.settings)),
             actual_iterations: iterations(first, &run.settings),
-            experiment_name: if of_command == first.collective {
-                ""
-            } else {
-                names::program(&first.collective)
+            experiment_name: match first.collective.as_str() {
+                collective if collective == of_command => String::new(),
+                collective => names::program(collective).to_owned(),
             },
         });
     }
@@ -340,13 +363,12 @@ fn half(measurement: &Measurement, settings: &Settings) -> Half {
     }
 }
 
-fn per_iteration<'a>(measurement: &'a Measurement, settings: &Settings) -> Option<PerIteration<'a>> {
+fn per_iteration(measurement: &Measurement, settings: &Settings) -> Option<Times> {
     let statistics = measurement.statistics.as_ref().filter(|_| settings.per_iteration)?;
     let times = measurement.per_iteration.as_ref()?;
     let mut counted = times.times_us.get(times.skipped..)?.to_vec();
     counted.sort_unstable_by(f64::total_cmp);
-    Some(PerIteration {
-        skipped_iterations: times.skipped,
+    let summary = Summary {
         min_us: statistics.min_us,
         max_us: statistics.max_us,
         avg_us: statistics.mean_us,
@@ -356,8 +378,12 @@ fn per_iteration<'a>(measurement: &'a Measurement, settings: &Settings) -> Optio
         p99_us: statistics.p99_us,
         stdev_us: statistics.deviation_us,
         cv_pct: statistics.variation_percent(),
-        times_us: &times.times_us,
-        per_process_max_times_us: &times.processes_us,
+    };
+    Some(Times {
+        skipped_iterations: times.skipped,
+        summary,
+        times_us: times.times_us.clone(),
+        per_process_max_times_us: times.processes_us.clone(),
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::measured::{Key, Rows, RunRows, TableKey};
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
-use crate::statistics::GeometricMean;
+use crate::statistics::geometric_mean;
 
 /// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
 const ROUNDING: f64 = 1e-9;
@@ -153,10 +153,7 @@ impl Comparison {
             .collect();
         let files: Vec<ComparedFile> =
             sources.iter().enumerate().map(|(index, source)| ComparedFile::of(index, source)).collect();
-        let limits = Limits { metric, threshold, partial };
-        let verdicts =
-            (1..sources.len()).map(|file| FileVerdict::of(file, sources, &files, &rows, limits)).collect();
-        Ok(Self {
+        let mut comparison = Self {
             metric,
             threshold: threshold.0,
             partial,
@@ -164,8 +161,11 @@ impl Comparison {
             differences: differences(sources.iter().map(|source| &source.run)),
             means: means(&rows, others.len()),
             rows,
-            verdicts,
-        })
+            verdicts: Vec::new(),
+        };
+        comparison.verdicts =
+            (1..sources.len()).map(|file| FileVerdict::of(file, sources, &comparison)).collect();
+        Ok(comparison)
     }
 
     /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
@@ -257,26 +257,13 @@ fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
 }
 
-/// The criteria for a verdict.
-#[derive(Clone, Copy)]
-struct Limits {
-    metric: Metric,
-    threshold: Threshold,
-    partial: bool,
-}
-
 impl FileVerdict {
-    fn of(
-        file: usize,
-        sources: &[RunRows],
-        files: &[ComparedFile],
-        rows: &[ComparedRow],
-        limits: Limits,
-    ) -> Self {
-        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
+    fn of(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
+        let Comparison { metric, threshold, partial, files, rows, .. } = comparison;
+        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| metric.slowdown(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
-        let limit = 1.0 + limits.threshold.0 + ROUNDING;
+        let limit = 1.0 + threshold + ROUNDING;
         let mut slower: Vec<(usize, f64)> =
             slowdowns.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
@@ -288,7 +275,7 @@ impl FileVerdict {
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         Self {
             file,
-            pass: slower.is_empty() && right && (whole || limits.partial),
+            pass: slower.is_empty() && right && (whole || *partial),
             compared: slowdowns.len(),
             slower: slower.into_iter().map(|(index, _)| index).collect(),
             faster: slowdowns.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
@@ -338,11 +325,11 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     let mean = |collective: Option<&str>| {
         let chosen = |row: &&ComparedRow| collective.is_none_or(|name| row.key.table.collective == name);
         let of_file = |file: usize| rows.iter().filter(chosen).filter_map(|row| row.ratios[file]).collect();
-        let all: Vec<GeometricMean> = (0..others).map(of_file).collect();
+        let all: Vec<Vec<f64>> = (0..others).map(of_file).collect();
         MeanRatio {
             collective: collective.map(str::to_owned),
-            ratios: all.iter().map(GeometricMean::value).collect(),
-            rows: all.iter().map(GeometricMean::count).collect(),
+            ratios: all.iter().map(|ratios| geometric_mean(ratios)).collect(),
+            rows: all.iter().map(Vec::len).collect(),
         }
     };
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()

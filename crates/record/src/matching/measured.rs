@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
-use crate::files::{ReadError, Truncated, read_each};
+use crate::files::{ReadError, read_each};
 use crate::run::{Measurement, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::median;
@@ -38,6 +38,16 @@ pub struct TableKey {
 }
 
 impl TableKey {
+    /// The key of a measurement.
+    pub fn of(measurement: &Measurement) -> Self {
+        Self {
+            collective: measurement.collective.clone(),
+            data_type: measurement.data_type.clone(),
+            op: measurement.op.clone(),
+            root: measurement.root,
+        }
+    }
+
     /// The key in words: `broadcast float root 1`.
     pub fn name(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
@@ -48,26 +58,12 @@ impl TableKey {
 
 impl Key {
     fn of(measurement: &Measurement) -> Self {
-        let table = TableKey {
-            collective: measurement.collective.clone(),
-            data_type: measurement.data_type.clone(),
-            op: measurement.op.clone(),
-            root: measurement.root,
-        };
-        Self { table, placement: measurement.placement, bytes: measurement.bytes }
+        Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
     }
 
     /// The key in words: `allreduce float sum, 8 bytes in-place`.
     pub fn name(&self) -> String {
-        format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
-    }
-}
-
-/// Name of the placement in reports.
-pub const fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
+        format!("{}, {} bytes {}", self.table.name(), self.bytes, self.placement.name())
     }
 }
 
@@ -152,8 +148,7 @@ pub fn read(
         Metric::Busbw => busbw_gbps,
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
-    let cut = if partial { Truncated::Read } else { Truncated::Refused };
-    let run = read_each(path, cut, &mut |each| {
+    let run = read_each(path, partial, &mut |each| {
         let key = Key::of(&each);
         let mut wrong = each.wrong;
         if let Some(versus) = &each.versus {

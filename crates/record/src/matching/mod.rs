@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::files::ReadError;
 
 pub use comparison::{ComparedFile, ComparedRow, Comparison, Difference, FileVerdict, MeanRatio, letter};
-pub use measured::{Key, Rows, RunRows, TableKey, placement, read};
+pub use measured::{Key, Rows, RunRows, TableKey, read};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -66,7 +66,6 @@ impl Metric {
     }
 
     /// Unit of the values: `us` or `GB/s`.
-    #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Time => "us",

@@ -27,7 +27,9 @@ impl Command for Compare {
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
         let arguments = Arguments::from_arg_matches(matches)?;
-        Ok(run(&arguments, &mut io::stdout().lock())?.code())
+        let passes = run(&arguments, &mut io::stdout().lock())?;
+        // Failed: a run is slower, had wrong data, has not ended well, or lacks measurements.
+        Ok(u8::from(!passes))
     }
 }
 
@@ -72,27 +74,6 @@ pub enum Format {
     Json,
 }
 
-/// The result of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// No run is slower than the first by more than the threshold, none had wrong data, and all are complete
-    /// (except with [`--partial`](Arguments::partial)).
-    Pass,
-    /// A run is slower, had wrong data, has not ended well, or lacks measurements.
-    Fail,
-}
-
-impl Status {
-    /// The exit code of the program: 0 or 1.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Pass => 0,
-            Self::Fail => 1,
-        }
-    }
-}
-
 /// Reason for which nothing was compared, or printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -113,11 +94,11 @@ impl From<Error> for ExitError {
     }
 }
 
-/// Compares each file with the first one, and prints it to `out`.
+/// Compares each file with the first one, and prints it to `out`. Returns true when all files pass.
 ///
 /// # Errors
 /// When a file is no result, has nothing in common with the first, or `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Status, Error> {
+pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
@@ -137,7 +118,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Status, Error>
         Format::Json => report::json(&comparison, out)?,
     }
     out.flush()?;
-    Ok(if comparison.passes() { Status::Pass } else { Status::Fail })
+    Ok(comparison.passes())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use record::Outcome;
-use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter, placement};
+use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter};
 
 /// Maximum number of rows that a verdict names, the worst first.
 const NAMED_ROWS: usize = 10;
@@ -112,7 +112,7 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
                 table.data_type.clone(),
                 table.op.clone().unwrap_or_default(),
                 table.root.map(|root| root.to_string()).unwrap_or_default(),
-                placement(row.key.placement).replace('-', "_"),
+                row.key.placement.name().replace('-', "_"),
                 row.key.bytes.to_string(),
                 comparison.files[0].path.display().to_string(),
                 comparison.files[file].path.display().to_string(),
@@ -198,7 +198,7 @@ fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
 
 fn cells(comparison: &Comparison, index: usize, row: &ComparedRow) -> Vec<String> {
     let mut cells =
-        vec![row.key.bytes.to_string(), placement(row.key.placement).to_owned(), number(row.values[0])];
+        vec![row.key.bytes.to_string(), row.key.placement.name().to_owned(), number(row.values[0])];
     for (value, ratio) in row.values[1..].iter().zip(&row.ratios) {
         cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
     }

@@ -4,8 +4,14 @@ struct Topic {
     name: &'static str,
     summary: &'static str,
     text: &'static str,
-    /// Other names for the topic.
-    others: &'static [&'static str],
+    /// Other names for the topic, with blanks between.
+    others: &'static str,
+}
+
+impl Topic {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.others.split(' ').chain([self.name])
+    }
 }
 
 /// In reading order.
@@ -14,115 +20,91 @@ const TOPICS: &[Topic] = &[
         name: "launchers",
         summary: "mpirun, srun, torchrun, Kubernetes, by hand",
         text: include_str!("guide/launchers.txt"),
-        others: &[
-            "launcher",
-            "launch",
-            "mpi",
-            "mpirun",
-            "slurm",
-            "srun",
-            "torchrun",
-            "kubernetes",
-            "k8s",
-            "tcp",
-            "world",
-        ],
+        others: "launcher launch mpi mpirun slurm srun torchrun kubernetes k8s tcp world",
     },
     Topic {
         name: "backends",
         summary: "NCCL, libfabric, MPI: what carries the data",
         text: include_str!("guide/backends.txt"),
-        others: &["backend", "libfabric", "openmpi", "mpich", "host", "hosts"],
+        others: "backend libfabric openmpi mpich host hosts",
     },
     Topic {
         name: "busbw",
         summary: "Bus bandwidth: how much of the hardware is used",
         text: include_str!("guide/busbw.txt"),
-        others: &["bandwidth", "bus-bandwidth", "bus"],
+        others: "bandwidth bus-bandwidth bus",
     },
     Topic {
         name: "algbw",
         summary: "Algorithm bandwidth: size over time",
         text: include_str!("guide/algbw.txt"),
-        others: &["algorithm-bandwidth"],
+        others: "algorithm-bandwidth",
     },
     Topic {
         name: "latency",
         summary: "What small sizes show, and how to measure it",
         text: include_str!("guide/latency.txt"),
-        others: &["time", "timing", "statistics"],
+        others: "time timing statistics",
     },
     Topic {
         name: "sizes",
         summary: "Which sizes are measured, and the memory they need",
         text: include_str!("guide/sizes.txt"),
-        others: &["size", "memory", "sweep"],
+        others: "size memory sweep",
     },
     Topic {
         name: "verification",
         summary: "How results are checked, and what #wrong means",
         text: include_str!("guide/verification.txt"),
-        others: &["verify", "check", "checks", "wrong", "correctness"],
+        others: "verify check checks wrong correctness",
     },
     Topic {
         name: "results",
         summary: "Files, comparing two runs, plots",
         text: include_str!("guide/results.txt"),
-        others: &["result", "output", "files", "json", "jsonl", "csv", "markdown", "comparing", "plots"],
+        others: "result output files json jsonl csv markdown comparing plots",
     },
     Topic {
         name: "algorithm",
         summary: "Which algorithm, protocol and channels NCCL chose",
         text: include_str!("guide/algorithm.txt"),
-        others: &["algorithms", "algo", "protocol", "proto", "channels", "tuning", "nvls", "ring", "tree"],
+        others: "algorithms algo protocol proto channels tuning nvls ring tree",
     },
     Topic {
         name: "registration",
         summary: "Registered buffers and symmetric windows (-R)",
         text: include_str!("guide/registration.txt"),
-        others: &["register", "windows", "window", "symmetric"],
+        others: "register windows window symmetric",
     },
     Topic {
         name: "graphs",
         summary: "CUDA graphs (-G)",
         text: include_str!("guide/graphs.txt"),
-        others: &["graph", "cudagraph", "cuda-graphs"],
+        others: "graph cudagraph cuda-graphs",
     },
     Topic {
         name: "nccl-tests",
         summary: "Coming from nccl-tests: names, flags, differences",
         text: include_str!("guide/nccl-tests.txt"),
-        others: &["nccltests", "migration", "compatibility"],
+        others: "nccltests migration compatibility",
     },
     Topic {
         name: "environment",
         summary: "Variables that are read",
         text: include_str!("guide/environment.txt"),
-        others: &["env", "variables", "variable"],
+        others: "env variables variable",
     },
     Topic {
         name: "exit-codes",
         summary: "What the exit code says",
         text: include_str!("guide/exit-codes.txt"),
-        others: &["exit-code", "exit", "exitcodes", "codes", "status"],
+        others: "exit-code exit exitcodes codes status",
     },
     Topic {
         name: "troubleshooting",
         summary: "Hangs, busbw 0, versions, containers, slow, wrong",
         text: include_str!("guide/troubleshooting.txt"),
-        others: &[
-            "trouble",
-            "problems",
-            "hang",
-            "hangs",
-            "slow",
-            "faq",
-            "docker",
-            "container",
-            "shm",
-            "efa",
-            "infiniband",
-        ],
+        others: "trouble problems hang hangs slow faq docker container shm efa infiniband",
     },
 ];
 
@@ -135,39 +117,29 @@ pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
 }
 
 /// The text of a topic, at most 80 columns wide. The name may have upper case, `_` for `-`, or be a synonym.
-#[must_use]
 pub fn text(name: &str) -> Option<&'static str> {
     let name = plain(name);
-    let known = |topic: &&Topic| topic.name == name || topic.others.contains(&name.as_str());
-    TOPICS.iter().find(known).map(|topic| topic.text)
+    TOPICS.iter().find(|topic| topic.names().any(|known| known == name)).map(|topic| topic.text)
 }
 
-/// The topics with a name similar to an unknown one, the most similar first.
-#[must_use]
-pub fn alike(name: &str) -> Vec<&'static str> {
+/// The topic with the name most similar to an unknown one.
+fn likeliest(name: &str) -> Option<&'static str> {
     let name = plain(name);
-    let likeness = |topic: &Topic| {
-        let names = topic.others.iter().chain([&topic.name]);
-        names.map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max)
-    };
-    let mut found: Vec<_> = TOPICS.iter().map(|topic| (likeness(topic), topic.name)).collect();
-    found.retain(|(likeness, _)| *likeness > ALIKE);
-    found.sort_by(|one, other| other.0.total_cmp(&one.0));
-    found.into_iter().map(|(_, name)| name).collect()
+    let likeness =
+        |topic: &Topic| topic.names().map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max);
+    let alike =
+        TOPICS.iter().map(|topic| (likeness(topic), topic.name)).filter(|(likeness, _)| *likeness > ALIKE);
+    // Of equals, the first.
+    alike.rev().max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
 }
 
 /// The answer to an unknown name: a similar one, and all topics.
-#[must_use]
 pub fn unknown(name: &str) -> String {
-    let hint = match &alike(name)[..] {
-        [] => String::new(),
-        [likeliest, ..] => format!("; did you mean '{likeliest}'?"),
-    };
+    let hint = likeliest(name).map(|topic| format!("; did you mean '{topic}'?")).unwrap_or_default();
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
 /// The subcommands of a command, to end a message: `; fabric has info, algorithms`.
-#[must_use]
 pub fn commands(command: &clap::Command) -> String {
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let names = if names.is_empty() { "no commands".to_owned() } else { names.join(", ") };
@@ -175,7 +147,6 @@ pub fn commands(command: &clap::Command) -> String {
 }
 
 /// All topics as text, one per line.
-#[must_use]
 pub fn list() -> String {
     let mut text = "Topics (nccl-bench help TOPIC):\n".to_owned();
     for (name, summary) in topics() {
@@ -225,17 +196,16 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_and_slips_are_understood() {
-        let names: Vec<_> =
-            TOPICS.iter().flat_map(|topic| topic.others.iter().chain([&topic.name])).collect();
+        let names: Vec<_> = TOPICS.iter().flat_map(Topic::names).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         assert_eq!(text("BUSBW"), text("busbw"));
         assert_eq!(text("exit codes"), text("exit-codes"));
         assert_eq!(text("nccl_tests"), text("nccl-tests"));
         assert_eq!(text("k8s"), text("launchers"));
         assert_eq!(text("bsubw"), None);
-        assert_eq!(alike("bsubw").first(), Some(&"busbw"));
-        assert_eq!(alike("regstration").first(), Some(&"registration"));
-        assert_eq!(alike("qqq"), [""; 0]);
+        assert_eq!(likeliest("bsubw"), Some("busbw"));
+        assert_eq!(likeliest("regstration"), Some("registration"));
+        assert_eq!(likeliest("qqq"), None);
         assert!(unknown("enviroment").contains("did you mean 'environment'?"));
         let text = unknown("qqq");
         assert!(!text.contains("did you mean") && text.contains("troubleshooting"), "{text}");

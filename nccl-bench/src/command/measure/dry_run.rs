@@ -15,7 +15,6 @@ use super::ParsedMeasurement;
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The plan.
-#[must_use]
 pub(super) fn render(measurement: &ParsedMeasurement) -> String {
     plan(measurement, ranks(measurement))
 }
@@ -104,13 +103,13 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
+    use crate::cli::tests::measurement;
 
     #[test]
     fn a_dry_run_shows_what_each_rank_moves() {
         let line =
             "nccl-bench allgather,hypercube -b 64 -e 256 --dry-run --ranks 6 -d double --check-on-stream 9";
-        let text = render(&cli::measurement(line.split(' ')).unwrap());
+        let text = render(&measurement(line));
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");

@@ -8,6 +8,7 @@ mod values;
 
 use std::sync::Arc;
 
+use clap::error::ErrorKind;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
 use engine::collective::{Collective, Layout as _};
@@ -38,32 +39,26 @@ pub struct ParsedMeasurement {
     pub request: Request,
 }
 
-/// Reason for which arguments make no request.
-#[derive(Debug)]
-pub enum Refusal {
-    /// The parser's answer.
-    Parser(clap::Error),
-    /// Wrong arguments or variables, or arguments that exclude each other.
-    Conflict(String),
-}
-
 /// Converts the arguments of a command into a measurement.
 ///
 /// # Errors
-/// Arguments that exclude each other.
+/// The parser's answer, or in its form, wrong variables and arguments that exclude each other.
 pub fn parse(
     collective: Option<Collective>,
     matches: &ArgMatches,
     invocation: &Invocation,
-    variables: Variables,
-) -> Result<ParsedMeasurement, Refusal> {
-    let arguments = Arguments::from_arg_matches(matches).map_err(Refusal::Parser)?;
+    variables: Result<Variables, String>,
+    root: &clap::Command,
+) -> Result<ParsedMeasurement, clap::Error> {
+    let refused = |message| root.clone().error(ErrorKind::ValueValidation, message);
+    let arguments = Arguments::from_arg_matches(matches)?;
     let collectives = match collective {
         Some(collective) => vec![collective],
         None if arguments.collectives.is_empty() => Collective::ALL.to_vec(),
         None => arguments.collectives.clone(),
     };
-    let request = request(&arguments, collectives, invocation, variables).map_err(Refusal::Conflict)?;
+    let request = variables.and_then(|variables| request(&arguments, collectives, invocation, variables));
+    let request = request.map_err(refused)?;
     Ok(ParsedMeasurement { arguments, request })
 }
 
@@ -85,13 +80,7 @@ impl Command for Measure {
 
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let variables = Variables::read(|name| std::env::var(name).ok());
-        let measurement = variables
-            .map_err(Refusal::Conflict)
-            .and_then(|variables| parse(self.0, matches, &context.invocation, variables))
-            .map_err(|refusal| match refusal {
-                Refusal::Parser(error) => error.into(),
-                Refusal::Conflict(message) => context.refuse(message),
-            })?;
+        let measurement = parse(self.0, matches, &context.invocation, variables, context.root)?;
         if measurement.arguments.dry_run {
             return print(&dry_run::render(&measurement));
         }

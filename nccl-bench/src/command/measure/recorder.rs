@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use jiff::tz::TimeZone;
 
-use engine::backend::{MemoryUse, Work};
+use engine::backend::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};
@@ -24,8 +25,8 @@ use record::{Measurement, Outcome, Run};
 
 use super::Arguments;
 use crate::report::progress::Progress;
-use crate::report::table::{self, MemoryUsage};
-use crate::report::text::{Extras, TextReport};
+use crate::report::table::{self, Columns};
+use crate::report::text::TextReport;
 
 const WRITING: &str = "writing to standard output";
 const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
@@ -42,7 +43,9 @@ pub(super) struct Recorder {
     /// The files to open, once the ranks have joined and this process knows that it has rank 0.
     outputs: Vec<Output>,
     nccl_tests_json: Option<PathBuf>,
-    extras: Extras,
+    /// Columns of the table.
+    statistics: bool,
+    algorithm: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
     state: Mutex<State>,
@@ -55,6 +58,8 @@ struct Text {
     /// `None` after the end, and when standard output is closed.
     report: Option<TextReport<Stdout>>,
     progress: Progress,
+    /// The largest size in bytes, where memory did not allow the requested one.
+    reduced_to: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +75,6 @@ enum State {
 struct Reports {
     files: Files,
     nccl_tests_json: Option<PathBuf>,
-    reduced_to: Option<u64>,
     /// True once something has been written to the files.
     started: bool,
 }
@@ -86,13 +90,12 @@ impl Drop for Reports {
 
 impl Recorder {
     pub(super) fn new(arguments: &Arguments, request: &Request) -> Self {
-        let extras =
-            Extras { provenance: true, statistics: arguments.stats, algorithm: arguments.show_algorithm };
         let variables = &request.variables;
         Self {
             outputs: arguments.output.clone(),
             nccl_tests_json: arguments.nccl_tests_json.clone(),
-            extras,
+            statistics: arguments.stats,
+            algorithm: arguments.show_algorithm,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
             state: Mutex::default(),
             text: Mutex::default(),
@@ -153,7 +156,7 @@ impl Recorder {
     /// Prints, unless standard output is closed.
     fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
         let mut text = self.text();
-        let Text { report, progress } = &mut *text;
+        let Text { report, progress, .. } = &mut *text;
         if let Some(printing) = report
             && open_pipe(progress.above(|| action(printing)))?.is_none()
         {
@@ -180,7 +183,7 @@ impl Observer for Recorder {
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
             self.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
-        let reports = Reports { files, nccl_tests_json, reduced_to: None, started: false };
+        let reports = Reports { files, nccl_tests_json, started: false };
         *self.state() = State::Open(Box::new(reports));
         Ok(())
     }
@@ -193,18 +196,19 @@ impl Observer for Recorder {
             write_json(path, &run)?;
         }
         reports.started = true;
-        reports.reduced_to = reduced_to;
         let started = reports.files.start(&run);
         let json = reports.nccl_tests_json.clone();
         *state = State::Recording(reports, Box::new(run.clone()));
         drop(state);
         let mut text = self.text();
         text.progress = Progress::new(plan, position);
+        text.reduced_to = reduced_to;
         if let Some(path) = json {
             print(&table::json_notice(&path))?;
         }
         let first = plan.request.collectives.first().map_or("", |collective| collective.name());
-        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, self.extras))?;
+        let columns = Columns { statistics: self.statistics, algorithm: self.algorithm, ..Columns::of(&run) };
+        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, columns, TimeZone::system()))?;
         Ok(started?)
     }
 
@@ -222,16 +226,12 @@ impl Observer for Recorder {
     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
         match event {
             Event::Begin(collective) => {
-                let mut reduced = None;
-                self.with(|reports, _| {
-                    reduced = reports.reduced_to;
-                    Ok(())
-                })?;
-                self.print(|text| text.section(collective.name(), reduced))
+                let reduced_to = self.text().reduced_to;
+                self.print(|text| text.section(collective.name(), reduced_to))
             }
             Event::Measured(measurement, work) => self.measurement(measurement, work),
             Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
-            Event::End(memory) => self.print(|text| text.foot(memory.map(memory_usage), None)),
+            Event::End(memory) => self.print(|text| text.foot(memory)),
         }
     }
 
@@ -331,26 +331,9 @@ fn write_json(path: &Path, run: &Run) -> anyhow::Result<()> {
 fn traffic_summary(pattern: &Pattern, traffic: &Traffic, measurement: &Measurement, work: &Work) -> String {
     let size = work.data_type.size();
     let bytes = |elements: usize| (elements * size) as u64;
-    let kind = match pattern {
-        Pattern::Spread(spread) => table::Traffic::Generated {
-            total_bytes: bytes(traffic.parameter() * work.participant.ranks),
-            spread: *spread,
-        },
-        Pattern::Matrix(matrix) => {
-            table::Traffic::Matrix { dimension: matrix.ranks(), scale: matrix.scale() }
-        }
-    };
     let ranks: Vec<(u64, u64)> = (0..work.participant.ranks)
         .map(|rank| (bytes(traffic.sent(rank)), bytes(traffic.received(rank))))
         .collect();
-    table::alltoallv_summary(kind, measurement.time_us, &ranks)
-}
-
-fn memory_usage(memory: MemoryUse) -> MemoryUsage {
-    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    MemoryUsage {
-        initialization: signed(memory.initialization),
-        buffers: signed(memory.buffers),
-        collective: signed(memory.operations),
-    }
+    let total_bytes = bytes(traffic.parameter() * work.participant.ranks);
+    table::alltoallv_summary(pattern, total_bytes, measurement.time_us, &ranks)
 }

@@ -1,6 +1,6 @@
 //! Axes: positions of values, and ticks.
 
-use super::text;
+use super::{Metric, Scale, text};
 
 /// Smallest value that is drawn, except for 0 on a linear axis.
 pub(super) const SMALLEST: f64 = 1e-12;
@@ -11,15 +11,6 @@ pub(super) const LARGEST: f64 = 1e15;
 const ROW: f64 = 26.0;
 /// Minimum horizontal distance of the centres of two labels: the width of `512 KiB` in a wide font, and a gap.
 const COLUMN: f64 = 60.0;
-
-/// Scale of an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Scale {
-    /// From 0 on, in equal steps
-    Linear,
-    /// Each power of ten as long as the next
-    Log,
-}
 
 /// A line across the plot.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,16 +69,17 @@ impl Axis {
         Some(axis)
     }
 
-    /// The axis of times in microseconds; `None` without times.
-    pub(super) fn of_times(times_us: &[f64], pixels: (f64, f64)) -> Option<Self> {
-        Self::logarithmic(times_us, pixels, time)
-    }
-
-    /// The axis of bandwidths in GB/s; `None` without bandwidths.
-    pub(super) fn of_bandwidths(gbps: &[f64], scale: Scale, pixels: (f64, f64)) -> Option<Self> {
-        match scale {
-            Scale::Log => Self::logarithmic(gbps, pixels, number),
-            Scale::Linear => Self::linear(gbps, pixels),
+    /// The axis of a metric's values; `None` without values.
+    pub(super) fn of_values(
+        metric: Metric,
+        bandwidths: Scale,
+        values: &[f64],
+        pixels: (f64, f64),
+    ) -> Option<Self> {
+        match (metric, bandwidths) {
+            (Metric::Time, _) => Self::logarithmic(values, pixels, time),
+            (_, Scale::Log) => Self::logarithmic(values, pixels, number),
+            (_, Scale::Linear) => Self::linear(values, pixels),
         }
     }
 
@@ -237,27 +229,33 @@ mod tests {
 
     #[test]
     fn times_are_labelled_in_their_units() {
-        let axis = Axis::of_times(&[12.7, 40_982.5], (300.0, 0.0)).unwrap();
+        let axis = Axis::of_values(Metric::Time, Scale::Linear, &[12.7, 40_982.5], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms", "10 ms"]);
         assert_eq!(axis.ticks.len(), 12);
         assert!((axis.position(10.0) - 300.0).abs() < 1e-9 && axis.position(50_000.0).abs() < 1e-9);
         assert_inside_and_monotone(&axis);
-        assert_inside_and_monotone(&Axis::of_times(&[SMALLEST, LARGEST], (300.0, 0.0)).unwrap());
-        let one = Axis::of_times(&[100.0], (300.0, 0.0)).unwrap();
+        assert_inside_and_monotone(
+            &Axis::of_values(Metric::Time, Scale::Linear, &[SMALLEST, LARGEST], (300.0, 0.0)).unwrap(),
+        );
+        let one = Axis::of_values(Metric::Time, Scale::Linear, &[100.0], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&one), ["50 µs", "100 µs", "200 µs"]);
         assert_inside_and_monotone(&one);
     }
 
     #[test]
     fn bandwidths_begin_at_zero_or_go_by_powers_of_ten() {
-        let axis = Axis::of_bandwidths(&[0.0, 366.85], Scale::Linear, (300.0, 0.0)).unwrap();
+        let axis = Axis::of_values(Metric::Busbw, Scale::Linear, &[0.0, 366.85], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["0", "50", "100", "150", "200", "250", "300", "350", "400"]);
         assert!((axis.position(100.0) - 225.0).abs() < 1e-9);
-        let axis = Axis::of_bandwidths(&[0.001, 366.85], Scale::Log, (300.0, 0.0)).unwrap();
+        let axis = Axis::of_values(Metric::Busbw, Scale::Log, &[0.001, 366.85], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["0.001", "0.01", "0.1", "1", "10", "100"]);
-        let axis = Axis::of_bandwidths(&[0.0], Scale::Linear, (300.0, 0.0)).unwrap();
+        let axis = Axis::of_values(Metric::Busbw, Scale::Linear, &[0.0], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["0", "1"]);
-        assert_inside_and_monotone(&Axis::of_bandwidths(&[LARGEST], Scale::Linear, (300.0, 0.0)).unwrap());
-        assert_inside_and_monotone(&Axis::of_bandwidths(&[SMALLEST], Scale::Linear, (300.0, 0.0)).unwrap());
+        assert_inside_and_monotone(
+            &Axis::of_values(Metric::Busbw, Scale::Linear, &[LARGEST], (300.0, 0.0)).unwrap(),
+        );
+        assert_inside_and_monotone(
+            &Axis::of_values(Metric::Busbw, Scale::Linear, &[SMALLEST], (300.0, 0.0)).unwrap(),
+        );
     }
 }

@@ -1,15 +1,46 @@
 //! A chart: the values of one metric in one section, of all runs, with axes.
 
 use super::axis::Axis;
-use super::frame::Frame;
-use super::markup::{Attributes, Markup, Px, path};
+use super::markup::{Px, escaped, path, svg_text};
 use super::model::{Picture, Point, Section, Series};
-use super::{Metric, Scale, marker, style, text};
+use super::{Metric, text};
 
-/// Number of points in a chart above which markers are smaller.
+/// Number of colours of runs in the style sheets.
+const COLOURS: usize = 10;
+/// Number of points in a chart above which dots are smaller.
 const MANY_POINTS: usize = 250;
-/// Pixels between the points of a line below which markers are smaller.
+/// Pixels between the points of a line below which dots are smaller.
 const NARROW_STEP: f64 = 12.0;
+
+/// The layout of a chart, in the pixels of its SVG.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) width: f64,
+    height: f64,
+    pub(super) left: f64,
+    pub(super) right: f64,
+    top: f64,
+    bottom: f64,
+    /// Distance of the first and last size from the frame, so that dots do not touch it.
+    inset: f64,
+}
+
+impl Frame {
+    /// The layout for half a page and for drawings.
+    pub(super) const WIDE: Self =
+        Self { width: 640.0, height: 350.0, left: 64.0, right: 628.0, top: 26.0, bottom: 306.0, inset: 12.0 };
+    /// The layout for a phone: as wide as its screen, so that text is not scaled down.
+    pub(super) const NARROW: Self =
+        Self { width: 360.0, height: 284.0, left: 60.0, right: 352.0, top: 26.0, bottom: 240.0, inset: 12.0 };
+    /// The layout of the overview, for lines without axes.
+    const SMALL: Self =
+        Self { width: 120.0, height: 44.0, left: 0.0, right: 120.0, top: 3.0, bottom: 41.0, inset: 3.0 };
+
+    /// The x coordinates of the first and the last message size.
+    fn sizes(&self) -> (f64, f64) {
+        (self.left + self.inset, self.right - self.inset)
+    }
+}
 
 /// A chart: one metric of one section.
 #[derive(Clone, Copy, Debug)]
@@ -25,58 +56,71 @@ struct Axes {
     values: Axis,
 }
 
-impl<'a> Chart<'a> {
+impl Chart<'_> {
+    /// Height of the chart in a drawing.
+    pub(super) const HEIGHT: f64 = Frame::WIDE.height;
+
     /// The title: `allreduce: bus bandwidth`.
     pub(super) fn title(&self) -> String {
-        format!("{}: {}", self.section.collective, self.metric.title())
+        format!("{}: {}", self.section.key.collective, self.metric.title())
     }
 
-    /// Draws the chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
-    pub(super) fn draw(&self, markup: &mut Markup, frame: &Frame, tooltips: bool) {
+    /// The chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
+    pub(super) fn draw(&self, frame: &Frame, tooltips: bool) -> String {
         let Some(axes) = self.axes(frame) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
-            return markup.svg_text("muted middle", middle, "nothing to draw");
+            return svg_text("muted middle", middle, "nothing to draw");
         };
-        self.draw_axes(markup, frame, &axes);
         let points = self.section.series.iter().map(|series| series.points.len());
         let (longest, all) = (points.clone().max().unwrap_or(0), points.sum::<usize>());
         let (from, to) = frame.sizes();
         let small = all > MANY_POINTS || (to - from) / (longest as f64) < NARROW_STEP;
+        let radius = if small { 1.5 } else { 2.5 };
+        let mut drawn = self.draw_axes(frame, &axes);
         for series in &self.section.series {
-            let placement = text::placement_name(series.placement);
-            let class = format!("series {} {placement}", style::run_class(series.run));
-            markup.element("g", &[("class", &class)], |markup| {
-                self.draw_line(markup, series, &axes);
-                for point in &series.points {
-                    self.draw_point(markup, point, &axes, small);
-                }
+            let lines = self.bands(series, &axes) + &self.lines(series, &axes);
+            let points = series.points.iter().filter_map(|point| {
+                let (x, y) = self.place(point, &axes)?;
+                let tip = if tooltips { self.tooltip(series, point) } else { String::new() };
+                let wrong = if point.is_wrong() { "<circle class=\"wrong\" r=\"7\"/>" } else { "" };
+                Some(format!(
+                    "<g class=\"point\" transform=\"translate({} {})\">{tip}<circle r=\"{radius}\"/>{wrong}</g>\n",
+                    Px(x),
+                    Px(y)
+                ))
             });
+            drawn += &group(series, &(lines + &points.collect::<String>()));
         }
-        if tooltips {
-            // Drawn last, so that no series covers them.
-            for series in &self.section.series {
-                for point in &series.points {
-                    self.draw_tooltip(markup, series, point, &axes);
-                }
-            }
-        }
+        drawn
     }
 
-    /// Writes the chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
-    pub(super) fn inline(&self, markup: &mut Markup, frame: &Frame) {
-        let view = format!("0 0 {} {}", Px(frame.width), Px(frame.height));
-        let class = format!("chart {}", frame.name);
-        markup.element(
-            "svg",
-            &[
-                ("xmlns", &"http://www.w3.org/2000/svg"),
-                ("class", &class),
-                ("role", &"img"),
-                ("aria-label", &self.title()),
-                ("viewBox", &view),
-            ],
-            |markup| self.draw(markup, frame, false),
-        );
+    /// The chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
+    pub(super) fn inline(&self, class: &str, frame: &Frame) -> String {
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart {class}\" role=\"img\" aria-label=\"{}\" \
+             viewBox=\"0 0 {} {}\">{}</svg>\n",
+            escaped(&self.title()),
+            frame.width,
+            frame.height,
+            self.draw(frame, false)
+        )
+    }
+
+    /// The lines alone, as a small SVG element for the overview. Its scale is its own, since the slower
+    /// collectives would be flat on a common one.
+    pub(super) fn small(&self) -> String {
+        let frame = Frame::SMALL;
+        let Some(axes) = self.axes(&frame) else { return String::new() };
+        let lines = self.section.series.iter().map(|series| group(series, &self.lines(series, &axes)));
+        format!(
+            "<svg class=\"chart small\" viewBox=\"0 0 {} {}\" aria-hidden=\"true\">\
+             <path class=\"frame\" d=\"M0 {}H{}\"/>{}</svg>\n",
+            frame.width,
+            frame.height,
+            frame.bottom,
+            frame.right,
+            lines.collect::<String>()
+        )
     }
 
     /// The sizes that have a point, ascending, each with its position on the axis: 0 for the first, 1 for the
@@ -101,8 +145,10 @@ impl<'a> Chart<'a> {
         }
         let ranks = |series: &Series| self.picture.runs[series.run].1.ranks.len();
         let single = self.section.series.iter().any(|series| ranks(series) == 1);
-        let zero = sized().filter(|point| point.value(self.metric) == Some(0.0)).count();
-        if self.metric == Metric::Busbw && single && zero > 0 {
+        if self.metric == Metric::Busbw
+            && single
+            && sized().any(|point| point.value(self.metric) == Some(0.0))
+        {
             notes.push(
                 "The bus bandwidth of a single rank is 0, since it sends nothing: --metric algbw shows more."
                     .to_owned(),
@@ -116,22 +162,18 @@ impl<'a> Chart<'a> {
         if self.section.repeats() > 1 {
             notes.push(format!("Medians of up to {} measurements of a size.", self.section.repeats()));
         }
-        if self.picture.runs.len() > style::RUNS.len() {
-            notes.push(format!("Colours repeat after {} runs.", style::RUNS.len()));
+        if self.picture.runs.len() > COLOURS {
+            notes.push(format!("Colours repeat after {} runs.", COLOURS));
         }
         notes
     }
 
-    fn scale(&self) -> Scale {
-        self.picture.options.scale
-    }
-
     fn value(&self, point: &Point) -> Option<f64> {
-        point.drawn(self.metric, self.scale())
+        point.drawn(self.metric, self.picture.options.scale)
     }
 
     fn spread(&self, point: &Point) -> Option<(f64, f64)> {
-        point.spread(self.metric, self.picture.options.spread, self.scale())
+        point.spread(self.metric, self.picture.options)
     }
 
     /// The axes; `None` when there is nothing to draw.
@@ -147,45 +189,40 @@ impl<'a> Chart<'a> {
             }
         }
         let vertical = (frame.bottom, frame.top);
-        let values = self.metric.axis(&values, self.scale(), vertical);
-        Some(Axes { sizes: Axis::of_sizes(&sizes, frame.sizes())?, values: values? })
+        let values = Axis::of_values(self.metric, self.picture.options.scale, &values, vertical)?;
+        Some(Axes { sizes: Axis::of_sizes(&sizes, frame.sizes())?, values })
     }
 
-    fn draw_axes(&self, markup: &mut Markup, frame: &Frame, Axes { sizes, values }: &Axes) {
+    fn draw_axes(&self, frame: &Frame, Axes { sizes, values }: &Axes) -> String {
         let Frame { left, right, top, bottom, .. } = *frame;
-        let (mut lines, mut marks) = (String::new(), String::new());
+        let (mut grid, mut marks) = (String::new(), String::new());
+        let (mut value_labels, mut size_labels) = (String::new(), String::new());
         for tick in &values.ticks {
-            let y = Px(values.position(tick.value));
-            lines.push_str(&format!("M{left} {y}H{right}"));
+            let y = values.position(tick.value);
+            grid += &format!("M{left} {}H{right}", Px(y));
+            if let Some(label) = &tick.label {
+                value_labels += &svg_text("muted end", (left - 8.0, y + 4.0), label);
+            }
         }
         for tick in &sizes.ticks {
-            let x = Px(sizes.position(tick.value));
-            if tick.label.is_some() {
-                lines.push_str(&format!("M{x} {top}V{bottom}"));
+            let x = sizes.position(tick.value);
+            let mut length = 3.0;
+            if let Some(label) = &tick.label {
+                grid += &format!("M{} {top}V{bottom}", Px(x));
+                size_labels += &svg_text("muted middle", (x, bottom + 21.0), label);
+                length = 6.0;
             }
-            let end = bottom + if tick.label.is_some() { 6.0 } else { 3.0 };
-            marks.push_str(&format!("M{x} {bottom}V{end}"));
+            marks += &format!("M{} {bottom}V{}", Px(x), bottom + length);
         }
-        markup.leaf("path", &[("class", &"grid"), ("d", &lines)]);
-        markup.leaf("path", &[("class", &"frame"), ("d", &format!("M{left} {bottom}H{right}{marks}"))]);
-        markup.element("g", &[("class", &"values")], |markup| {
-            for tick in &values.ticks {
-                if let Some(label) = &tick.label {
-                    markup.svg_text("muted end", (left - 8.0, values.position(tick.value) + 4.0), label);
-                }
-            }
-        });
-        markup.element("g", &[("class", &"sizes")], |markup| {
-            for tick in &sizes.ticks {
-                if let Some(label) = &tick.label {
-                    markup.svg_text("muted middle", (sizes.position(tick.value), bottom + 21.0), label);
-                }
-            }
-        });
-        if self.metric != Metric::Time {
-            markup.svg_text("muted end", (left - 8.0, top - 13.0), "GB/s");
-        }
-        markup.svg_text("muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
+        let unit = match self.metric {
+            Metric::Time => String::new(),
+            Metric::Busbw | Metric::Algbw => svg_text("muted end", (left - 8.0, top - 13.0), "GB/s"),
+        };
+        let name = svg_text("muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
+        format!(
+            "<path class=\"grid\" d=\"{grid}\"/>\n<path class=\"frame\" d=\"M{left} {bottom}H{right}{marks}\"/>\n\
+             <g class=\"values\">{value_labels}</g>\n<g class=\"sizes\">{size_labels}</g>\n{unit}{name}"
+        )
     }
 
     fn place(&self, point: &Point, axes: &Axes) -> Option<(f64, f64)> {
@@ -193,64 +230,63 @@ impl<'a> Chart<'a> {
         Some((axes.sizes.position(point.bytes as f64), axes.values.position(value)))
     }
 
-    /// Draws the line and the band of a series. Both are interrupted at a point that cannot be drawn.
-    fn draw_line(&self, markup: &mut Markup, series: &Series, axes: &Axes) {
-        for part in series.points.split(|point| self.place(point, axes).is_none()) {
-            for banded in part.split(|point| self.spread(point).is_none()).filter(|part| part.len() > 1) {
-                let edge = |point: &Point, upper: bool| {
-                    let (low, high) = self.spread(point)?;
-                    let y = axes.values.position(if upper { high } else { low });
-                    Some((axes.sizes.position(point.bytes as f64), y))
-                };
-                let there = banded.iter().filter_map(|point| edge(point, true));
-                let back = banded.iter().rev().filter_map(|point| edge(point, false));
-                let outline = path(there.chain(back)) + "Z";
-                markup.leaf("path", &[("class", &"band"), ("d", &outline)]);
-            }
-            if part.len() > 1 {
-                let corners = part.iter().filter_map(|point| self.place(point, axes));
-                let class = format!("line {}", text::placement_name(series.placement));
-                markup.leaf("path", &[("class", &class), ("d", &path(corners))]);
-            }
-        }
+    /// The line of a series, interrupted at a point that cannot be drawn.
+    fn lines(&self, series: &Series, axes: &Axes) -> String {
+        let places: Vec<_> = series.points.iter().map(|point| self.place(point, axes)).collect();
+        let parts = places.split(Option::is_none).filter(|part| part.len() > 1);
+        let line =
+            |part: &[_]| format!("<path class=\"line\" d=\"{}\"/>\n", path(part.iter().copied().flatten()));
+        parts.map(line).collect()
     }
 
-    fn draw_point(&self, markup: &mut Markup, point: &Point, axes: &Axes, small: bool) {
-        let Some((x, y)) = self.place(point, axes) else { return };
-        let transform = format!("translate({} {})", Px(x), Px(y));
-        markup.element("g", &[("class", &"point"), ("transform", &transform)], |markup| {
-            marker::draw(markup, point.algorithm(), small);
-            if point.is_wrong() {
-                markup.leaf("circle", &[("class", &"wrong"), ("r", &7)]);
-            }
-        });
+    /// The band of a series, interrupted as the line is, and where there is no range.
+    fn bands(&self, series: &Series, axes: &Axes) -> String {
+        let edges = |point: &Point| {
+            let (low, high) = self.value(point).and_then(|_| self.spread(point))?;
+            let x = axes.sizes.position(point.bytes as f64);
+            Some([(x, axes.values.position(high)), (x, axes.values.position(low))])
+        };
+        let edges: Vec<_> = series.points.iter().map(edges).collect();
+        let parts = edges.split(Option::is_none).filter(|part| part.len() > 1);
+        let outline = |part: &[Option<[_; 2]>]| {
+            let there = part.iter().flatten().map(|[upper, _]| *upper);
+            let back = part.iter().rev().flatten().map(|[_, lower]| *lower);
+            format!("<path class=\"band\" d=\"{}Z\"/>\n", path(there.chain(back)))
+        };
+        parts.map(outline).collect()
     }
 
-    /// Writes the tooltip of a point, on an invisible circle. A mouse over the circle shows its `title`. A
-    /// tap or the keyboard gives it the focus, and the style sheet then shows the numbers as text; programs
-    /// that draw SVG without style sheets leave that text out.
-    fn draw_tooltip(&self, markup: &mut Markup, series: &Series, point: &Point, axes: &Axes) {
-        const LINE: f64 = 18.0;
-        let Some((x, y)) = self.place(point, axes) else { return };
+    /// The numbers of a point, shown by a browser over an invisible circle around it.
+    fn tooltip(&self, series: &Series, point: &Point) -> String {
         let run = &self.picture.runs[series.run].0;
-        let mut lines =
-            vec![format!("{run}, {}", text::placement_name(series.placement)), text::exact_size(point.bytes)];
-        lines.extend(point.details());
-        let width = lines.iter().map(|line| text::width(line)).fold(0.0, f64::max) + 16.0;
-        let height = LINE * lines.len() as f64 + 10.0;
-        markup.element("g", &[("class", &"target"), ("tabindex", &0)], |markup| {
-            markup.labelled("title", &[], &lines.join("\n"));
-            markup.leaf("circle", &[("class", &"hit"), ("cx", &Px(x)), ("cy", &Px(y)), ("r", &8)]);
-            let place = format!("translate({} {})", Frame::WIDE.left + 8.0, Frame::WIDE.top + 4.0);
-            let attributes: Attributes = &[("class", &"tip"), ("display", &"none"), ("transform", &place)];
-            markup.element("g", attributes, |markup| {
-                let attributes: Attributes =
-                    &[("class", &"ground"), ("width", &Px(width)), ("height", &Px(height))];
-                markup.leaf("rect", attributes);
-                for (index, line) in lines.iter().enumerate() {
-                    markup.svg_text("", (8.0, LINE * (index + 1) as f64), line);
-                }
-            });
-        });
+        let head = [format!("{run}, {}", series.placement.name()), text::exact_size(point.bytes)];
+        let lines: Vec<String> = head.into_iter().chain(point.details()).collect();
+        format!("<title>{}</title><circle class=\"hit\" r=\"8\"/>", escaped(&lines.join("\n")))
+    }
+}
+
+/// The CSS class with the colour of run `index`.
+pub(super) fn run_class(index: usize) -> String {
+    format!("run{}", index % COLOURS)
+}
+
+/// The group of a series, with its colour and dashes.
+fn group(series: &Series, content: &str) -> String {
+    let (run, placement) = (run_class(series.run), series.placement.name());
+    format!("<g class=\"series {run} {placement}\">{content}</g>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_of_sizes_in_a_page_are_those_of_its_charts() {
+        for frame in [Frame::WIDE, Frame::NARROW] {
+            let (from, to) = frame.sizes();
+            let share = |pixels: f64| (1e6 * pixels / frame.width).round() / 1e4;
+            let style = format!("--from:{}%;--span:{}%", share(from), share(to - from));
+            assert!(include_str!("page.css").contains(&style), "{style}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The headline of a run: its peak bandwidth, its machine and versions, and whether its data was verified.
 
 use super::axis;
-use super::model::{Picture, Point, Section, Series, Source};
+use super::model::{Picture, Section};
 use super::{Metric, text};
 use record::Run;
 
@@ -12,65 +12,57 @@ pub(super) struct Headline {
     pub(super) peak: String,
     /// The metric of the peak, and the collective, size and placement that it was measured with.
     pub(super) peak_of: String,
-    /// Machine and versions, line by line.
+    /// Machine, versions and the result of verification, line by line.
     pub(super) facts: Vec<String>,
-    /// The result of verification in words: `Data verified in all 62 measurements: none wrong`.
-    pub(super) verification: String,
-    /// True when some data was verified and none of it is wrong.
-    pub(super) is_verified: bool,
 }
 
 impl Headline {
     /// Makes the headline of run `index`; its peak is the highest in `sections`.
     pub(super) fn new(picture: &Picture, sections: &[Section], index: usize) -> Self {
         let (_, run) = &picture.runs[index];
-        let (peak, peak_of) = peak(sections, index);
-        let (verification, is_verified) = verification(run);
-        Self { peak, peak_of, facts: facts(run), verification, is_verified }
+        let (peak, peak_of) = peak(picture, sections, index);
+        let mut versions = vec![text::library(run)];
+        versions
+            .extend(run.provenance.cuda_driver.as_ref().map(|version| format!("CUDA {version} (driver)")));
+        versions.extend(run.provenance.transport.clone());
+        let program = [run.program.clone(), began(run)].into_iter().filter(|text| !text.is_empty());
+        let program = program.collect::<Vec<_>>().join(" · ");
+        let mut facts = vec![text::machine(run), versions.join(" · "), program, verification(run)];
+        facts.retain(|fact| !fact.is_empty());
+        Self { peak, peak_of, facts }
     }
 }
 
 /// The highest bus bandwidth of a run, and where it was measured. Measurements with wrong data do not count.
 /// A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
-fn peak(sections: &[Section], run: usize) -> (String, String) {
-    let find = |metric: Metric| {
-        let series = sections.iter().flat_map(|section| {
-            section.series.iter().filter(|series| series.run == run).map(move |series| (section, series))
-        });
-        let right = series.flat_map(|(section, series)| {
-            let points = series.points.iter().filter(|point| !point.is_wrong());
-            points.map(move |point| (section, series, point))
-        });
-        let valued = right.filter_map(|(section, series, point)| {
-            let value = point.value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST)?;
-            Some((metric, value, section, series, point))
-        });
-        valued.max_by(|one, other| one.1.total_cmp(&other.1))
-    };
-    match find(Metric::Busbw).or_else(|| find(Metric::Algbw)) {
-        Some((metric, value, section, series, point)) => (
-            format!("{} GB/s", text::digits(value)),
-            format!("peak {}: {}", metric.title(), place(section, series, point)),
-        ),
+fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
+    let mut best: Option<(f64, String)> = None;
+    for metric in [Metric::Busbw, Metric::Algbw] {
+        for (section, series) in
+            sections.iter().flat_map(|section| section.series.iter().map(move |series| (section, series)))
+        {
+            for point in series.points.iter().filter(|point| series.run == run && !point.is_wrong()) {
+                let value = point.value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST);
+                let Some(value) = value.filter(|&value| best.as_ref().is_none_or(|(best, _)| value >= *best))
+                else {
+                    continue;
+                };
+                let (size, placement) = (text::bytes(point.bytes), series.placement.name());
+                let median = if picture.medians { ", median time" } else { "" };
+                let verified = if point.wrong().is_none() { ", not verified" } else { "" };
+                let (metric, collective) = (metric.title(), &section.key.collective);
+                let place = format!("peak {metric}: {collective}, {size}, {placement}{median}{verified}");
+                best = Some((value, place));
+            }
+        }
+        if best.is_some() {
+            break;
+        }
+    }
+    match best {
+        Some((value, place)) => (format!("{} GB/s", text::digits(value)), place),
         None => ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()),
     }
-}
-
-fn place(section: &Section, series: &Series, point: &Point) -> String {
-    let median = if point.source() == Source::Median { ", median time" } else { "" };
-    let verified = if point.wrong().is_none() { ", not verified" } else { "" };
-    let (size, placement) = (text::bytes(point.bytes), text::placement_name(series.placement));
-    format!("{}, {size}, {placement}{median}{verified}", section.collective)
-}
-
-fn facts(run: &Run) -> Vec<String> {
-    let mut versions = vec![text::library(run)];
-    versions.extend(run.provenance.cuda_driver.as_ref().map(|version| format!("CUDA {version} (driver)")));
-    versions.extend(run.provenance.transport.clone());
-    let program: Vec<String> =
-        [run.program.clone(), began(run)].into_iter().filter(|text| !text.is_empty()).collect();
-    let facts = [text::machine(run), versions.join(" · "), program.join(" · ")];
-    facts.into_iter().filter(|fact| !fact.is_empty()).collect()
 }
 
 /// The start of a run: `2026-11-22 08:30 UTC`. A local time, which nccl-tests writes, is kept as it is.
@@ -81,19 +73,16 @@ fn began(run: &Run) -> String {
     }
 }
 
-/// Returns the result of verification in words, and true when some data was verified and none of it is wrong.
-fn verification(run: &Run) -> (String, bool) {
+/// The result of verification; empty for wrong data and for none, which are [`problems`].
+fn verification(run: &Run) -> String {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
-    let wrong = wrong_measurements(run);
-    if verified == 0 {
-        ("Data not verified".to_owned(), false)
-    } else if wrong > 0 {
-        (format!("WRONG DATA in {wrong} of {}", text::counted(verified, "verified measurement")), false)
+    if verified == 0 || wrong_measurements(run) > 0 {
+        String::new()
     } else if verified < all {
-        (format!("Data verified in {verified} of {all} measurements: none wrong there"), true)
+        format!("Data verified in {verified} of {all} measurements: none wrong there")
     } else {
-        (format!("Data verified in all {}: none wrong", text::counted(all, "measurement")), true)
+        format!("Data verified in all {}: none wrong", text::counted(all, "measurement"))
     }
 }
 
@@ -114,11 +103,10 @@ pub(super) fn problems(run: &Run) -> Vec<String> {
     if wrong > 0 {
         problems.push(format!("has wrong data in {}.", text::counted(wrong, "measurement")));
     }
-    if run.measurements.iter().all(|each| each.wrong.is_none()) && !run.measurements.is_empty() {
-        problems.push("was not verified: its data may be wrong.".to_owned());
-    }
     if run.measurements.is_empty() {
         problems.push("holds no measurement.".to_owned());
+    } else if run.measurements.iter().all(|each| each.wrong.is_none()) {
+        problems.push("was not verified: its data may be wrong.".to_owned());
     }
     problems
 }

@@ -15,7 +15,7 @@ pub(super) fn read_all(
     arguments: &Arguments,
     read: impl Fn(&Path) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<(String, Run)>> {
-    let (files, labels) = (&arguments.files, &arguments.labels);
+    let (files, labels) = (&arguments.files, &arguments.options.labels);
     ensure!(
         labels.is_empty() || labels.len() == files.len(),
         "there are {} for {}; give one --label per file, or none",
@@ -39,7 +39,7 @@ pub(super) fn read_all(
     }
     let mut sides = Vec::new();
     for (file, label, run) in runs {
-        let found = arguments.side.of(run);
+        let found = arguments.options.side.of(run);
         ensure!(!found.is_empty(), "{} has no other side: it was not measured with --vs", file.display());
         sides.extend(found.into_iter().map(|(name, run)| match name {
             Some(name) => (format!("{label} ({name})"), run),

@@ -1,30 +1,25 @@
 //! `nccl-bench plot`: charts of one or more results, as SVG files or as one HTML page.
 //!
 //! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a run and a
-//! placement). `axis`, `marker` and `chart` draw one metric of a section, `legend` and `headline` describe it. `drawing`
-//! puts them together as an SVG file, `page` as HTML with `overview`, `reading` and `numbers`.
+//! placement). `axis` and `chart` draw one metric of a section, `legend` and `headline` describe it. `drawing` puts them
+//! together as an SVG file, `page` as HTML with `reading` and `numbers`.
 //!
 //! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs, kuva) write
 //! colours into each element, where a style sheet with two themes does not reach them; poloto has style sheets, but no
-//! logarithmic axis; charming needs JavaScript. None draws elements that take the keyboard's focus.
+//! logarithmic axis; charming needs JavaScript.
 
-mod arguments;
 mod axis;
 mod chart;
 mod drawing;
-mod frame;
 mod headline;
 mod input;
 mod legend;
-mod marker;
 mod markup;
 mod model;
 mod numbers;
 mod output;
-mod overview;
 mod page;
 mod reading;
-mod style;
 mod text;
 
 use std::ffi::OsStr;
@@ -32,15 +27,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
-use record::{Placement, Run, files};
-
-pub use arguments::Arguments;
-pub use axis::Scale;
+use record::sides::SelectedSide;
+use record::{Measurement, Placement, Run, files};
 
 use super::{Command, Context, lines};
 use crate::exit::{ExitError, print};
 use model::Picture;
-use output::{FileType, MARK};
+use output::FileType;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -60,31 +53,71 @@ impl Command for Plot {
     }
 }
 
-/// Options of the drawing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// A chart for each.
-    pub metrics: Vec<Metric>,
-    /// The placements to draw.
-    pub placements: Placements,
-    /// The axis of bandwidths.
-    pub scale: Scale,
-    /// The shaded range.
-    pub spread: Spread,
-    /// The heading; `None` for the default one.
-    pub title: Option<String>,
+const EXAMPLES: &str = "\
+Examples:
+  nccl-bench plot result.json                          a page with bandwidth and time of all collectives
+  nccl-bench plot before.json after.json --label 2.27 --label 2.28 --output nccl.html
+  nccl-bench plot result.json --output result.svg --metric busbw --placement out
+  nccl-bench plot result.json --output result.svg --split
+                                                       an SVG file per collective and metric
+
+Files are replaced only when an earlier plot made them.";
+
+/// The arguments of `nccl-bench plot`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Result files; each becomes a run of the charts
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Output file: a page (.html) or a drawing (.svg)
+    #[arg(long, value_name = "FILE", default_value = "nccl-bench.html")]
+    pub output: PathBuf,
+
+    /// Write an SVG file per collective and metric: OUTPUT-allreduce-busbw.svg
+    #[arg(long)]
+    pub split: bool,
+
+    /// Replace the output file, whatever it contains
+    #[arg(long)]
+    pub force: bool,
+
+    /// The content of the output.
+    #[command(flatten)]
+    pub options: Options,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            metrics: vec![Metric::Busbw, Metric::Time],
-            placements: Placements::Both,
-            scale: Scale::Linear,
-            spread: Spread::P95,
-            title: None,
-        }
-    }
+/// Options of the drawing.
+#[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Metric to draw; may be given several times, or with commas
+    #[arg(long = "metric", value_name = "METRIC", value_delimiter = ',', default_values = ["busbw", "time"])]
+    pub metrics: Vec<Metric>,
+
+    /// Out-of-place (solid), in-place (dashed), or both
+    #[arg(long = "placement", value_name = "PLACEMENT", default_value = "both")]
+    pub placements: Placements,
+
+    /// For results of --vs, which side; both: each as a run of its own
+    #[arg(long, value_enum, default_value_t = SelectedSide::Both)]
+    pub side: SelectedSide,
+
+    /// Axis of the bandwidths; times and sizes are always logarithmic
+    #[arg(long, value_name = "SCALE", default_value = "linear")]
+    pub scale: Scale,
+
+    /// Where all results have statistics, draw medians of single operations, shaded from the fastest to this one; none: means
+    #[arg(long, value_name = "STATISTIC", default_value = "p95")]
+    pub spread: Spread,
+
+    /// Name of a run, in the order of the files [default: the file's name]
+    #[arg(long = "label", value_name = "NAME")]
+    pub labels: Vec<String>,
+
+    /// Heading of the plot
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
 }
 
 impl Options {
@@ -104,7 +137,7 @@ pub enum Metric {
     Time,
 }
 
-/// Which placements are drawn.
+/// Placements that are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Placements {
     /// Out-of-place
@@ -113,6 +146,15 @@ pub enum Placements {
     In,
     /// Both
     Both,
+}
+
+/// Scale of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scale {
+    /// From 0 on, in equal steps
+    Linear,
+    /// Each power of ten as long as the next
+    Log,
 }
 
 /// The band around a line. With the times of single operations, the line is their median and the band their range.
@@ -149,9 +191,48 @@ pub enum NothingToDraw {
          use --metric algbw, --metric time or --scale linear"
     )]
     NoValue,
-    /// No metric was asked for.
-    #[error("there is nothing to draw: no metric was asked for; use --metric busbw, algbw or time")]
-    NoMetric,
+}
+
+impl Metric {
+    /// The metric's value in a measurement.
+    fn of(self, measurement: &Measurement) -> f64 {
+        match self {
+            Self::Busbw => measurement.busbw_gbps,
+            Self::Algbw => measurement.algbw_gbps,
+            Self::Time => measurement.time_us,
+        }
+    }
+
+    /// The metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
+    fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
+        match self {
+            Self::Time => time_us,
+            Self::Busbw | Self::Algbw => self.of(measurement) * measurement.time_us / time_us,
+        }
+    }
+
+    /// The scale of its axis: always logarithmic for times.
+    fn scale(self, bandwidths: Scale) -> Scale {
+        if self == Self::Time { Scale::Log } else { bandwidths }
+    }
+
+    /// Its name on the command line.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Busbw => "busbw",
+            Self::Algbw => "algbw",
+            Self::Time => "time",
+        }
+    }
+
+    /// Its name in headings.
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Busbw => "bus bandwidth",
+            Self::Algbw => "algorithm bandwidth",
+            Self::Time => "time per operation",
+        }
+    }
 }
 
 impl Placements {
@@ -180,96 +261,50 @@ pub fn run(
         arguments.output.with_extension("svg").display()
     );
     let runs = input::read_all(arguments, read)?;
-    let texts = draw(arguments, file_type, &runs)?;
-    output::write_all(&texts, arguments.force, &arguments.files)?;
-    Ok(texts.into_iter().map(|(path, _)| path).collect())
-}
-
-/// Draws the output files, each with its path.
-fn draw(
-    arguments: &Arguments,
-    file_type: FileType,
-    runs: &[(String, Run)],
-) -> Result<Vec<(PathBuf, String)>, NothingToDraw> {
-    let options = arguments.options();
-    let output = &arguments.output;
-    Ok(match file_type {
-        FileType::Html => vec![(output.clone(), html(runs, &options)?)],
+    let (output, options) = (&arguments.output, &arguments.options);
+    let texts = match file_type {
+        FileType::Html => vec![(output.clone(), html(&runs, options)?)],
         FileType::Svg if arguments.split => {
             let stem = output.file_stem().unwrap_or(OsStr::new("nccl-bench")).to_string_lossy();
             let path = |name: String| output.with_file_name(format!("{stem}-{name}.svg"));
-            svg_each(runs, &options)?.into_iter().map(|(name, text)| (path(name), text)).collect()
+            svg_each(&runs, options)?.into_iter().map(|(name, text)| (path(name), text)).collect()
         }
-        FileType::Svg => vec![(output.clone(), svg(runs, &options)?)],
-    })
+        FileType::Svg => vec![(output.clone(), svg(&runs, options)?)],
+    };
+    output::write_all(&texts, arguments.force, &arguments.files)?;
+    Ok(texts.into_iter().map(|(path, _)| path).collect())
 }
 
 /// Returns one HTML page: the headline of each run, the charts and numbers of each section, then the machine
 /// and settings of each run. The page loads nothing and has no script.
 ///
 /// Each run has a label; equal labels get numbers.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn html(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
-    let options = checked(options)?;
-    let picture = Picture::new(runs, &options)?;
-    Ok(page::write(&picture, MARK))
+    Picture::new(runs, options).map(|picture| page::write(&picture))
 }
 
 /// Returns one SVG file: the headline of each run, then a row of charts per section, a column per metric.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
-    let options = checked(options)?;
-    let picture = Picture::new(runs, &options)?;
-    let alone = picture.sections.len() * options.metrics.len() == 1;
+    let picture = Picture::new(runs, options)?;
+    let alone = picture.sections.len() * picture.metrics.len() == 1;
     let heading = if alone { options.title.as_deref() } else { Some(options.title()) };
-    Ok(drawing::write(&picture, &picture.sections, &options.metrics, heading, MARK))
+    Ok(drawing::write(&picture, &picture.sections, &picture.metrics, heading))
 }
 
 /// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or `allreduce-half-sum-busbw` where a
 /// collective has several sections.
-///
-/// # Errors
-/// When there is nothing to draw.
 pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String, String)>, NothingToDraw> {
-    let options = checked(options)?;
-    let picture = Picture::new(runs, &options)?;
+    let picture = Picture::new(runs, options)?;
     let mut files: Vec<(String, String)> = Vec::new();
     for section in &picture.sections {
-        let alone =
-            picture.sections.iter().filter(|other| other.collective == section.collective).count() == 1;
-        let detail = if alone { String::new() } else { format!("-{}", Picture::detail(section)) };
-        for &metric in &options.metrics {
-            let metric_name = match metric {
-                Metric::Busbw => "busbw",
-                Metric::Algbw => "algbw",
-                Metric::Time => "time",
-            };
-            let name = output::file_name(&format!("{}{detail}-{metric_name}", section.collective));
+        for &metric in &picture.metrics {
+            let name = output::file_name(&format!("{}-{}", picture.name(section), metric.name()));
             let numbered = (2..).map(|number| format!("{name}-{number}"));
             let free = |name: &String| !files.iter().any(|(taken, _)| taken == name);
             let name = std::iter::once(name.clone()).chain(numbered).find(free).unwrap_or(name);
             let section = std::slice::from_ref(section);
-            let text = drawing::write(&picture, section, &[metric], options.title.as_deref(), MARK);
-            files.push((name, text));
+            files.push((name, drawing::write(&picture, section, &[metric], options.title.as_deref())));
         }
     }
     Ok(files)
-}
-
-/// The options with each metric once.
-fn checked(options: &Options) -> Result<Options, NothingToDraw> {
-    let mut metrics: Vec<Metric> = Vec::new();
-    for &metric in &options.metrics {
-        if !metrics.contains(&metric) {
-            metrics.push(metric);
-        }
-    }
-    if metrics.is_empty() {
-        return Err(NothingToDraw::NoMetric);
-    }
-    Ok(Options { metrics, ..options.clone() })
 }

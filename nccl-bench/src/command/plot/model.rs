@@ -1,7 +1,9 @@
 //! The model of a plot: the measurements of all runs, by collective and size.
 
-use super::axis::{Axis, Scale};
-use super::{Metric, NothingToDraw, Options, Spread, text};
+use super::axis::Axis;
+use super::{Metric, NothingToDraw, Options, Scale, Spread, text};
+use record::matching::TableKey;
+use record::statistics::median;
 use record::{Algorithm, Measurement, Placement, Run};
 
 /// The content of a plot.
@@ -13,17 +15,17 @@ pub(super) struct Picture<'a> {
     pub(super) sections: Vec<Section<'a>>,
     /// The options of the drawing.
     pub(super) options: &'a Options,
-    /// The time that all lines show.
-    pub(super) source: Source,
+    /// The metrics of the options, each once.
+    pub(super) metrics: Vec<Metric>,
+    /// True when lines are medians of operations that were timed one by one; the mean of all operations may be of
+    /// others, and lie outside of their range.
+    pub(super) medians: bool,
 }
 
 /// The measurements that share charts.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
-    pub(super) collective: &'a str,
-    pub(super) data_type: &'a str,
-    pub(super) op: Option<&'a str>,
-    pub(super) root: Option<usize>,
+    pub(super) key: TableKey,
     /// One per run and placement.
     pub(super) series: Vec<Series<'a>>,
 }
@@ -43,17 +45,8 @@ pub(super) struct Series<'a> {
 pub(super) struct Point<'a> {
     pub(super) bytes: u64,
     pub(super) measurements: Vec<&'a Measurement>,
-    source: Source,
-}
-
-/// The time of a measurement that is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// The mean of all operations, as in the table of a run.
-    Mean,
-    /// The median of operations that were timed one by one. The mean may be of other operations, and lie outside of their
-    /// range.
-    Median,
+    /// See [`Picture::medians`].
+    is_median: bool,
 }
 
 impl<'a> Picture<'a> {
@@ -62,119 +55,82 @@ impl<'a> Picture<'a> {
         if runs.iter().all(|(_, run)| run.measurements.is_empty()) {
             return Err(NothingToDraw::NoMeasurement);
         }
+        let measurements = || {
+            let all = runs.iter().enumerate();
+            let all =
+                all.flat_map(|(index, (_, run))| run.measurements.iter().map(move |each| (index, each)));
+            all.filter(|(_, each)| options.placements.has(each.placement))
+        };
+        // One time for all lines, so that they can be compared.
+        let medians =
+            options.spread != Spread::None && measurements().all(|(_, each)| each.statistics.is_some());
         let mut sections: Vec<Section<'a>> = Vec::new();
-        for (index, (_, run)) in runs.iter().enumerate() {
-            for measurement in run.measurements.iter().filter(|each| options.placements.has(each.placement)) {
-                let section = match sections.iter().position(|section| section.is_of(measurement)) {
-                    Some(found) => &mut sections[found],
-                    None => {
-                        sections.push(Section::of(measurement));
-                        let last = sections.len() - 1;
-                        &mut sections[last]
-                    }
-                };
-                section.add(index, measurement);
-            }
+        for (run, measurement) in measurements() {
+            let key = TableKey::of(measurement);
+            let index = sections.iter().position(|section| section.key == key).unwrap_or_else(|| {
+                sections.push(Section { key, series: Vec::new() });
+                sections.len() - 1
+            });
+            sections[index].add(run, measurement, medians);
         }
         for section in &mut sections {
             // Out-of-place before in-place, so that a legend and a table have the order of the runs.
             section.series.sort_by_key(|series| (series.run, series.placement));
         }
+        let mut metrics: Vec<Metric> = Vec::new();
+        for &metric in &options.metrics {
+            if !metrics.contains(&metric) {
+                metrics.push(metric);
+            }
+        }
+        let points: Vec<&Point> = sections.iter().flat_map(Section::points).collect();
         if sections.is_empty() {
             return Err(NothingToDraw::NoPlacement);
-        }
-        let source = source(&sections, options.spread);
-        let series = sections.iter_mut().flat_map(|section| &mut section.series);
-        series.flat_map(|series| &mut series.points).for_each(|point| point.source = source);
-        let picture = Self { runs: distinct(runs), sections, options, source };
-        let mut points =
-            picture.sections.iter().flat_map(|section| &section.series).flat_map(|each| &each.points);
-        if points.clone().all(|point| point.bytes == 0) {
+        } else if points.iter().all(|point| point.bytes == 0) {
             return Err(NothingToDraw::OnlySizeZero);
-        }
-        if !points
-            .any(|point| options.metrics.iter().any(|&metric| point.drawn(metric, options.scale).is_some()))
+        } else if !points
+            .iter()
+            .any(|point| metrics.iter().any(|&metric| point.drawn(metric, options.scale).is_some()))
         {
             return Err(NothingToDraw::NoValue);
         }
-        Ok(picture)
-    }
-
-    /// Data type, operator and root of a section.
-    pub(super) fn detail(section: &Section) -> String {
-        let op = section.op.map(|op| format!(", {op}")).unwrap_or_default();
-        let root = section.root.map(|root| format!(", root {root}")).unwrap_or_default();
-        format!("{}{op}{root}", section.data_type)
+        Ok(Self { runs: distinct(runs), sections, options, metrics, medians })
     }
 
     /// The name of a section: its collective, and where several sections have that collective, its
-    /// [detail](Self::detail).
+    /// [detail](Section::detail).
     pub(super) fn name(&self, section: &Section) -> String {
-        let alike = self.sections.iter().filter(|other| other.collective == section.collective);
-        if alike.count() == 1 {
-            section.collective.to_owned()
-        } else {
-            format!("{} {}", section.collective, Self::detail(section))
-        }
-    }
-
-    /// The heading of a section's algorithms, with the libraries that chose them: `algorithm (NCCL)`. `None`
-    /// when no algorithm is known.
-    pub(super) fn algorithm_heading(&self, section: &Section) -> Option<String> {
-        let mut names: Vec<&str> = Vec::new();
-        for series in section.series.iter().filter(|series| series.points.iter().any(Point::is_explained)) {
-            let name = text::library_name(self.runs[series.run].1);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        (!names.is_empty()).then(|| format!("algorithm ({})", names.join(", ")))
+        let collective = &section.key.collective;
+        let alike = self.sections.iter().filter(|other| other.key.collective == *collective);
+        if alike.count() == 1 { collective.clone() } else { format!("{collective} {}", section.detail()) }
     }
 }
 
 impl<'a> Section<'a> {
-    fn of(measurement: &'a Measurement) -> Self {
-        Self {
-            collective: &measurement.collective,
-            data_type: &measurement.data_type,
-            op: measurement.op.as_deref(),
-            root: measurement.root,
-            series: Vec::new(),
-        }
-    }
-
-    fn is_of(&self, measurement: &Measurement) -> bool {
-        self.collective == measurement.collective
-            && self.data_type == measurement.data_type
-            && self.op == measurement.op.as_deref()
-            && self.root == measurement.root
-    }
-
-    fn add(&mut self, run: usize, measurement: &'a Measurement) {
-        let placement = measurement.placement;
+    fn add(&mut self, run: usize, measurement: &'a Measurement, is_median: bool) {
+        let (placement, bytes) = (measurement.placement, measurement.bytes);
         let known = self.series.iter().position(|each| each.run == run && each.placement == placement);
         let index = known.unwrap_or_else(|| {
             self.series.push(Series { run, placement, points: Vec::new() });
             self.series.len() - 1
         });
         let points = &mut self.series[index].points;
-        match points.binary_search_by_key(&measurement.bytes, |point| point.bytes) {
+        match points.binary_search_by_key(&bytes, |point| point.bytes) {
             Ok(found) => points[found].measurements.push(measurement),
-            Err(place) => {
-                let (bytes, measurements) = (measurement.bytes, vec![measurement]);
-                points.insert(place, Point { bytes, measurements, source: Source::Mean });
-            }
+            Err(place) => points.insert(place, Point { bytes, measurements: vec![measurement], is_median }),
         }
     }
 
-    /// All points.
-    pub(super) fn points(&self) -> impl Iterator<Item = &Point<'a>> {
-        self.series.iter().flat_map(|series| &series.points)
+    /// Data type, operator and root: `float, sum, root 0`.
+    pub(super) fn detail(&self) -> String {
+        let op = self.key.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
+        let root = self.key.root.map(|root| format!(", root {root}")).unwrap_or_default();
+        format!("{}{op}{root}", self.key.data_type)
     }
 
-    /// True when it has measurements of this placement.
-    pub(super) fn has(&self, placement: Placement) -> bool {
-        self.series.iter().any(|series| series.placement == placement)
+    /// All points.
+    pub(super) fn points(&self) -> impl Iterator<Item = &Point<'a>> + Clone {
+        self.series.iter().flat_map(|series| &series.points)
     }
 
     /// Maximum number of measurements of one size by one run.
@@ -186,27 +142,21 @@ impl<'a> Section<'a> {
 impl Point<'_> {
     /// The value in a chart, the median of several measurements; `None` when none of them is a number.
     pub(super) fn value(&self, metric: Metric) -> Option<f64> {
-        self.of(metric, self.source)
+        if !self.is_median {
+            return self.mean(metric);
+        }
+        self.middle(|each| Some(metric.at(each, each.statistics.as_ref()?.median_us)))
     }
 
     /// The value as in the table of a run: [`value`](Self::value) from the mean of all operations.
     pub(super) fn mean(&self, metric: Metric) -> Option<f64> {
-        self.of(metric, Source::Mean)
+        self.middle(|each| Some(metric.of(each)))
     }
 
-    fn of(&self, metric: Metric, source: Source) -> Option<f64> {
+    fn middle(&self, value: impl Fn(&Measurement) -> Option<f64>) -> Option<f64> {
         let timed = self.measurements.iter().filter(|each| each.time_us.is_finite() && each.time_us > 0.0);
-        let value = |each: &&Measurement| match (source, &each.statistics) {
-            (Source::Median, Some(found)) => Some(metric.at(each, found.median_us)),
-            (Source::Median, None) => None,
-            (Source::Mean, _) => Some(metric.of(each)),
-        };
-        let mut values: Vec<f64> =
-            timed.filter_map(value).filter(|value| value.is_finite() && *value >= 0.0).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
+        let values = timed.filter_map(|each| value(each)).filter(|value| value.is_finite() && *value >= 0.0);
+        median(&values.collect::<Vec<f64>>())
     }
 
     /// The value, if a chart can show it.
@@ -216,14 +166,14 @@ impl Point<'_> {
     }
 
     /// The lowest and highest value of the operations whose median is drawn.
-    pub(super) fn spread(&self, metric: Metric, spread: Spread, scale: Scale) -> Option<(f64, f64)> {
-        if self.source == Source::Mean {
+    pub(super) fn spread(&self, metric: Metric, options: &Options) -> Option<(f64, f64)> {
+        if !self.is_median {
             return None;
         }
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for measurement in &self.measurements {
             let statistics = measurement.statistics.as_ref()?;
-            let slowest = match spread {
+            let slowest = match options.spread {
                 Spread::None => return None,
                 Spread::P95 => statistics.p95_us,
                 Spread::Max => statistics.max_us,
@@ -234,13 +184,8 @@ impl Point<'_> {
                 high = high.max(value);
             }
         }
-        let scale = metric.scale(scale);
+        let scale = metric.scale(options.scale);
         (Axis::holds(scale, low) && Axis::holds(scale, high)).then_some((low, high))
-    }
-
-    /// True when a measurement has the algorithm that the library chose.
-    pub(super) fn is_explained(&self) -> bool {
-        self.measurements.iter().any(|each| each.algorithm.is_some())
     }
 
     /// Wrong elements; `None` when nothing was verified.
@@ -254,28 +199,15 @@ impl Point<'_> {
         self.wrong().is_some_and(|wrong| wrong > 0)
     }
 
-    /// The time that is drawn.
-    pub(super) fn source(&self) -> Source {
-        self.source
-    }
-
-    /// The algorithm that the library chose, from the first measurement that has it.
-    pub(super) fn algorithm(&self) -> Option<&Algorithm> {
-        self.measurements.iter().find_map(|each| each.algorithm.as_ref())
-    }
-
     /// The algorithm that the library chose: `ring, ll128, 16 channels`. Several, if the choice changed
     /// between measurements.
     pub(super) fn algorithms(&self) -> Option<String> {
         let mut found: Vec<String> = Vec::new();
         for chosen in self.measurements.iter().filter_map(|each| each.algorithm.as_ref()) {
-            let protocol = chosen.protocol.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
-            let channels = match chosen.channels {
-                Some(1) => ", 1 channel".to_owned(),
-                Some(count) => format!(", {count} channels"),
-                None => String::new(),
-            };
-            let text = format!("{}{protocol}{channels}", chosen.algorithm);
+            let Algorithm { algorithm, protocol, channels } = chosen;
+            let protocol = protocol.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+            let channels = channels.map(|count| format!(", {}", text::counted(count as usize, "channel")));
+            let text = format!("{algorithm}{protocol}{}", channels.unwrap_or_default());
             if !found.contains(&text) {
                 found.push(text);
             }
@@ -286,7 +218,7 @@ impl Point<'_> {
     /// The numbers, part by part.
     pub(super) fn details(&self) -> Vec<String> {
         let mut parts = Vec::new();
-        if self.source == Source::Median {
+        if self.is_median {
             parts.push(format!("median {}", numbers(|metric| self.value(metric)).join(", ")));
             if let [one] = self.measurements[..]
                 && let Some(found) = &one.statistics
@@ -317,58 +249,6 @@ impl Point<'_> {
     }
 }
 
-impl Metric {
-    /// The metric's value in a measurement.
-    pub(super) fn of(self, measurement: &Measurement) -> f64 {
-        match self {
-            Self::Busbw => measurement.busbw_gbps,
-            Self::Algbw => measurement.algbw_gbps,
-            Self::Time => measurement.time_us,
-        }
-    }
-
-    /// The metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
-    fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
-        match self {
-            Self::Time => time_us,
-            Self::Busbw | Self::Algbw => self.of(measurement) * measurement.time_us / time_us,
-        }
-    }
-
-    /// The scale of its axis: always logarithmic for times.
-    pub(super) fn scale(self, bandwidths: Scale) -> Scale {
-        match self {
-            Self::Time => Scale::Log,
-            Self::Busbw | Self::Algbw => bandwidths,
-        }
-    }
-
-    /// The axis of values between two positions; `None` when there are none.
-    pub(super) fn axis(self, values: &[f64], bandwidths: Scale, pixels: (f64, f64)) -> Option<Axis> {
-        match self {
-            Self::Time => Axis::of_times(values, pixels),
-            Self::Busbw | Self::Algbw => Axis::of_bandwidths(values, bandwidths, pixels),
-        }
-    }
-
-    /// Its name in headings.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Busbw => "bus bandwidth",
-            Self::Algbw => "algorithm bandwidth",
-            Self::Time => "time per operation",
-        }
-    }
-}
-
-/// Chooses one source for all lines, so that they can be compared: medians when all measurements have
-/// statistics, means otherwise.
-fn source(sections: &[Section], spread: Spread) -> Source {
-    let sampled = |point: &Point| point.measurements.iter().all(|each| each.statistics.is_some());
-    let all = sections.iter().flat_map(Section::points).all(sampled);
-    if all && spread != Spread::None { Source::Median } else { Source::Mean }
-}
-
 /// The labels, with numbers appended to equal ones.
 fn distinct(runs: &[(String, Run)]) -> Vec<(String, &Run)> {
     let mut named: Vec<(String, &Run)> = Vec::new();
@@ -383,8 +263,9 @@ fn distinct(runs: &[(String, Run)]) -> Vec<(String, &Run)> {
 
 /// The metrics that have a value: `time 12.50 µs`, `algbw 83.89 GB/s`, ...
 fn numbers(value: impl Fn(Metric) -> Option<f64>) -> Vec<String> {
-    let shown =
-        [(Metric::Time, "time", "µs"), (Metric::Algbw, "algbw", "GB/s"), (Metric::Busbw, "busbw", "GB/s")];
-    let text = |(metric, name, unit)| Some(format!("{name} {} {unit}", text::digits(value(metric)?)));
+    let shown = [(Metric::Time, "µs"), (Metric::Algbw, "GB/s"), (Metric::Busbw, "GB/s")];
+    let text = |(metric, unit): (Metric, _)| {
+        Some(format!("{} {} {unit}", metric.name(), text::digits(value(metric)?)))
+    };
     shown.into_iter().filter_map(text).collect()
 }

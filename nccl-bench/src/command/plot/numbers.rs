@@ -2,84 +2,63 @@
 
 use std::collections::BTreeMap;
 
-use super::markup::{Attributes, Markup};
-use super::model::{Picture, Point, Section, Source};
+use super::markup::escaped;
+use super::model::{Picture, Point, Section, Series};
 use super::{Metric, Spread, legend, text};
-use record::Placement;
+use record::Measurement;
+use record::statistics::Statistics;
 
 /// Longest label in characters; a longer one loses its middle.
 const LONGEST_LABEL: usize = 32;
 
-/// The columns of a section's table.
-struct NumberColumns {
-    placements: Vec<Placement>,
-    /// Names and units of the columns that each placement has.
-    values: Vec<(&'static str, &'static str)>,
-    /// True when a column names the run.
-    runs: bool,
-    /// Heading of the column of algorithms; `None` when no algorithm is known.
-    algorithms: Option<String>,
-}
-
-impl NumberColumns {
-    fn of(picture: &Picture, section: &Section) -> Self {
-        let mut values = vec![("time", "µs"), ("algbw", "GB/s"), ("busbw", "GB/s"), ("wrong", "")];
-        if picture.source == Source::Median {
-            let slowest = if picture.options.spread == Spread::Max { "max" } else { "p95" };
-            values.extend([("min", "µs"), ("median", "µs"), (slowest, "µs")]);
-        }
-        let placements = [Placement::OutOfPlace, Placement::InPlace].into_iter();
-        Self {
-            placements: placements.filter(|&placement| section.has(placement)).collect(),
-            values,
-            runs: picture.runs.len() > 1,
-            algorithms: picture.algorithm_heading(section),
-        }
-    }
-}
-
-/// The points of one run at one size, one for each of [`NumberColumns::placements`].
-type Cells<'a> = Vec<Option<&'a Point<'a>>>;
-
-/// Writes the table.
-pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
-    let columns = NumberColumns::of(picture, section);
-    let mut rows: BTreeMap<u64, BTreeMap<usize, Cells>> = BTreeMap::new();
+/// The table, with a row for each size, run and placement.
+pub(super) fn table(picture: &Picture, section: &Section) -> String {
+    let algorithms = section.points().any(|point| point.algorithms().is_some());
+    let mut sizes: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for series in &section.series {
         for point in &series.points {
-            let row = rows.entry(point.bytes).or_default().entry(series.run);
-            let cells = row.or_insert_with(|| vec![None; columns.placements.len()]);
-            for (cell, placement) in cells.iter_mut().zip(&columns.placements) {
-                if *placement == series.placement {
-                    *cell = Some(point);
-                }
-            }
+            sizes.entry(point.bytes).or_default().push(cells(picture, series, point, algorithms));
         }
     }
-    markup.element("table", &[("class", &"numbers")], |markup| {
-        let caption = caption(picture, section);
-        if !caption.is_empty() {
-            markup.labelled("caption", &[], &caption);
-        }
-        markup.element("thead", &[], |markup| heads(markup, &columns));
-        for (bytes, runs) in &rows {
-            markup.element("tbody", &[("class", &"size")], |markup| {
-                for (index, (&run, cells)) in runs.iter().enumerate() {
-                    markup.element("tr", &[], |markup| {
-                        if index == 0 {
-                            size(markup, *bytes, runs.len());
-                        }
-                        row(markup, &columns, (&picture.runs[run].0, run), cells);
-                    });
-                }
-            });
-        }
-    });
+    let mut bodies = String::new();
+    for (&bytes, rows) in &sizes {
+        let size = format!(
+            "<th rowspan=\"{}\" scope=\"rowgroup\" title=\"{bytes} B\">{}</th>",
+            rows.len(),
+            text::bytes(bytes)
+        );
+        let rows = rows.join("</tr>\n<tr>");
+        bodies += &format!("<tbody class=\"size\"><tr>{size}{rows}</tr></tbody>\n");
+    }
+    let head: String = head(picture, algorithms)
+        .into_iter()
+        .map(|(name, unit)| {
+            let class = if ["run", "placement", "algorithm"].contains(&name) { "name" } else { "number" };
+            format!("<th scope=\"col\" class=\"{class}\">{name} <small>{unit}</small></th>")
+        })
+        .collect();
+    format!(
+        "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n",
+        caption(picture, section)
+    )
+}
+
+/// The names and units of the columns.
+fn head(picture: &Picture, algorithms: bool) -> Vec<(&'static str, &'static str)> {
+    let mut head = vec![("size", "")];
+    head.extend((picture.runs.len() > 1).then_some(("run", "")));
+    head.extend([("placement", ""), ("time", "µs"), ("algbw", "GB/s"), ("busbw", "GB/s"), ("wrong", "")]);
+    if picture.medians {
+        let slowest = if picture.options.spread == Spread::Max { "max" } else { "p95" };
+        head.extend([("min", "µs"), ("median", "µs"), (slowest, "µs")]);
+    }
+    head.extend(algorithms.then_some(("algorithm", "")));
+    head
 }
 
 fn caption(picture: &Picture, section: &Section) -> String {
     let mut sentences = Vec::new();
-    if picture.source == Source::Median {
+    if picture.medians {
         sentences.push(
             "time, algbw and busbw: mean of all operations, as in the table of a run. The others: of operations that \
              were timed one by one, as in the charts.",
@@ -91,108 +70,53 @@ fn caption(picture: &Picture, section: &Section) -> String {
     sentences.join(" ")
 }
 
-fn heads(markup: &mut Markup, columns: &NumberColumns) {
-    markup.element("tr", &[], |markup| {
-        markup.labelled("th", &[("rowspan", &2), ("scope", &"col")], "size");
-        if columns.runs {
-            markup.labelled("th", &[("rowspan", &2), ("scope", &"col"), ("class", &"name")], "run");
-        }
-        for &placement in &columns.placements {
-            let span = columns.values.len();
-            let attributes: Attributes =
-                &[("colspan", &span), ("class", &"group first"), ("scope", &"colgroup")];
-            markup.labelled("th", attributes, text::placement_name(placement));
-        }
-        if let Some(heading) = &columns.algorithms {
-            let attributes: Attributes = &[("rowspan", &2), ("class", &"name first"), ("scope", &"col")];
-            markup.labelled("th", attributes, heading);
-        }
-    });
-    markup.element("tr", &[], |markup| {
-        for _ in &columns.placements {
-            for (index, (name, unit)) in columns.values.iter().enumerate() {
-                let class = if index == 0 { "first" } else { "" };
-                markup.element("th", &[("scope", &"col"), ("class", &class)], |markup| {
-                    markup.text(name);
-                    if !unit.is_empty() {
-                        markup.text(" ");
-                        markup.labelled("small", &[], unit);
-                    }
-                });
-            }
-        }
-    });
-}
-
-fn size(markup: &mut Markup, bytes: u64, rows: usize) {
-    let size = text::exact_size(bytes);
-    let (short, exact) = size
-        .split_once(" (")
-        .map_or((&*size, None), |(short, rest)| (short, Some(rest.trim_end_matches(')').to_owned())));
-    let title = exact.unwrap_or_else(|| short.to_owned());
-    let attributes: Attributes = &[("rowspan", &rows), ("scope", &"rowgroup"), ("title", &title)];
-    markup.labelled("th", attributes, short);
-}
-
-/// Writes the cells of a row, after that of the size.
-fn row(markup: &mut Markup, columns: &NumberColumns, (label, run): (&str, usize), cells: &Cells) {
-    if columns.runs {
-        let attributes: Attributes = &[("class", &"name"), ("scope", &"row"), ("title", &label)];
-        markup.element("th", attributes, |markup| {
-            legend::run_name(markup, run, &text::shortened(label, LONGEST_LABEL));
-        });
+/// The cells of a row, after that of the size.
+fn cells(picture: &Picture, series: &Series, point: &Point, algorithms: bool) -> String {
+    let mut cells = String::new();
+    if picture.runs.len() > 1 {
+        let label = &picture.runs[series.run].0;
+        let name = legend::run_name(series.run, &text::shortened(label, LONGEST_LABEL));
+        cells += &format!("<th class=\"name\" scope=\"row\" title=\"{}\">{name}</th>", escaped(label));
     }
-    for cell in cells {
-        for (index, (name, _)) in columns.values.iter().enumerate() {
-            number(markup, name, *cell, index == 0);
-        }
-    }
-    if columns.algorithms.is_some() {
-        let mut found: Vec<String> = cells.iter().flatten().filter_map(|point| point.algorithms()).collect();
-        found.dedup();
-        markup.labelled("td", &[("class", &"text first")], &found.join(" | "));
-    }
-}
-
-/// Writes one number.
-fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool) {
-    let class = if first { "first" } else { "" };
-    let Some(point) = point else { return markup.labelled("td", &[("class", &class)], "") };
-    if column == "wrong" {
-        return match point.wrong() {
-            None => markup.labelled("td", &[("title", &"not verified")], "N/A"),
-            Some(0) => markup.labelled("td", &[], "0"),
-            Some(wrong) => {
-                let mismatches = point.measurements.iter().flat_map(|each| &each.mismatches);
-                let ranks: Vec<String> =
-                    mismatches.map(|found| format!("rank {}: {}", found.rank, found.first)).collect();
-                markup.labelled(
-                    "td",
-                    &[("class", &"wrong"), ("title", &ranks.join("\n"))],
-                    &wrong.to_string(),
-                );
-            }
-        };
-    }
-    let metric = match column {
-        "time" => Some(Metric::Time),
-        "algbw" => Some(Metric::Algbw),
-        "busbw" => Some(Metric::Busbw),
-        _ => None,
-    };
-    let value = match metric {
+    cells += &format!("<td class=\"name\">{}</td>", series.placement.name());
+    let number = |value: Option<f64>| format!("<td>{}</td>", value.map(text::digits).unwrap_or_default());
+    for metric in [Metric::Time, Metric::Algbw, Metric::Busbw] {
         // Without a finite value, print the value that was measured (NaN, infinity).
-        Some(metric) => point.mean(metric).or_else(|| point.measurements.first().map(|each| metric.of(each))),
-        None => {
-            let statistics = point.measurements.iter().filter_map(|each| each.statistics.as_ref());
-            match column {
-                "min" => statistics.map(|each| each.min_us).reduce(f64::min),
-                "median" if point.source() == Source::Median => point.value(Metric::Time),
-                "median" => None,
-                "p95" => statistics.map(|each| each.p95_us).reduce(f64::max),
-                _ => statistics.map(|each| each.max_us).reduce(f64::max),
-            }
-        }
+        let measured = || point.measurements.first().map(|each| metric.of(each));
+        cells += &number(point.mean(metric).or_else(measured));
+    }
+    cells += &wrong(point);
+    if picture.medians {
+        let of = |value: fn(&Statistics) -> f64| {
+            let found = point.measurements.iter().filter_map(|each| each.statistics.as_ref());
+            found.map(value).collect::<Vec<f64>>()
+        };
+        let slowest = of(match picture.options.spread {
+            Spread::Max => |found| found.max_us,
+            Spread::P95 | Spread::None => |found| found.p95_us,
+        });
+        cells += &number(of(|found| found.min_us).into_iter().reduce(f64::min));
+        cells += &number(point.value(Metric::Time));
+        cells += &number(slowest.into_iter().reduce(f64::max));
+    }
+    if algorithms {
+        cells += &format!("<td class=\"text\">{}</td>", escaped(&point.algorithms().unwrap_or_default()));
+    }
+    cells
+}
+
+/// The cell of the wrong elements, which names the ranks that have some.
+fn wrong(point: &Point) -> String {
+    let ranks = |each: &Measurement| {
+        let lines = each.mismatches.iter().map(|found| format!("rank {}: {}\n", found.rank, found.first));
+        lines.collect::<String>()
     };
-    markup.labelled("td", &[("class", &class)], &value.map(text::digits).unwrap_or_default());
+    match point.wrong() {
+        None => "<td title=\"not verified\">N/A</td>".to_owned(),
+        Some(0) => "<td>0</td>".to_owned(),
+        Some(wrong) => {
+            let ranks: String = point.measurements.iter().map(|each| ranks(each)).collect();
+            format!("<td class=\"wrong\" title=\"{}\">{wrong}</td>", escaped(ranks.trim_end()))
+        }
+    }
 }

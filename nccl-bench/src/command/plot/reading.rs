@@ -3,43 +3,47 @@
 //! keyboard.
 
 use super::chart::Chart;
-use super::markup::{Attributes, Markup};
+use super::markup::escaped;
 use super::{legend, text};
 
-/// Writes the labels of a chart. `group` is the name of their radio buttons, unique to the chart.
-pub(super) fn write(markup: &mut Markup, chart: &Chart, group: &str) {
+/// The labels of a chart. `group` is the name of their radio buttons, unique to the chart.
+pub(super) fn labels(chart: &Chart, group: &str) -> String {
     let sizes = chart.sizes();
     let strips = strips(&sizes.iter().map(|&(_, at)| at).collect::<Vec<_>>());
-    let (Some(first), Some(last)) = (strips.first(), strips.last()) else { return };
-    let style = format!("--start:{:.4};--width:{:.4}", first.0, last.1 - first.0);
-    let label = format!("{} by message size", chart.title());
-    let attributes: Attributes =
-        &[("class", &"readings"), ("role", &"radiogroup"), ("aria-label", &label), ("style", &style)];
-    markup.element("div", attributes, |markup| {
-        for (&(bytes, _), (from, to)) in sizes.iter().zip(&strips) {
-            markup.element("label", &[("style", &format!("flex-grow:{:.4}", to - from))], |markup| {
-                markup.leaf("input", &[("type", &"radio"), ("name", &group)]);
-                markup.element("span", &[("class", &"reading")], |markup| write_size(markup, chart, bytes));
-            });
-        }
-    });
+    let (Some(first), Some(last)) = (strips.first(), strips.last()) else { return String::new() };
+    let label = |(&(bytes, _), &(from, to)): (&(u64, f64), &(f64, f64))| {
+        format!(
+            "<label style=\"flex-grow:{:.4}\"><input type=\"radio\" name=\"{group}\"/>\
+             <span class=\"reading\"><b>{}</b>\n{}</span></label>\n",
+            to - from,
+            text::exact_size(bytes),
+            numbers(chart, bytes)
+        )
+    };
+    format!(
+        "<div class=\"readings\" role=\"radiogroup\" aria-label=\"{} by message size\" \
+         style=\"--start:{:.4};--width:{:.4}\">\n{}</div>\n",
+        escaped(&chart.title()),
+        first.0,
+        last.1 - first.0,
+        sizes.iter().zip(&strips).map(label).collect::<String>()
+    )
 }
 
-fn write_size(markup: &mut Markup, chart: &Chart, bytes: u64) {
-    markup.labelled("b", &[], &text::exact_size(bytes));
-    let several = chart.picture.runs.len() > 1;
+/// The numbers of all runs at a size, a line for each point.
+fn numbers(chart: &Chart, bytes: u64) -> String {
+    let runs = &chart.picture.runs;
+    let mut lines = String::new();
     for series in &chart.section.series {
+        let label = if runs.len() > 1 { format!("{}, ", runs[series.run].0) } else { String::new() };
+        let name = legend::run_name(series.run, &format!("{label}{}: ", series.placement.name()));
         for point in series.points.iter().filter(|point| point.bytes == bytes) {
-            let class = if point.is_wrong() { "wrong" } else { "" };
-            markup.element("span", &[("class", &class)], |markup| {
-                let label =
-                    if several { format!("{}, ", chart.picture.runs[series.run].0) } else { String::new() };
-                let name = format!("{label}{}: ", text::placement_name(series.placement));
-                markup.element("b", &[], |markup| legend::run_name(markup, series.run, &name));
-                markup.text(&point.details().join(" · "));
-            });
+            let class = if point.is_wrong() { "wrong" } else { "right" };
+            let details = escaped(&point.details().join(" · "));
+            lines += &format!("<span class=\"{class}\"><b>{name}</b>{details}</span>\n");
         }
     }
+    lines
 }
 
 /// The start and end of each place's strip: halfway to each neighbour. The first and last strip reach as far

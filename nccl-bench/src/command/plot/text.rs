@@ -1,17 +1,9 @@
 //! Texts of a plot: numbers with units, facts of a run, and the width of a text.
 
-use record::{Outcome, Placement, Run};
+use record::{Outcome, Run};
 
-/// Font size of a chart's text, in the pixels of its SVG.
-pub(super) const FONT_SIZE: f64 = 13.0;
-
-/// The name of a placement.
-pub(super) fn placement_name(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
-    }
-}
+/// Font size of a chart's text, in the pixels of its SVG and as in its style sheet.
+const FONT_SIZE: f64 = 13.0;
 
 /// The state of an incomplete run, in short and as a predicate; `None` for a complete one.
 pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
@@ -23,18 +15,6 @@ pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
         Outcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
         Outcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
     }
-}
-
-/// `8 x NVIDIA H200, 4 x NVIDIA H100`.
-pub(super) fn devices(run: &Run) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for rank in &run.ranks {
-        match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((&rank.device_name, 1)),
-        }
-    }
-    counts.into_iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The hosts, each once, in the order of ranks.
@@ -53,20 +33,16 @@ pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-/// The library that carried the data: `NCCL`.
-pub(super) fn library_name(run: &Run) -> &str {
-    match run.provenance.backend.as_str() {
-        "nccl" => "NCCL",
-        "fabric" => "libfabric",
-        "mpi" => "MPI",
-        other => other,
-    }
-}
-
-/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
+/// The library that carried the data, with its version: `NCCL 2.28.9`. An MPI's version includes its name:
+/// `Open MPI 4.1.4`.
 pub(super) fn library(run: &Run) -> String {
     let version = &run.provenance.library_version;
-    if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
+    match run.provenance.backend.as_str() {
+        "mpi" => version.clone(),
+        "nccl" => format!("NCCL {version}"),
+        "fabric" => format!("libfabric {version}"),
+        other => format!("{other} {version}"),
+    }
 }
 
 /// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
@@ -74,7 +50,7 @@ pub(super) fn machine(run: &Run) -> String {
     let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
         format!("{} in host memory", counted(run.ranks.len(), "rank"))
     } else {
-        devices(run)
+        run.devices()
     };
     format!("{what} on {}", counted(hosts(run).len(), "host"))
 }

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use super::number::{float, significant};
 use super::{TIME_FORMAT, local_time, operator, root};
 use record::statistics::Statistics;
-use record::{Algorithm, Measurement, Settings, Versus};
+use record::{Algorithm, Measurement, Run, Versus};
 
 /// A cell without a value.
 const ABSENT: &str = "N/A";
@@ -31,21 +31,18 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of nccl-tests that the settings select.
-    #[must_use]
-    pub fn of(settings: &Settings) -> Self {
+    /// The columns that the settings and the baseline of a run select.
+    pub fn of(run: &Run) -> Self {
         Self {
-            cpu_time: settings.cpu_time,
-            per_iteration: settings.per_iteration,
-            time_stamps: settings.time_stamps,
-            statistics: false,
-            versus: false,
-            algorithm: false,
+            cpu_time: run.settings.cpu_time,
+            per_iteration: run.settings.per_iteration,
+            time_stamps: run.settings.time_stamps,
+            versus: run.provenance.versus.is_some(),
+            ..Self::default()
         }
     }
 
     /// The columns' names and units.
-    #[must_use]
     pub fn head(self) -> String {
         let placements = if self.per_iteration {
             "              out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
@@ -104,7 +101,6 @@ impl Columns {
 
     /// A row, without the end of the line. A placement that was not measured has `N/A` in its cells.
     /// The time stamp is in `zone`. Empty without any measurement.
-    #[must_use]
     pub fn row(
         self,
         out_of_place: Option<&Measurement>,

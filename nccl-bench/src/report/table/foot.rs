@@ -2,19 +2,11 @@
 
 use std::fmt::Write as _;
 
+use engine::backend::MemoryUse;
+use engine::data::traffic::Pattern;
+
 use super::number::significant;
 use super::{enough, program};
-
-/// GPU memory of a run in bytes, the maximum of all ranks. Negative where memory was released.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUsage {
-    /// Used by the creation of communicators.
-    pub initialization: i64,
-    /// Used by the buffers and their registration.
-    pub buffers: i64,
-    /// Used by NCCL during the operations.
-    pub collective: i64,
-}
 
 /// The foot of a table.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +21,12 @@ pub struct Foot<'a> {
     pub minimum_busbw_gbps: Option<f64>,
     /// With `--vs`, the baseline's backend and a summary of the ratios to it.
     pub ratios: Option<(&'a str, &'a str)>,
-    /// With `-M`, the memory use.
-    pub memory: Option<MemoryUsage>,
-    /// The library's last error.
-    pub error: Option<&'a str>,
+    /// With `-M`, the GPU memory, the maximum of all ranks.
+    pub memory: Option<MemoryUse>,
 }
 
 impl Foot<'_> {
     /// Lines above the foot with the reasons for a failure, which nccl-tests does not have.
-    #[must_use]
     pub fn failures(&self) -> String {
         let wrong = self.failed_checks.filter(|&failed| failed > 0);
         let slow = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) == Some(false);
@@ -47,7 +36,6 @@ impl Foot<'_> {
     }
 
     /// The lines.
-    #[must_use]
     pub fn render(&self) -> String {
         let line = |name: &str, value: String| format!("# {name:<20} : {value}\n");
         let wrong = match self.failed_checks {
@@ -66,43 +54,38 @@ impl Foot<'_> {
             text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
         }
         let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
-        if let Some(MemoryUsage { initialization, buffers, collective }) = self.memory {
-            let total = initialization.saturating_add(buffers).saturating_add(collective);
-            let [initialization, buffers, collective, total] =
-                [initialization, buffers, collective, total].map(memory);
+        if let Some(MemoryUse { initialization, buffers, operations }) = self.memory {
+            let total = initialization.saturating_add(buffers).saturating_add(operations);
+            let [initialization, buffers, operations, total] =
+                [initialization, buffers, operations, total].map(memory);
             text.push_str(&line(
                 "GPU memory usage",
                 format!(
-                    "Initialization {initialization} | User-Allocated {buffers} | Collective {collective} \
+                    "Initialization {initialization} | User-Allocated {buffers} | Collective {operations} \
                      | Total  {total}"
                 ),
             ));
         }
-        text.push_str("#\n");
-        if let Some(error) = self.error {
-            let _ = write!(text, "# error: {error}");
-        }
-        text.push('\n');
+        text.push_str("#\n\n");
         text
     }
 }
 
 /// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It contains none of
 /// the words with which nccl-tests introduces a result.
-#[must_use]
 pub fn failure(why: &str) -> String {
     format!("# Test failure: FAILED: {why}\n")
 }
 
 /// Bytes in binary units, with about three digits.
-pub(super) fn memory(bytes: i64) -> String {
+pub(super) fn memory(bytes: u64) -> String {
     let (mut amount, mut units) = (bytes as f64, ["B", "KB", "MB", "GB"].iter());
     let mut unit = units.next();
-    while amount.abs() >= 1024.0 && units.len() > 0 {
+    while amount >= 1024.0 && units.len() > 0 {
         amount /= 1024.0;
         unit = units.next();
     }
-    let decimals = match amount.abs() {
+    let decimals = match amount {
         size if size < 10.0 => 2,
         size if size < 100.0 => 1,
         _ => 0,
@@ -110,35 +93,16 @@ pub(super) fn memory(bytes: i64) -> String {
     format!("{amount:.decimals$} {}", unit.copied().unwrap_or_default())
 }
 
-/// Source of the counts of an alltoallv.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Traffic {
-    /// Generated: more elements to more distant ranks.
-    Generated {
-        /// Bytes over all peers, before rounding.
-        total_bytes: u64,
-        /// The difference between ranks: 0 sends the same to all, 1 sends nothing to the own rank.
-        spread: f64,
-    },
-    /// Read from a file.
-    Matrix {
-        /// Number of its rows, at least that of ranks.
-        dimension: usize,
-        /// The factor by which its numbers were multiplied.
-        scale: f64,
-    },
-}
-
-/// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`), with the bytes that each rank sends and
-/// receives. The lines lack the `# ` of a comment.
-#[must_use]
-pub fn alltoallv_summary(traffic: Traffic, time_us: f64, bytes: &[(u64, u64)]) -> String {
+/// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `total_bytes` over all peers before
+/// rounding, and the bytes that each rank sends and receives. The lines lack the `# ` of a comment.
+pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, bytes: &[(u64, u64)]) -> String {
     let ranks = bytes.len();
-    let mode = match traffic {
-        Traffic::Generated { total_bytes, spread } => {
+    let mode = match pattern {
+        Pattern::Spread(spread) => {
             format!("mode=generated nranks={ranks} total_bytes={total_bytes} spread={spread:.3}")
         }
-        Traffic::Matrix { dimension, scale } => {
+        Pattern::Matrix(matrix) => {
+            let (dimension, scale) = (matrix.ranks(), matrix.scale());
             format!("mode=matrix nranks={ranks} matrix_dim={dimension} scale={scale:.3}")
         }
     };

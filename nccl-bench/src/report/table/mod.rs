@@ -10,20 +10,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 pub use columns::Columns;
-pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
+pub use foot::{Foot, alltoallv_summary, failure};
 pub use number::significant;
 
 use record::nccl_tests::{TIME_FORMAT, enough, local_time, nccl_code, operator, program, root};
 use record::{BackendLibrary, Blocking, Provenance, Rank, Run, Settings};
 
 /// The line above all others when results also go to a file (`-J`).
-#[must_use]
 pub fn json_notice(path: &Path) -> String {
     format!("# Writing JSON output to {}\n", path.display())
 }
 
 /// The first line, which names the program, and the library as nccl-tests does.
-#[must_use]
 pub fn version_line(run: &Run) -> String {
     let (name, version) = run.program.split_once(' ').unwrap_or((&run.program, ""));
     let Provenance { backend, library_version, .. } = &run.provenance;
@@ -36,7 +34,6 @@ pub fn version_line(run: &Run) -> String {
 }
 
 /// Comment lines, which nccl-tests does not have, with libraries and machine.
-#[must_use]
 pub fn provenance(provenance: &Provenance) -> String {
     let Provenance {
         backend,
@@ -64,7 +61,6 @@ pub fn provenance(provenance: &Provenance) -> String {
 }
 
 /// The first lines of a collective: its name and the settings. `on_gpus` selects the clock of `-I`.
-#[must_use]
 pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     let (step, unit) = match (settings.step_factor, settings.step_bytes) {
         (Some(factor), _) => (factor, "factor"),
@@ -109,7 +105,6 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
 }
 
 /// The list of all ranks and their devices.
-#[must_use]
 pub fn devices(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
     for rank in ranks {
@@ -127,7 +122,6 @@ pub fn devices(ranks: &[Rank]) -> String {
 }
 
 /// The lines about a reduced largest size, in bytes.
-#[must_use]
 pub fn reduced(max_bytes: u64) -> String {
     format!("#\n# Reducing maxBytes to {max_bytes} due to memory limitation\n")
 }

@@ -24,7 +24,6 @@ fn scientific(value: f64, decimals: usize) -> String {
 }
 
 /// C's `%g`: six significant digits without trailing zeros.
-#[must_use]
 pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}").to_lowercase();

@@ -1,6 +1,7 @@
 use super::foot::memory;
 use super::number::float;
 use super::*;
+use engine::data::traffic::{Matrix, Pattern};
 use jiff::tz::TimeZone;
 use record::sample::row as sample;
 use record::statistics::Statistics;
@@ -41,7 +42,7 @@ fn memory_has_about_three_digits() {
         (1024, "1.00 KB"),
         (20 << 20, "20.0 MB"),
         (403_701_760, "385 MB"),
-        (-(3 << 29), "-1.50 GB"),
+        (3 << 29, "1.50 GB"),
         (4 << 40, "4096 GB"),
     ] {
         assert_eq!(memory(bytes), expected);
@@ -150,16 +151,17 @@ fn the_first_line_names_the_library_as_its_backend_does() {
 
 #[test]
 fn an_alltoallv_summary_has_each_ranks_share() {
-    let generated = Traffic::Generated { total_bytes: 4096, spread: 1.0 };
     assert_eq!(
-        alltoallv_summary(generated, 2.0, &[(1000, 3000), (2000, 0)]),
+        alltoallv_summary(&Pattern::Spread(1.0), 4096, 2.0, &[(1000, 3000), (2000, 0)]),
         "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=generated nranks=2 total_bytes=4096 spread=1.000 time_usec=2.00\n\
          \x20 rank=0 send_bytes=1000 recv_bytes=3000 alg_bw=1.50 bus_bw=0.75\n\
          \x20 rank=1 send_bytes=2000 recv_bytes=0 alg_bw=1.00 bus_bw=0.50\n"
     );
-    let matrix = Traffic::Matrix { dimension: 8, scale: 0.5 };
-    assert!(alltoallv_summary(matrix, 1.0, &[(16, 16)]).starts_with(
-        "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=1 matrix_dim=8 scale=0.500 time_usec=1.00\n"
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "0 32\n32 0\n").unwrap();
+    let matrix = Pattern::Matrix(Matrix::read(file.path(), 0.5).unwrap());
+    assert!(alltoallv_summary(&matrix, 0, 1.0, &[(16, 16)]).starts_with(
+        "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=1 matrix_dim=2 scale=0.500 time_usec=1.00\n"
     ));
 }
 

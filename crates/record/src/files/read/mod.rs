@@ -21,7 +21,6 @@ use super::json_lines::EndLine;
 use crate::run::{Measurement, Outcome, Run};
 pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
-pub(super) use nccl_tests::collective;
 use source::FileReader;
 
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
@@ -31,15 +30,6 @@ const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crash
 /// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
 const LONGEST_LINE: u64 = 1 << 30;
 
-/// Treatment of a JSON file that ends in the middle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Truncated {
-    /// Refuse it.
-    Refused,
-    /// Read the measurements that it has; the outcome is [`Outcome::Running`].
-    Read,
-}
-
 /// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; detected by the content.
 ///
 /// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
@@ -48,44 +38,39 @@ pub(crate) enum Truncated {
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
 pub fn read(path: &Path) -> Result<Run, ReadError> {
-    let whole = source::open(path).and_then(whole).and_then(|run| {
-        if run.measurements.is_empty() {
-            Err(ReadProblem::NoMeasurement(ended(&run.outcome)))
-        } else {
-            Ok(run)
-        }
+    let run = source::open(path).and_then(whole).and_then(|run| match run.measurements.len() {
+        0 => Err(no_measurement(&run)),
+        _ => Ok(run),
     });
-    whole.map_err(|problem| ReadError { path: path.to_owned(), problem })
+    run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
 /// Reads a run like [`read`], but passes each measurement to `take` instead of keeping it: the returned run
-/// has none. For JSON of nccl-tests, each row counts as a cycle.
+/// has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the middle: then the
+/// measurements before are read, and the outcome is [`Outcome::Running`].
 ///
 /// # Errors
 /// Like [`read`]; measurements passed to `take` before the error are not valid results.
 pub(crate) fn read_each(
     path: &Path,
-    cut: Truncated,
+    partial: bool,
     take: &mut dyn FnMut(Measurement),
 ) -> Result<Run, ReadError> {
-    let content = source::open(path).and_then(|source| content(source, cut, take));
-    let run = content.and_then(|content| {
-        if content.measurements == 0 {
-            Err(ReadProblem::NoMeasurement(ended(&content.run.outcome)))
-        } else {
-            Ok(content.run)
-        }
+    let content = source::open(path).and_then(|source| content(source, partial, take));
+    let run = content.and_then(|Content { run, measurements, .. }| match measurements {
+        0 => Err(no_measurement(&run)),
+        _ => Ok(run),
     });
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
-fn ended(outcome: &Outcome) -> String {
-    match outcome {
+fn no_measurement(run: &Run) -> ReadProblem {
+    ReadProblem::NoMeasurement(match &run.outcome {
         Outcome::Running => "the run has not got that far, or was killed".to_owned(),
         Outcome::Complete => "nothing was to be measured".to_owned(),
         Outcome::Interrupted { signal } => format!("the run was ended by {signal}"),
         Outcome::Failed { message } => format!("the run failed: {message}"),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -96,7 +81,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Run, ReadProblem> {
 fn whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
     let mut measurements = Vec::new();
     let Content { mut run, rows, .. } =
-        content(source, Truncated::Refused, &mut |measurement| measurements.push(measurement))?;
+        content(source, false, &mut |measurement| measurements.push(measurement))?;
     if let Some(rows) = rows {
         nccl_tests::number_cycles(&mut measurements, rows, run.settings.cycles);
     }
@@ -114,7 +99,7 @@ struct Content {
 
 fn content(
     mut source: FileReader<'_>,
-    cut: Truncated,
+    partial: bool,
     take: &mut dyn FnMut(Measurement),
 ) -> Result<Content, ReadProblem> {
     let mut document = FieldReader::new(take);
@@ -127,7 +112,7 @@ fn content(
     match read.and_then(|()| deserializer.end()) {
         Ok(()) => finished(&mut document),
         Err(error) => match problem(&error, &mut document) {
-            ReadProblem::EndMissing(_) if cut == Truncated::Read && document.taken > 0 => {
+            ReadProblem::EndMissing(_) if partial && document.taken > 0 => {
                 let mut content = finished(&mut document)?;
                 content.run.outcome = Outcome::Running;
                 Ok(content)

@@ -3,113 +3,19 @@
 //! It differs from native JSON: numbers that are not finite can be bare words, which are not valid JSON; booleans and
 //! the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
 
-use std::path::Path;
-
-use serde::Deserialize;
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use super::error::ReadProblem;
 use crate::collective::Collective;
-use crate::number;
+use crate::files::nccl_tests::{Config, Device, Document, Half, Row, Times, VERSION};
+use crate::nccl_tests::collective;
 use crate::provenance;
 use crate::run::{
     Average, Blocking, Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Registration, Run,
     SCHEMA_VERSION, Settings,
 };
 use crate::statistics::Statistics;
-
-/// The supported version of the format.
-const VERSION: u64 = 3;
-
-#[derive(Deserialize)]
-struct ParsedFile {
-    start_time: String,
-    args: Vec<String>,
-    /// The environment, as `NAME=value`.
-    #[serde(default)]
-    env: Vec<String>,
-    /// Absent in this program's files of host memory.
-    nccl_version: Option<u64>,
-    config: ParsedConfig,
-    #[serde(default)]
-    errors: Vec<String>,
-    end_time: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ParsedConfig {
-    nthreads: usize,
-    ngpus: usize,
-    minimum_bytes: u64,
-    maximum_bytes: u64,
-    step_factor: Option<u64>,
-    step_bytes: Option<u64>,
-    warmup_iters: usize,
-    iterations: usize,
-    aggregated_iterations: usize,
-    validation: usize,
-    graph: usize,
-    per_iter_timing: String,
-    per_iter_skip: usize,
-    parallel_init: String,
-    devices: Vec<ParsedDevice>,
-}
-
-#[derive(Deserialize)]
-struct ParsedDevice {
-    rank: usize,
-    group: usize,
-    pid: u32,
-    hostname: String,
-    /// Absent in ours, of host memory.
-    device: Option<usize>,
-    device_hex: Option<String>,
-    device_info: String,
-}
-
-/// The measurements of one size.
-#[derive(Deserialize)]
-pub(super) struct ParsedRow {
-    size: u64,
-    count: u64,
-    #[serde(rename = "type")]
-    data_type: String,
-    redop: String,
-    root: String,
-    /// Absent in this program's files of a run that ended before it; so is `in_place`.
-    out_of_place: Option<ParsedHalf>,
-    out_of_place_per_iter: Option<ParsedTimes>,
-    in_place: Option<ParsedHalf>,
-    in_place_per_iter: Option<ParsedTimes>,
-    actual_iterations: usize,
-    /// Program name of the row's collective; empty when it is that of the command.
-    #[serde(default)]
-    experiment_name: String,
-}
-
-#[derive(Deserialize)]
-struct ParsedHalf {
-    /// Absent with `-C`, which reports the host's time instead.
-    #[serde(default, deserialize_with = "number::if_any")]
-    time: Option<f64>,
-    #[serde(default, deserialize_with = "number::if_any")]
-    cpu_time: Option<f64>,
-    #[serde(deserialize_with = "number::or_nan")]
-    alg_bw: f64,
-    #[serde(deserialize_with = "number::or_nan")]
-    bus_bw: f64,
-    #[serde(default, deserialize_with = "number::if_any")]
-    nwrong: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct ParsedTimes {
-    skipped_iterations: usize,
-    #[serde(deserialize_with = "number::each_or_nan")]
-    times_us: Vec<f64>,
-    #[serde(default, deserialize_with = "number::lists_or_nan")]
-    per_process_max_times_us: Vec<Vec<f64>>,
-}
 
 /// Returns true when a text begins like a file of nccl-tests.
 pub(super) fn began(text: &[u8]) -> bool {
@@ -140,13 +46,13 @@ pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
 /// Reads the fields that rows depend on.
 pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
     let args = Vec::<String>::deserialize(&fields["args"])?;
-    let config = ParsedConfig::deserialize(&fields["config"])?;
+    let config = Config::deserialize(&fields["config"])?;
     Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
 }
 
 impl Head {
     /// The measurements of a row. Their cycle is the row's number, until [`number_cycles`].
-    pub(super) fn measurements(&self, number: usize, row: &ParsedRow) -> impl Iterator<Item = Measurement> {
+    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
         let halves = [
             (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
             (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
@@ -178,7 +84,7 @@ pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycle
 /// Makes a run, without measurements, from the other fields.
 pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     known_version(&fields)?;
-    let file: ParsedFile = serde_json::from_value(Value::Object(fields))
+    let file: Document = serde_json::from_value(Value::Object(fields))
         .map_err(|error| ReadProblem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
     let command = CommandLine(&file.args);
     let config = &file.config;
@@ -228,12 +134,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
 }
 
 /// The measurement of one placement of a row, without the properties of [`Head`].
-fn measurement(
-    row: &ParsedRow,
-    placement: Placement,
-    half: &ParsedHalf,
-    times: Option<&ParsedTimes>,
-) -> Measurement {
+fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
     let per_iteration = times.map(|times| PerIteration {
         skipped: times.skipped_iterations,
         times_us: times.times_us.clone(),
@@ -273,7 +174,7 @@ fn measurement(
     }
 }
 
-fn settings(config: &ParsedConfig, command: &CommandLine<'_>, cycles: usize) -> Settings {
+fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
     let flag = |short, long| command.number(short, long).is_some_and(|value| value != 0);
     Settings {
         threads: config.nthreads,
@@ -320,7 +221,7 @@ fn settings(config: &ParsedConfig, command: &CommandLine<'_>, cycles: usize) -> 
     }
 }
 
-fn rank(device: &ParsedDevice) -> Rank {
+fn rank(device: &Device) -> Rank {
     Rank {
         rank: device.rank,
         group: device.group,
@@ -351,18 +252,6 @@ impl CommandLine<'_> {
         };
         (0..self.0.len()).rev().find_map(value)?.trim().parse().ok()
     }
-}
-
-/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In this
-/// program's files the first argument names it.
-pub(in crate::files) fn collective(args: &[String]) -> String {
-    let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
-    if let Some(collective) = of_command {
-        return collective.name().to_owned();
-    }
-    let program = args.first().map_or("", String::as_str);
-    let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    name.split("_perf").next().unwrap_or_default().replace('_', "")
 }
 
 /// Converts `2026-11-20 14:57:55` to RFC 3339 without a zone, which is not known.
