@@ -31,23 +31,6 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 /// does.
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
-impl FormatTag {
-    /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
-    const fn ptx(self) -> &'static str {
-        match self {
-            Self::Int8 => include_str!("ptx/Int8.ptx"),
-            Self::Int32 => include_str!("ptx/Int32.ptx"),
-            Self::Int64 => include_str!("ptx/Int64.ptx"),
-            Self::Float16 => include_str!("ptx/Float16.ptx"),
-            Self::Bfloat16 => include_str!("ptx/Bfloat16.ptx"),
-            Self::Float32 => include_str!("ptx/Float32.ptx"),
-            Self::Float64 => include_str!("ptx/Float64.ptx"),
-            Self::Float8E4M3 => include_str!("ptx/Float8E4M3.ptx"),
-            Self::Float8E5M2 => include_str!("ptx/Float8E5M2.ptx"),
-        }
-    }
-}
-
 /// The kernels of one format.
 #[derive(Clone, Debug)]
 struct Kernels {

@@ -28,7 +28,8 @@ pub(super) trait ElementFormat: 'static {
 }
 
 macro_rules! formats {
-    ($($name:ident: $word:ty, $float:literal, $significand:literal, $bias:literal;)*) => {$(
+    ($($name:ident: $word:ty, $float:literal, $significand:literal, $bias:literal;)*) => {
+    $(
         /// See [`ElementFormat`].
         pub(super) struct $name;
 
@@ -51,7 +52,40 @@ macro_rules! formats {
                 u64::from(<$word>::from_ne_bytes(word))
             }
         }
-    )*};
+    )*
+
+        /// A format chosen at run time.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(super) enum FormatTag {
+            $($name),*
+        }
+
+        impl FormatTag {
+            #[cfg(test)]
+            pub(super) const ALL: &[Self] = &[$(Self::$name),*];
+
+            pub(super) const fn bits(self) -> u32 {
+                match self {
+                    $(Self::$name => $name::BITS),*
+                }
+            }
+
+            /// Significand bits and bias of a float format.
+            pub(super) const fn float(self) -> Option<(u32, i32)> {
+                match self {
+                    $(Self::$name if $float => Some(($significand, $bias)),)*
+                    _ => None,
+                }
+            }
+
+            /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
+            pub(super) const fn ptx(self) -> &'static str {
+                match self {
+                    $(Self::$name => include_str!(concat!("ptx/", stringify!($name), ".ptx"))),*
+                }
+            }
+        }
+    };
 }
 
 formats! {
@@ -64,20 +98,6 @@ formats! {
     Float64: u64, true, 53, 1023;
     Float8E4M3: u8, true, 4, 7;
     Float8E5M2: u8, true, 3, 15;
-}
-
-/// A format chosen at run time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum FormatTag {
-    Int8,
-    Int32,
-    Int64,
-    Float16,
-    Bfloat16,
-    Float32,
-    Float64,
-    Float8E4M3,
-    Float8E5M2,
 }
 
 impl FormatTag {
@@ -95,28 +115,6 @@ impl FormatTag {
             DataType::Float8E5M2 => Self::Float8E5M2,
             _ => return None,
         })
-    }
-
-    pub(super) const fn bits(self) -> u32 {
-        match self {
-            Self::Int8 | Self::Float8E4M3 | Self::Float8E5M2 => 8,
-            Self::Float16 | Self::Bfloat16 => 16,
-            Self::Int32 | Self::Float32 => 32,
-            Self::Int64 | Self::Float64 => 64,
-        }
-    }
-
-    /// Significand bits and bias of a float format.
-    pub(super) const fn float(self) -> Option<(u32, i32)> {
-        match self {
-            Self::Int8 | Self::Int32 | Self::Int64 => None,
-            Self::Float16 => Some((Float16::SIGNIFICAND, Float16::BIAS)),
-            Self::Bfloat16 => Some((Bfloat16::SIGNIFICAND, Bfloat16::BIAS)),
-            Self::Float32 => Some((Float32::SIGNIFICAND, Float32::BIAS)),
-            Self::Float64 => Some((Float64::SIGNIFICAND, Float64::BIAS)),
-            Self::Float8E4M3 => Some((Float8E4M3::SIGNIFICAND, Float8E4M3::BIAS)),
-            Self::Float8E5M2 => Some((Float8E5M2::SIGNIFICAND, Float8E5M2::BIAS)),
-        }
     }
 
     /// Powers of two of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all

@@ -362,21 +362,10 @@ pub fn expected_bits(
     Ok(None)
 }
 
-/// The bits of one element.
-struct Single<'a> {
-    recipe: &'a Recipe,
-    index: u64,
-}
-
-impl FormatTask for Single<'_> {
-    type Output = u64;
-
-    fn run<F: ElementFormat, const KIND: u32>(self) -> u64 {
-        value_bits::<F, KIND>(self.recipe, self.index) & (u64::MAX >> (64 - F::BITS))
-    }
-}
-
 /// The bits of the element with global index `index`, made by a recipe.
 fn bits_at(recipe: &Recipe, format: FormatTag, index: u64) -> u64 {
-    dispatch(format, recipe.kind, Single { recipe, index })
+    let mut element = [0; 8];
+    let bytes = &mut element[..format.bits() as usize / 8];
+    dispatch(format, recipe.kind, Fill { recipe, first_index: index, bytes });
+    u64::from_le_bytes(element)
 }

@@ -25,7 +25,6 @@
 //! `NCCL_PROFILER_PLUGIN` to the name of its library.
 
 mod abi;
-mod operation;
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
