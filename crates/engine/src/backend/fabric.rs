@@ -3,19 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::Pod;
 use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Options};
-use collectives::world::{self, World};
+use collectives::world::World;
 
 use super::discovery::exchange;
-use super::host::{Carrier, Connector, HostBackend};
+use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
-use crate::collective::{Collective, Layout as _, Participant};
+use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
-use record::Placement;
+use record::{BackendLibrary, Placement};
 
 /// Default number of ranks of a single process.
 pub const RANKS_ALONE: usize = 2;
@@ -42,10 +41,15 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
     Ok(HostBackend {
-        connector: Arc::new(Libfabric { options }),
-        name: "fabric",
-        version: first.version,
-        path: first.path,
+        connector: Arc::new(move |world| {
+            let communicator = Communicator::new(world.clone(), &options)?;
+            Ok(Box::new(FabricRank { communicator, sent: Vec::new(), received: Vec::new() }))
+        }),
+        library: BackendLibrary {
+            backend: "fabric".to_owned(),
+            library_version: first.version,
+            library_path: first.path,
+        },
         capabilities: capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
@@ -105,20 +109,6 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     ))
 }
 
-struct Libfabric {
-    options: Options,
-}
-
-impl Connector for Libfabric {
-    fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
-        Ok(Box::new(FabricRank {
-            communicator: Communicator::new(world.clone(), &self.options)?,
-            sent: Vec::new(),
-            received: Vec::new(),
-        }))
-    }
-}
-
 /// One rank.
 struct FabricRank {
     communicator: Communicator,
@@ -143,8 +133,8 @@ impl Carrier for FabricRank {
         Some(self.communicator.describe().to_owned())
     }
 
-    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
-        let collective = work.collective.on_fabric().filter(|_| work.participant.ranks > 1)?;
+    fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
+        let collective = on_fabric(work.collective).filter(|_| work.participant.ranks > 1)?;
         let bytes = match collective {
             fabric::Collective::AllGather | fabric::Collective::Gather => {
                 work.bytes() / work.participant.ranks
@@ -160,7 +150,7 @@ impl Carrier for FabricRank {
             | fabric::Algorithm::Bruck
             | fabric::Algorithm::Hierarchical) => put_aside,
             // Received data replaces data that has not been sent yet.
-            _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
+            _ if exchanged && work.placement == Placement::InPlace => fabric::Algorithm::Direct,
             other => other,
         };
         let between = plan.between.map_or_else(String::new, |between| format!("+{between}"));
@@ -168,29 +158,20 @@ impl Carrier for FabricRank {
     }
 
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
-        fn typed<T: collectives::Element + Pod>(
-            FabricRank { communicator, sent, received }: &mut FabricRank,
-            work: &Work,
-            send: &[u8],
-            receive: &mut [u8],
-        ) -> anyhow::Result<()> {
-            let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
-            Ok(out_of_place::<T>(communicator, work, send, receive, (sent, received))?)
-        }
         self.set_parts(work);
-        with_element!(work.data_type, T => typed::<T>(self, work, send, receive))
+        let (communicator, parts) = (&mut self.communicator, (&self.sent[..], &self.received[..]));
+        with_element!(work.data_type, T => {
+            let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
+            Ok(out_of_place::<T>(communicator, work, send, receive, parts)?)
+        })
     }
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        fn typed<T: collectives::Element + Pod>(
-            FabricRank { communicator, sent, received }: &mut FabricRank,
-            work: &Work,
-            data: &mut [u8],
-        ) -> anyhow::Result<()> {
-            Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), (sent, received))?)
-        }
         self.set_parts(work);
-        with_element!(work.data_type, T => typed::<T>(self, work, data))
+        let (communicator, parts) = (&mut self.communicator, (&self.sent[..], &self.received[..]));
+        with_element!(work.data_type, T => {
+            Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), parts)?)
+        })
     }
 }
 

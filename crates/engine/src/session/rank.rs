@@ -7,7 +7,8 @@ use record::{Algorithm, Outcome, Rank, nccl_tests};
 use super::checks::{check_elements, check_fault};
 use super::start::start_of_record;
 use super::{ProcessContext, Start};
-use crate::backend::{Backend, Node, RankDevice, Work};
+use crate::backend::{Backend, Node};
+use crate::collective::Work;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
 use crate::supervision::{Interrupt, RankProgress, Signal, Stop, Verdict};
@@ -18,23 +19,27 @@ const READING_LOG: &str = "reading NCCL's log";
 /// Opens the device of rank `index` of this process, connects it, and runs the sweep.
 pub(super) fn run(
     request: &Request,
-    node: &dyn Node,
+    node: &Node,
     index: usize,
     world: &world::Handle,
     progress: &RankProgress,
     context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
     progress.begin_step("opening its device");
-    let device = node.open(index)?;
-    progress.set_device(device.memory());
+    let device = (node.open)(index)?;
+    progress.set_device(device.memory.as_str());
     progress.begin_step("the exchange of sizes and devices");
     let position = node.position(index);
-    let (max_bytes, buffer_sizes, reduced_to) = sizing::sizes(request, node, &*device, position, &**world)?;
+    let (max_bytes, buffer_sizes, reduced_to) =
+        sizing::sizes(request, node.default_max_bytes, &device, position, &**world)?;
     check_fault(request, max_bytes, position)?;
-    let out_of_place_only = node.capabilities().out_of_place_only;
-    let plan = SweepPlan { out_of_place_only, versus: node.versus(), ..SweepPlan::new(request, max_bytes) };
+    let plan = SweepPlan {
+        out_of_place_only: node.capabilities.out_of_place_only.clone(),
+        versus: node.versus.clone(),
+        ..SweepPlan::new(request, max_bytes)
+    };
     check_elements(request, plan.sweep, position)?;
-    let ranks = describe_ranks(&*device, world)?;
+    let ranks = describe_ranks(device.rank, world)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
@@ -45,7 +50,7 @@ pub(super) fn run(
     let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
     let mut end = SweepEnd::Complete;
     progress.begin_step("connecting to the other ranks");
-    device.connect(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
+    (device.connect)(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
         if leads {
             context.observer.connected(backend.transport(), backend.notes())?;
         }
@@ -71,9 +76,9 @@ pub(super) fn run(
 }
 
 /// All ranks with their devices, in order.
-fn describe_ranks(device: &dyn RankDevice, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
+fn describe_ranks(own: Rank, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
     let host = world::host().name;
-    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
+    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..own };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

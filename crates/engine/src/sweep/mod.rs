@@ -14,8 +14,8 @@ use collectives::DataType;
 use collectives::world::World;
 use serde::Deserialize;
 
-use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop, Work};
-use crate::collective::Collective;
+use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop};
+use crate::collective::{Collective, Work};
 use crate::data::Op;
 use crate::request::Sweep;
 use crate::request::{Request, Roots};

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use engine::backend::{MemoryUse, Work};
+use engine::backend::MemoryUse;
+use engine::collective::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};

@@ -15,15 +15,15 @@ use ::mpi::topology::{Communicator as _, SimpleCommunicator};
 use ::mpi::traits::AsRaw as _;
 use anyhow::Context as _;
 use collectives::DataType;
-use collectives::world::{self, World};
+use collectives::world::World;
 
-use super::host::{Carrier, Connector, HostBackend};
+use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
-use crate::collective::{Collective, Layout as _, Participant};
+use crate::collective::{Collective, Participant};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
-use record::Placement;
+use record::BackendLibrary;
 use unsupported::{reduces, unsupported};
 
 /// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
@@ -62,11 +62,13 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
             .to_owned()
     });
     Ok(HostBackend {
-        connector: Arc::new(Mpi),
-        name: "mpi",
-        // The description of a world of MPI is its library.
-        version: process.describe(),
-        path: library_path(),
+        connector: Arc::new(|_| connect()),
+        library: BackendLibrary {
+            backend: "mpi".to_owned(),
+            // The description of a world of MPI is its library.
+            library_version: process.describe(),
+            library_path: library_path(),
+        },
         capabilities: Capabilities {
             data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
@@ -95,20 +97,12 @@ fn library_path() -> String {
     unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
 }
 
-struct Mpi;
-
-impl Connector for Mpi {
-    fn connect(&self, _world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
-        let communicator = SimpleCommunicator::world().duplicate();
-        // SAFETY: the communicator is live, and the handler is one of MPI's own.
-        let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
-        check("MPI_Comm_set_errhandler", code)?;
-        Ok(Box::new(MpiRank {
-            communicator,
-            sent: VectorCounts::default(),
-            received: VectorCounts::default(),
-        }))
-    }
+fn connect() -> anyhow::Result<Box<dyn Carrier>> {
+    let communicator = SimpleCommunicator::world().duplicate();
+    // SAFETY: the communicator is live, and the handler is one of MPI's own.
+    let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
+    check("MPI_Comm_set_errhandler", code)?;
+    Ok(Box::new(MpiRank { communicator, sent: VectorCounts::default(), received: VectorCounts::default() }))
 }
 
 /// The only rank of its process, on the only thread that calls MPI while ranks measure.
@@ -259,12 +253,9 @@ impl Carrier for MpiRank {
         unsafe { self.call(work, from, to) }
     }
 
-    fn result_start(&self, work: &Work, placement: Placement) -> usize {
-        match (work.collective, placement) {
-            // NCCL has it at the rank's own part.
-            (Collective::ReduceScatter, Placement::InPlace) => 0,
-            _ => work.collective.result_start(&work.counts, work.participant.rank, placement),
-        }
+    fn result_start(&self, work: &Work) -> usize {
+        // NCCL has it at the rank's own part when it runs in place.
+        if work.collective == Collective::ReduceScatter { 0 } else { work.result_start() }
     }
 }
 

@@ -12,7 +12,7 @@ use collectives::nccl::{
 use super::operation::{OperationBuffers, PeerExchange};
 use crate::backend::operands::Operands;
 use crate::backend::{BufferSizes, Work};
-use crate::collective::{Collective, Layout as _};
+use crate::collective::Collective;
 use record::Placement;
 
 /// Bytes of the largest element.
@@ -40,9 +40,9 @@ enum BufferRegistration {
 
 /// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and collectives
 /// without an in-place form are measured in one buffer as well.
-pub(super) fn overlaps(work: &Work, placement: Placement) -> bool {
+pub(super) fn overlaps(work: &Work) -> bool {
     work.collective == Collective::Hypercube
-        || placement == Placement::InPlace && !work.collective.has_in_place()
+        || work.placement == Placement::InPlace && !work.collective.has_in_place()
 }
 
 impl RankMemory {
@@ -105,8 +105,8 @@ impl RankMemory {
     }
 
     /// The operands of operation `index` of a loop.
-    pub(super) fn operands(&self, work: &Work, placement: Placement, index: usize) -> Operands {
-        Operands::new(work, placement, index, &self.sizes, self.unaligned)
+    pub(super) fn operands(&self, work: &Work, index: usize) -> Operands {
+        Operands::new(work, index, &self.sizes, self.unaligned)
     }
 
     /// Views of the operands. For operations that do not [overlap](overlaps).
@@ -134,7 +134,7 @@ impl RankMemory {
         let from = if operands.placement == Placement::InPlace { &self.receive } else { &self.send };
         Ok(match (work.collective, operands.placement) {
             (Collective::Hypercube, _) => OperationBuffers::Steps(self.steps(work, result.start)?),
-            (_, Placement::InPlace) if !overlaps(work, operands.placement) => {
+            (_, Placement::InPlace) if !overlaps(work) => {
                 OperationBuffers::InPlace(part(&self.receive, work, operands.whole())?)
             }
             _ => OperationBuffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
@@ -171,15 +171,15 @@ impl RankMemory {
     }
 
     /// Address of this rank's input; `None` when it has none.
-    pub(super) fn input_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let start = self.operands(work, placement, 0).input.start;
-        let memory = if placement == Placement::InPlace { &self.receive } else { &self.send };
-        work.collective.has_input(work.participant).then(|| element(memory, work, start))
+    pub(super) fn input_address(&self, work: &Work) -> Option<u64> {
+        let start = self.operands(work, 0).input.start;
+        let memory = if work.placement == Placement::InPlace { &self.receive } else { &self.send };
+        work.has_input().then(|| element(memory, work, start))
     }
 
     /// Address of this rank's result.
-    pub(super) fn result_address(&self, work: &Work, placement: Placement) -> u64 {
-        element(&self.receive, work, self.operands(work, placement, 0).result.start)
+    pub(super) fn result_address(&self, work: &Work) -> u64 {
+        element(&self.receive, work, self.operands(work, 0).result.start)
     }
 }
 

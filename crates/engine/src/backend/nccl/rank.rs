@@ -1,6 +1,5 @@
 //! One rank's buffers and communicator on its GPU.
 
-use crate::collective::Layout as _;
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,9 +12,9 @@ use cudarc::driver::{CudaEvent, CudaStream, result};
 use super::memory::{RankMemory, overlaps};
 use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
 use crate::backend::operands::Operands;
-use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
+use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
-use record::{Blocking, Placement};
+use record::Blocking;
 
 /// Approximate number of operations that are prepared before the clock starts. Later operations reuse the operands of
 /// the first.
@@ -57,9 +56,8 @@ impl<'a> GpuRank<'a> {
     }
 
     /// Address of the copy of the input, for a rank whose receive buffer must stay unchanged.
-    pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let kept = work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace;
-        kept.then(|| self.memory.receive_address(work))
+    pub(super) fn kept_address(&self, work: &Work) -> Option<u64> {
+        work.keeps_receive().then(|| self.memory.receive_address(work))
     }
 
     /// Parameters that the operations of a loop share.
@@ -82,11 +80,10 @@ impl<'a> GpuRank<'a> {
     fn apart(
         &self,
         work: &Work,
-        placement: Placement,
         operands: &[Operands],
         aggregated: usize,
     ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
-        let needed = aggregated > 1 || overlaps(work, placement);
+        let needed = aggregated > 1 || overlaps(work);
         needed
             .then(|| operands.iter().map(|operands| self.memory.apart(work, operands)).collect())
             .transpose()
@@ -108,11 +105,10 @@ impl<'a> GpuRank<'a> {
         mode: LaunchMode<'_>,
         work: &Work,
         common: &LoopParameters<'_, T>,
-        placement: Placement,
         operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
-        if at_once || overlaps(work, placement) {
+        if at_once || overlaps(work) {
             let mut apart = self.memory.apart(work, operands)?;
             operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
         } else {
@@ -121,21 +117,15 @@ impl<'a> GpuRank<'a> {
         }
     }
 
-    fn start_typed<T: Scalar>(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        index: usize,
-        graph: bool,
-    ) -> anyhow::Result<()> {
+    fn start_typed<T: Scalar>(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
         let common = self.common::<T>(work)?;
-        let operands = self.memory.operands(work, placement, index);
+        let operands = self.memory.operands(work, index);
         self.copy_own_part(work, &operands)?;
         if !graph {
-            return self.queue(LaunchMode::Immediate, work, &common, placement, &operands, false);
+            return self.queue(LaunchMode::Immediate, work, &common, &operands, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, false)
+            self.queue(LaunchMode::Capture(capture), work, &common, &operands, false)
         })?;
         graph.launch()?;
         // The graph must not be dropped before it has run.
@@ -170,9 +160,8 @@ impl<'a> GpuRank<'a> {
     fn time_typed<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, blocking, .. } = *timed_loop;
         if timed_loop.each {
@@ -180,9 +169,9 @@ impl<'a> GpuRank<'a> {
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
         let common = self.common::<T>(work)?;
-        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, placement, index));
+        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, index));
         let operands: Vec<_> = operands.collect();
-        let mut apart = self.apart(work, placement, &operands, aggregated)?;
+        let mut apart = self.apart(work, &operands, aggregated)?;
         let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
         let mut operations = Prepared { operands, apart: views.transpose()? };
         barrier()?;
@@ -222,15 +211,14 @@ impl<'a> GpuRank<'a> {
     fn time_graph<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         let common = self.common::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
-            let operands = self.memory.operands(work, placement, index);
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, aggregated > 1)
+            let operands = self.memory.operands(work, index);
+            self.queue(LaunchMode::Capture(capture), work, &common, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -301,13 +289,13 @@ impl Backend for GpuRank<'_> {
         Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.used })
     }
 
-    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let cleared = self.memory.operands(work, placement, 0).cleared().len() * work.data_type.size();
+    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
+        let cleared = self.memory.operands(work, 0).cleared().len() * work.data_type.size();
         let receive = self.memory.receive_address(work);
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
-        let addresses = [self.memory.input_address(work, placement), self.kept_address(work, placement)];
+        let addresses = [self.memory.input_address(work), self.kept_address(work)];
         for address in addresses.into_iter().flatten() {
             self.fill_at(work, seed, address)?;
         }
@@ -315,32 +303,26 @@ impl Backend for GpuRank<'_> {
         Ok(())
     }
 
-    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
-        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, index, graph))
+    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+        with_element!(work.data_type, T => self.start_typed::<T>(work, index, graph))
     }
 
     fn complete(&mut self) -> anyhow::Result<()> {
         self.wait()
     }
 
-    fn time(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times> {
+    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
         with_element!(work.data_type, T => if timed_loop.graph_launches > 0 {
-            self.time_graph::<T>(work, placement, timed_loop, barrier)
+            self.time_graph::<T>(work, timed_loop, barrier)
         } else {
-            self.time_typed::<T>(work, placement, timed_loop, barrier)
+            self.time_typed::<T>(work, timed_loop, barrier)
         })
     }
 
-    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
             let size = work.data_type.size();
-            let address = self.memory.result_address(work, placement) + (index * size) as u64;
+            let address = self.memory.result_address(work) + (index * size) as u64;
             let mut element = [0_u8; 8];
             let stream = self.stream().cu_stream();
             // On the stream of the check, because the driver's other copies may return before their data has arrived.
@@ -355,14 +337,14 @@ impl Backend for GpuRank<'_> {
         Ok(())
     }
 
-    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
         if elements == 0 {
             return Ok(Mismatches::default());
         }
         let size = work.data_type.size();
-        let address = self.memory.result_address(work, placement);
+        let address = self.memory.result_address(work);
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
         Ok(unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }?)
@@ -371,10 +353,9 @@ impl Backend for GpuRank<'_> {
     fn check_on_stream(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &StreamRounds,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
-        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, placement, rounds, barrier))
+        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, rounds, barrier))
     }
 }
