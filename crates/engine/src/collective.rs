@@ -6,7 +6,7 @@ use std::sync::Arc;
 use collectives::{DataType, fabric};
 
 use crate::data::traffic::Traffic;
-use crate::data::{DataError, DataSpec, ExpectedSegment, Op};
+use crate::data::{DataSpec, ExpectedSegment, Op};
 use record::Placement;
 
 pub use record::collective::{Bandwidth, Collective, UnknownCollective};
@@ -241,12 +241,12 @@ impl Work {
     }
 
     /// Lowest bit whose flip exceeds the tolerance, even for an element at its edge.
-    pub(crate) fn significant_bit(&self) -> Result<u64, DataError> {
+    pub(crate) fn significant_bit(&self) -> anyhow::Result<u64> {
         Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
     }
 
     /// Flips the significant bit of an element, so that a check must find it.
-    pub(crate) fn corrupt(&self, element: &mut [u8]) -> Result<(), DataError> {
+    pub(crate) fn corrupt(&self, element: &mut [u8]) -> anyhow::Result<()> {
         let bit = self.significant_bit()?.to_le_bytes();
         element.iter_mut().zip(bit).for_each(|(byte, bit)| *byte ^= bit);
         Ok(())

@@ -21,12 +21,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
+use anyhow::{Context as _, anyhow, bail};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+
 use super::settings::{self, Assignments};
-use super::{Bytes, Choice, Unavailable, copies};
+use super::{Bytes, Choice, copies};
 use record::Algorithm;
 
 /// NCCL's algorithms by number, as 2.20 to 2.23 write them.
@@ -149,20 +152,18 @@ impl Log {
     ///
     /// # Errors
     /// When NCCL's choices will not be known, with the reason; nothing is changed then.
-    pub fn start() -> Result<Self, Unavailable> {
+    pub fn start() -> anyhow::Result<Self> {
         let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
         settings::set(variables)?;
         Ok(log)
     }
 
     /// The log, and the variables that have to be set for it.
-    pub(super) fn prepare(
-        setting: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(Self, Assignments), Unavailable> {
+    pub(super) fn prepare(setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<(Self, Assignments)> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
             Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
-                let (file, path) = memory()?;
+                let (file, path) = memory().context("making a place for NCCL's log")?;
                 let values = ["INFO".to_owned(), "TUNING".to_owned(), path];
                 let variables = VARIABLES.into_iter().zip(values).collect();
                 (LogFile::Own(file), variables)
@@ -254,27 +255,19 @@ impl Log {
     /// Frees the memory of what was read. NCCL goes on writing behind it.
     fn free(&self) {
         if let LogFile::Own(file) = &self.source
-            && let Ok(length) = libc::off_t::try_from(self.position)
-            && length > 0
+            && self.position > 0
         {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // If the kernel refuses, the log takes about 110 bytes of memory for each operation.
-            // SAFETY: the descriptor is open, and the call touches no memory of this program.
-            let _ = unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, length) };
+            let _ = rustix::fs::fallocate(file, flags, 0, self.position);
         }
     }
 }
 
 /// Creates a file in memory, with a path under which NCCL, in this process, can open it.
 fn memory() -> io::Result<(File, String)> {
-    // SAFETY: the name is a C string; the result is checked.
-    let descriptor = unsafe { libc::memfd_create(c"nccl-log".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was opened just now and has no other owner.
-    let file = unsafe { File::from_raw_fd(descriptor) };
-    let path = format!("/proc/self/fd/{descriptor}");
+    let file = File::from(rustix::fs::memfd_create(c"nccl-log", MemfdFlags::CLOEXEC)?);
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);
     if (known.dev(), known.ino()) != (found.dev(), found.ino()) {
         return Err(io::Error::other(format!("{path} is another file")));
@@ -283,14 +276,24 @@ fn memory() -> io::Result<(File, String)> {
 }
 
 /// The user's log file, if it will contain NCCL's choices.
-fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, Unavailable> {
+fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
-        return Err(Unavailable::Level { level: level.to_owned() });
+        bail!(
+            "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
+        );
     }
     if !setting("NCCL_DEBUG_SUBSYS").is_some_and(|subsystems| has_tuning(&subsystems)) {
-        return Err(Unavailable::Subsystem);
+        bail!(
+            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
+             NCCL_DEBUG"
+        );
     }
-    let place = |place: &str| Unavailable::Place { place: place.to_owned() };
+    let place = |place: &str| {
+        anyhow!(
+            "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
+             path of a file, or unset NCCL_DEBUG"
+        )
+    };
     let pattern = setting("NCCL_DEBUG_FILE")
         .filter(|pattern| !pattern.is_empty())
         .ok_or_else(|| place("standard output"))?;

@@ -97,43 +97,6 @@ pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option
         .map(|(choice, _)| choice.algorithm.clone())
 }
 
-/// Reason for which NCCL's choice cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// The user's log level excludes NCCL's choices.
-    #[error(
-        "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
-    )]
-    Level {
-        /// Value of `NCCL_DEBUG`.
-        level: String,
-    },
-    /// The user's log subsystems exclude NCCL's choices.
-    #[error(
-        "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
-         NCCL_DEBUG"
-    )]
-    Subsystem,
-    /// The user's log cannot be read.
-    #[error(
-        "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
-         path of a file, or unset NCCL_DEBUG"
-    )]
-    Place {
-        /// Destination of the log.
-        place: String,
-    },
-    /// Variables can no longer be set.
-    #[error("this process has {threads} threads already, so that no variables can be set any more")]
-    Threads {
-        /// Number of threads.
-        threads: usize,
-    },
-    /// The log's file cannot be created.
-    #[error("making a place for NCCL's log: {0}")]
-    Memory(#[from] io::Error),
-}
-
 /// Sources of NCCL's choices: the profiler, and perhaps the log.
 #[derive(Debug, Default)]
 pub struct ChoiceSources {
@@ -151,10 +114,10 @@ impl ChoiceSources {
         match with_log.then(Log::start).transpose() {
             Ok(log) => (Self { log }, None),
             Err(why) if profiled => {
-                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why}");
+                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why:#}");
                 (Self::default(), Some(note))
             }
-            Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why}"))),
+            Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why:#}"))),
         }
     }
 

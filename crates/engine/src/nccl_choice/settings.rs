@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::Unavailable;
+use anyhow::Context as _;
 
 /// Assignments to set.
 pub(super) type Assignments = Vec<(&'static str, String)>;
@@ -23,11 +23,12 @@ pub fn own_variables() -> Vec<&'static str> {
 }
 
 /// Sets variables of this process, provided that it has a single thread.
-pub(super) fn set(variables: Assignments) -> Result<(), Unavailable> {
-    let threads = fs::read_dir("/proc/self/task")?.count();
-    if !variables.is_empty() && threads != 1 {
-        return Err(Unavailable::Threads { threads });
-    }
+pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
+    let threads = fs::read_dir("/proc/self/task").context("making a place for NCCL's log")?.count();
+    anyhow::ensure!(
+        variables.is_empty() || threads == 1,
+        "this process has {threads} threads already, so that no variables can be set any more"
+    );
     for (name, value) in variables {
         // SAFETY: this thread is the only one, so nothing reads the environment meanwhile.
         unsafe { env::set_var(name, value) };

@@ -7,6 +7,7 @@ use record::{Algorithm, Outcome, Rank, nccl_tests};
 use super::checks::{check_elements, check_fault};
 use super::start::start_of_record;
 use super::{ProcessContext, Start};
+use crate::agreement::gather;
 use crate::backend::{Backend, Node};
 use crate::collective::Work;
 use crate::nccl_choice::{self, ChoiceSources};
@@ -79,8 +80,7 @@ pub(super) fn run(
 fn describe_ranks(own: Rank, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..own };
-    let all = world.all_gather(&serde_json::to_vec(&own)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+    Ok(gather(&**world, &own)?)
 }
 
 /// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the session's observer.

@@ -12,8 +12,8 @@ pub(crate) mod sizing;
 
 use collectives::DataType;
 use collectives::world::World;
-use serde::Deserialize;
 
+use crate::agreement::gather;
 use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop};
 use crate::collective::{Collective, Work};
 use crate::data::Op;
@@ -86,12 +86,10 @@ pub(crate) enum SweepEnd {
     Stopped(Signal),
 }
 
-/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices.
+/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of a method
+/// ends the sweep.
 pub(crate) trait RankObserver {
     /// Called for each event.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
@@ -106,9 +104,6 @@ pub(crate) trait RankObserver {
     }
 
     /// Called before each measurement.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
         Ok(())
     }
@@ -117,9 +112,6 @@ pub(crate) trait RankObserver {
     fn record_choices(&mut self, _on: bool) {}
 
     /// Returns the algorithm of the recorded operations, `aggregated` of them in a group, if it is known.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn algorithm(&mut self, _work: &Work, _aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
         Ok(None)
     }
@@ -158,8 +150,7 @@ pub(crate) fn run(
 
 /// Maximum over the ranks of each kind of memory.
 fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Option<MemoryUse>> {
-    let own = backend.memory_use().unwrap_or_default();
-    let all: Vec<MemoryUse> = decode(&world.all_gather(&serde_json::to_vec(&own)?)?)?;
+    let all = gather(world, &backend.memory_use().unwrap_or_default())?;
     Ok(all.into_iter().reduce(|one, other| MemoryUse {
         initialization: one.initialization.max(other.initialization),
         buffers: one.buffers.max(other.buffers),
@@ -195,10 +186,6 @@ pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) 
         }
     }
     cases
-}
-
-fn decode<T: for<'de> Deserialize<'de>>(messages: &[Vec<u8>]) -> anyhow::Result<Vec<T>> {
-    Ok(messages.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

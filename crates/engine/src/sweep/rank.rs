@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::world::World;
-use serde::{Deserialize, Serialize};
 
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
-use super::{Case, Event, RankObserver, SweepEnd, SweepPlan, decode};
+use super::{Case, Event, RankObserver, SweepEnd, SweepPlan};
+use crate::agreement::gather;
 use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
 use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
@@ -134,7 +134,7 @@ impl RankSweep<'_> {
             backends,
             stop: self.observer.stop().map(Signal::number),
         };
-        let ranks = self.exchange(&results)?;
+        let ranks = gather(self.world, &results)?;
         let stop = ranks.iter().filter_map(|results| Signal::from_number(results.stop?)).max();
         let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
         measurement.stable = stable;
@@ -208,7 +208,7 @@ impl RankSweep<'_> {
                 let over = begun.elapsed() >= budget;
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
                 // All ranks decide by the same times.
-                let all = self.exchange(&RoundTimes { seconds: seconds.collect(), over })?;
+                let all = gather(self.world, &RoundTimes { seconds: seconds.collect(), over })?;
                 for (role, common) in common.iter_mut().enumerate() {
                     let times = all.iter().map(|round| round.seconds.get(role).copied().unwrap_or(f64::NAN));
                     common.push(reduce(plan.request.average, times));
@@ -241,7 +241,7 @@ impl RankSweep<'_> {
                 self.activate(role)?;
                 seconds.push(self.timed(work, &trial)?.total.as_secs_f64());
             }
-            let all = self.exchange(&RoundTimes { seconds, over: false })?;
+            let all = gather(self.world, &RoundTimes { seconds, over: false })?;
             Ok(all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max))
         })
     }
@@ -316,10 +316,6 @@ impl RankSweep<'_> {
             }
         }
         Ok(())
-    }
-
-    fn exchange<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> anyhow::Result<Vec<T>> {
-        decode(&self.world.all_gather(&serde_json::to_vec(own)?)?)
     }
 }
 

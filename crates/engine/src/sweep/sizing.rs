@@ -2,6 +2,7 @@
 
 use collectives::{DataType, world};
 
+use crate::agreement::gather;
 use crate::backend::{BufferSizes, GroupPosition, RankDevice};
 use crate::collective::{Collective, Counts, Participant};
 use crate::request::Request;
@@ -18,16 +19,8 @@ pub(crate) fn sizes(
     world: &dyn world::World,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let host = world::host().name;
-    let mine = format!("{} {} of rank {} on {host}", device.capacity, device.memory, world.rank());
-    let capacities = world.all_gather(mine.as_bytes())?;
-    let (capacity, owner) = capacities
-        .iter()
-        .filter_map(|text| {
-            let (capacity, owner) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-            Some((capacity.parse::<u64>().ok()?, owner.to_owned()))
-        })
-        .min()
-        .unwrap_or((0, "no memory".to_owned()));
+    let own = (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank()));
+    let (capacity, owner) = gather(world, &own)?.into_iter().min().unwrap_or(own);
     let fitting = largest_fitting(settings, capacity, position.ranks);
     if settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::discovery::Discovery;
 use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
+use crate::agreement::gather;
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
@@ -133,9 +134,7 @@ pub(super) fn prepare(
     let threads = settings.threads.unwrap_or(1);
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // The only option that may differ between processes: with a process per GPU it selects each one's.
-    let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
-    let bases: Vec<Option<usize>> =
-        bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
+    let bases = gather(process, &settings.variables.device)?;
     let processes_of_host: Vec<ProcessGpus<'_>> = processes
         .iter()
         .zip(&found)
