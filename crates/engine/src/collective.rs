@@ -158,6 +158,14 @@ impl Work {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
+    /// The parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other collectives.
+    pub(crate) fn parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
+        let rank = self.participant.rank;
+        self.traffic
+            .as_ref()
+            .map_or((&[], &[]), |traffic| (traffic.send_parts(rank), traffic.receive_parts(rank)))
+    }
+
     /// Start of this rank's input in the receive buffer when the operation runs in place, in elements.
     pub(crate) fn in_place_input(&self) -> usize {
         match self.collective {
@@ -216,9 +224,8 @@ impl Work {
                 (0..ranks).map(|from| copied(from, rank * parameter, parameter)).collect()
             }
             Collective::AllToAllV => self.traffic.as_ref().map_or_else(Vec::new, |traffic| {
-                (0..ranks)
-                    .map(|from| copied(from, traffic.send_start(from, rank), traffic.count(from, rank)))
-                    .collect()
+                let part = |from: usize| &traffic.send_parts(from)[rank];
+                (0..ranks).map(|from| copied(from, part(from).start, part(from).len())).collect()
             }),
             Collective::SendRecv => vec![copied(self.participant.previous(), 0, receive)],
         }

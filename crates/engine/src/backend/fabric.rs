@@ -1,6 +1,5 @@
 //! Host memory over libfabric.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use collectives::ReduceOp;
@@ -43,7 +42,7 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     Ok(HostBackend {
         connector: Arc::new(move |world| {
             let communicator = Communicator::new(world.clone(), &options)?;
-            Ok(Box::new(FabricRank { communicator, sent: Vec::new(), received: Vec::new() }))
+            Ok(Box::new(FabricRank { communicator }))
         }),
         library: BackendLibrary {
             backend: "fabric".to_owned(),
@@ -112,20 +111,6 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
 /// One rank.
 struct FabricRank {
     communicator: Communicator,
-    /// Parts of an alltoallv. Kept, so that an operation allocates nothing.
-    sent: Vec<Range<usize>>,
-    received: Vec<Range<usize>>,
-}
-
-impl FabricRank {
-    fn set_parts(&mut self, work: &Work) {
-        self.sent.clear();
-        self.received.clear();
-        if let Some(traffic) = &work.traffic {
-            self.sent.extend(traffic.send_ranges(work.participant.rank));
-            self.received.extend(traffic.receive_ranges(work.participant.rank));
-        }
-    }
 }
 
 impl Carrier for FabricRank {
@@ -158,19 +143,15 @@ impl Carrier for FabricRank {
     }
 
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
-        self.set_parts(work);
-        let (communicator, parts) = (&mut self.communicator, (&self.sent[..], &self.received[..]));
         with_element!(work.data_type, T => {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
-            Ok(out_of_place::<T>(communicator, work, send, receive, parts)?)
+            Ok(out_of_place::<T>(&mut self.communicator, work, send, receive)?)
         })
     }
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        self.set_parts(work);
-        let (communicator, parts) = (&mut self.communicator, (&self.sent[..], &self.received[..]));
         with_element!(work.data_type, T => {
-            Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), parts)?)
+            Ok(in_place::<T>(&mut self.communicator, work, bytemuck::cast_slice_mut(data))?)
         })
     }
 }
@@ -180,7 +161,6 @@ fn out_of_place<T: collectives::Element>(
     work: &Work,
     send: &[T],
     receive: &mut [T],
-    (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
     let Participant { rank, root, .. } = work.participant;
     let root = root.unwrap_or(0);
@@ -192,7 +172,10 @@ fn out_of_place<T: collectives::Element>(
         Collective::Broadcast => communicator.broadcast(Some(send), receive, root),
         Collective::Reduce => communicator.reduce(send, Some(receive), op, root),
         Collective::AllToAll => communicator.all_to_all(send, receive),
-        Collective::AllToAllV => communicator.all_to_all_v(send, sent, receive, received),
+        Collective::AllToAllV => {
+            let (sent, received) = work.parts();
+            communicator.all_to_all_v(send, sent, receive, received)
+        }
         Collective::Gather => communicator.gather(send, Some(receive), root),
         Collective::Scatter => communicator.scatter(Some(send), receive, root),
         Collective::SendRecv => {
@@ -209,7 +192,6 @@ fn in_place<T: collectives::Element>(
     communicator: &mut Communicator,
     work: &Work,
     data: &mut [T],
-    (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
     let root = work.participant.root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
@@ -220,7 +202,10 @@ fn in_place<T: collectives::Element>(
         Collective::Broadcast => communicator.broadcast_in_place(data, root),
         Collective::Reduce => communicator.reduce_in_place(data, op, root),
         Collective::AllToAll => communicator.all_to_all_in_place(data),
-        Collective::AllToAllV => communicator.all_to_all_v_in_place(data, sent, received),
+        Collective::AllToAllV => {
+            let (sent, received) = work.parts();
+            communicator.all_to_all_v_in_place(data, sent, received)
+        }
         Collective::Gather => communicator.gather_in_place(data, root),
         Collective::Scatter => communicator.scatter_in_place(data, root),
         Collective::SendRecv => {

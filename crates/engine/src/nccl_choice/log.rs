@@ -17,7 +17,6 @@
 //! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
 //! which affects sizes below some 64 KiB. So the log is optional.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -29,7 +28,7 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use super::settings::{self, Assignments};
-use super::{Bytes, Choice, copies};
+use super::{Bytes, Choice, add, copies};
 use record::Algorithm;
 
 /// NCCL's algorithms by number, as 2.20 to 2.23 write them.
@@ -42,14 +41,7 @@ const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FIL
 /// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
-    parse_message(message(line)?)
-}
-
-fn message(line: &str) -> Option<&str> {
-    Some(line.split_once("NCCL INFO ")?.1.trim())
-}
-
-fn parse_message(message: &str) -> Option<Choice> {
+    let message = line.split_once("NCCL INFO ")?.1.trim();
     let (what, how) = message.split_once(" Bytes -> ")?;
     let (named, bytes) = match what.rsplit_once(": ") {
         Some((named, bytes)) => (Some(named), bytes),
@@ -193,8 +185,7 @@ impl Log {
     /// # Errors
     /// When the log cannot be read.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
-        let mut lines: HashMap<String, (u64, u64)> = HashMap::new();
-        let mut count = 0;
+        let mut choices = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         if let Some(file) = self.file()?
             && file.metadata()?.len() < self.position
@@ -215,24 +206,13 @@ impl Log {
             let rest = self.partial.split_off(end + 1);
             let whole = std::mem::replace(&mut self.partial, rest);
             for line in String::from_utf8_lossy(&whole).lines() {
-                let Some(message) = message(line).filter(|message| message.contains(" Bytes -> ")) else {
-                    continue;
-                };
-                count += 1;
-                let (times, last) = match lines.get_mut(message) {
-                    Some(entry) => entry,
-                    None => lines.entry(message.to_owned()).or_default(),
-                };
-                (*times, *last) = (*times + 1, count);
+                if let Some(choice) = parse_line(line) {
+                    add(&mut choices, choice);
+                }
             }
         }
         self.free();
-        let mut lines: Vec<_> = lines.into_iter().collect();
-        lines.sort_by_key(|(_, (_, last))| *last);
-        Ok(lines
-            .into_iter()
-            .filter_map(|(message, (times, _))| Some((parse_message(&message)?, times)))
-            .collect())
+        Ok(choices)
     }
 
     /// The file, once it exists.

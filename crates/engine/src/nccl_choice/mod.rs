@@ -87,6 +87,13 @@ fn copies(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 
+/// Counts a choice among `choices`, which have their numbers of operations, in the order of the last operation.
+fn add(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
+    let known = choices.iter().position(|(other, _)| *other == choice);
+    let operations = known.map_or(0, |index| choices.remove(index).1);
+    choices.push((choice, operations + 1));
+}
+
 /// NCCL's choice for `operation`: the most frequent one, and of equally frequent ones the last.
 #[must_use]
 pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {

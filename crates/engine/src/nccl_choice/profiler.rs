@@ -31,7 +31,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Choice, settings};
+use super::{Choice, add, settings};
 use abi::{COLLECTIVE, COPIES, SEND_OR_RECEIVE};
 
 /// The variable that names NCCL's profiler.
@@ -118,13 +118,9 @@ fn set_mask(enabled: bool) {
 
 fn record(choice: Choice) {
     let mut recorded = recorded();
-    let known = recorded.iter().position(|(other, _)| *other == choice);
-    let operations = match known {
-        Some(index) => recorded.remove(index).1,
-        None if recorded.len() == MOST_CHOICES => return,
-        None => 0,
-    };
-    recorded.push((choice, operations + 1));
+    if recorded.len() < MOST_CHOICES || recorded.iter().any(|(known, _)| *known == choice) {
+        add(&mut recorded, choice);
+    }
 }
 
 #[cfg(test)]

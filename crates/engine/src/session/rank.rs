@@ -12,7 +12,7 @@ use crate::backend::{Backend, Node};
 use crate::collective::Work;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
-use crate::supervision::{Interrupt, RankProgress, Signal, Stop, Verdict};
+use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
 use crate::sweep::{self, Event, RankObserver, SweepEnd, SweepPlan, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
@@ -63,7 +63,7 @@ pub(super) fn run(
     if leads {
         context.observer.finish(match end {
             SweepEnd::Complete => Outcome::Complete,
-            SweepEnd::Stopped(signal) => signal.outcome(),
+            SweepEnd::Stopped(signal) => interrupted(signal),
         })?;
     }
     let mean = reporter.busbw_sum / reporter.measured as f64;
@@ -97,10 +97,6 @@ struct Reporter<'a> {
 impl Reporter<'_> {
     fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
         self.context.choices.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn interrupt(&self) -> &Interrupt {
-        self.context.interrupt
     }
 }
 
@@ -151,8 +147,8 @@ impl RankObserver for Reporter<'_> {
 
     fn stop(&self) -> Option<Signal> {
         if self.leads && self.context.observer.is_closed() {
-            self.interrupt().request(Signal::Pipe);
+            self.context.interrupt.request(Signal::SIGPIPE);
         }
-        self.interrupt().requested()
+        self.context.interrupt.requested()
     }
 }

@@ -132,10 +132,10 @@ impl RankSweep<'_> {
             enqueue: rounds.first().and_then(|primary| median(&primary.enqueue)).unwrap_or(0.0),
             each_us,
             backends,
-            stop: self.observer.stop().map(Signal::number),
+            stop: self.observer.stop().map(|signal| signal as i32),
         };
         let ranks = gather(self.world, &results)?;
-        let stop = ranks.iter().filter_map(|results| Signal::from_number(results.stop?)).max();
+        let stop = ranks.iter().filter_map(|results| Signal::try_from(results.stop?).ok()).max();
         let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
         measurement.stable = stable;
         measurement.algorithm = match chosen {

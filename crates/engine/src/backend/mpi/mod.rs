@@ -122,7 +122,7 @@ struct VectorCounts {
 }
 
 impl VectorCounts {
-    fn set(&mut self, parts: impl Iterator<Item = Range<usize>>) -> anyhow::Result<()> {
+    fn set(&mut self, parts: &[Range<usize>]) -> anyhow::Result<()> {
         self.counts.clear();
         self.displacements.clear();
         for part in parts {
@@ -271,16 +271,15 @@ impl MpiRank {
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in
     /// the place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
-        let Participant { rank, root, .. } = work.participant;
+        let root = work.participant.root;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // Elements from one rank to another.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
-        if let Some(traffic) = &work.traffic {
-            self.sent.set(traffic.send_ranges(rank))?;
-            self.received.set(traffic.receive_ranges(rank))?;
-        }
+        let (send_parts, receive_parts) = work.parts();
+        self.sent.set(send_parts)?;
+        self.received.set(receive_parts)?;
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is
         // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a function
         // returns.

@@ -27,15 +27,11 @@ pub(super) struct RankMemory {
     sizes: BufferSizes,
     /// Elements by which operands are shifted.
     unaligned: usize,
-    known: BufferRegistration,
-}
-
-/// Registration of the buffers with NCCL, until this is dropped.
-#[derive(Debug)]
-enum BufferRegistration {
-    Not,
-    Registered { _guards: [Registration; 2], note: Option<String> },
-    Windows { _guards: [Window; 2], active: bool },
+    /// Registrations of the buffers with NCCL.
+    registrations: Vec<Registration>,
+    windows: Vec<Window>,
+    /// The part of the requested registration that was not possible.
+    pub(super) note: Option<String>,
 }
 
 /// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and collectives
@@ -60,7 +56,9 @@ impl RankMemory {
             receive: alloc(sizes.receive)?,
             sizes,
             unaligned,
-            known: BufferRegistration::Not,
+            registrations: Vec::new(),
+            windows: Vec::new(),
+            note: None,
         })
     }
 
@@ -73,35 +71,26 @@ impl RankMemory {
         let loaded = communicator.library().version();
         let windows = loaded >= nccl::Version::new(2, 27, 0);
         let (send, receive) = (&self.send, &self.receive);
-        self.known = match how {
-            record::Registration::None => BufferRegistration::Not,
+        match how {
+            record::Registration::None => {}
             record::Registration::Symmetric if windows => {
-                let send = communicator.window(send, WindowKind::Symmetric)?;
-                let receive = communicator.window(receive, WindowKind::Symmetric)?;
-                let active = send.is_active() && receive.is_active();
-                BufferRegistration::Windows { _guards: [send, receive], active }
+                for memory in [send, receive] {
+                    self.windows.push(communicator.window(memory, WindowKind::Symmetric)?);
+                }
+                if !self.windows.iter().all(Window::is_active) {
+                    self.note = Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned());
+                }
             }
             asked => {
-                let note = format!(
-                    "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
-                );
-                let note = (asked == record::Registration::Symmetric).then_some(note);
-                let _guards = [communicator.register(send)?, communicator.register(receive)?];
-                BufferRegistration::Registered { _guards, note }
+                if asked == record::Registration::Symmetric {
+                    self.note = Some(format!(
+                        "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
+                    ));
+                }
+                self.registrations = vec![communicator.register(send)?, communicator.register(receive)?];
             }
-        };
-        Ok(())
-    }
-
-    /// The part of the requested registration that was not possible.
-    pub(super) fn note(&self) -> Option<String> {
-        match &self.known {
-            BufferRegistration::Registered { note, .. } => note.clone(),
-            BufferRegistration::Windows { active: false, .. } => {
-                Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned())
-            }
-            BufferRegistration::Not | BufferRegistration::Windows { .. } => None,
         }
+        Ok(())
     }
 
     /// The operands of operation `index` of a loop.

@@ -11,7 +11,7 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operation::{LaunchMode, LoopParameters, Scalar};
+use super::operation::{LaunchMode, LoopOp, Scalar};
 use super::rank::GpuRank;
 use crate::backend::{Barrier, StreamRounds, Work};
 use crate::data::{Tally, expected_bits};
@@ -37,10 +37,10 @@ impl GpuRank<'_> {
         if self.data.triggers_early() {
             self.data.load_invert()?;
         }
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         self.data.clear(self.stream())?;
         if rounds.graph_launches > 0 {
-            let graph = self.capture_rounds(work, rounds, &common)?;
+            let graph = self.capture_rounds(work, rounds, &scaled)?;
             barrier()?;
             for _ in 0..rounds.graph_launches {
                 graph.launch().context("launching the graph of the check on the stream")?;
@@ -50,7 +50,7 @@ impl GpuRank<'_> {
         } else {
             barrier()?;
             for round in 0..rounds.rounds {
-                self.round(work, rounds, round, &common)?;
+                self.round(work, rounds, round, &scaled)?;
                 if (round + 1).is_multiple_of(SERIES) {
                     self.wait()?;
                 }
@@ -65,14 +65,14 @@ impl GpuRank<'_> {
         &mut self,
         work: &Work,
         rounds: &StreamRounds,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
         // Relaxed, as in the safe layer, because NCCL may allocate memory meanwhile.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
             .context("beginning the capture of the check on the stream")?;
-        let queued = (0..rounds.rounds).try_for_each(|round| self.round(work, rounds, round, common));
+        let queued = (0..rounds.rounds).try_for_each(|round| self.round(work, rounds, round, scaled));
         // Ends the capture also when a round has failed.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         queued?;
@@ -88,14 +88,14 @@ impl GpuRank<'_> {
         work: &Work,
         rounds: &StreamRounds,
         round: usize,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
         self.write_input(work, seed, DELAYS[round % DELAYS.len()])?;
         let operands = self.memory.operands(work, 0);
         self.copy_own_part(work, &operands)?;
         let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
-        self.queue(mode, work, common, &operands, false)?;
+        self.queue(mode, work, scaled, &operands, false)?;
         if let Some(index) = rounds.corrupt_index {
             self.damage_on_stream(work, seed, index)?;
         }

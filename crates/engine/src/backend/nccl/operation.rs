@@ -1,7 +1,5 @@
 //! One operation as calls of the safe layer: immediate, in a group, or in a graph.
 
-use std::ops::Range;
-
 use collectives::nccl::{
     self, Call, Capture, Collectives as _, Communicator, DeviceBuffer, DeviceBufferMut, Group, Launch,
     Memory, MemoryView, MemoryViewMut, Reduction, ScaledSum,
@@ -78,15 +76,8 @@ pub(super) struct PeerExchange<R> {
     pub(super) peer: usize,
 }
 
-/// Parameters that the operations of a loop share.
-pub(super) struct LoopParameters<'c, T> {
-    /// The operator of a mulsum.
-    pub(super) scaled: Option<ScaledSum<'c, T>>,
-    /// Parts of an alltoallv: ranges of the send buffer.
-    pub(super) sent: Vec<Range<usize>>,
-    /// Ranges of the receive buffer.
-    pub(super) received: Vec<Range<usize>>,
-}
+/// The operator of the operations of a loop, if it is a mulsum, which has to be created.
+pub(super) type LoopOp<'c, T> = Option<ScaledSum<'c, T>>;
 
 /// Mode of an operation's launch.
 #[derive(Clone, Copy)]
@@ -113,7 +104,7 @@ pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<
     mode: LaunchMode<'_>,
     communicator: &Communicator,
     work: &Work,
-    common: &LoopParameters<'_, T>,
+    scaled: &LoopOp<'_, T>,
     buffers: &mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()> {
     match (work.collective, buffers) {
@@ -124,9 +115,9 @@ pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<
             steps.iter_mut().try_for_each(|step| exchange(mode, communicator, step.pair()))?;
         }
         (_, buffers) => match mode {
-            LaunchMode::Immediate => single(communicator.call(), work, common, buffers)?,
-            LaunchMode::Capture(capture) => single(capture.on(communicator), work, common, buffers)?,
-            LaunchMode::Captured => single(captured(communicator), work, common, buffers)?,
+            LaunchMode::Immediate => single(communicator.call(), work, scaled, buffers)?,
+            LaunchMode::Capture(capture) => single(capture.on(communicator), work, scaled, buffers)?,
+            LaunchMode::Captured => single(captured(communicator), work, scaled, buffers)?,
         },
     }
     Ok(())
@@ -137,7 +128,7 @@ pub(super) fn add<'env, 'c: 'env, T, S, R>(
     group: &Group<'env>,
     communicator: &'env Communicator,
     work: &Work,
-    common: &'env LoopParameters<'c, T>,
+    scaled: &'env LoopOp<'c, T>,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
@@ -152,7 +143,7 @@ where
         (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
             steps.iter_mut().try_for_each(|step| step.pair().queue(group.on(communicator)))?;
         }
-        (_, buffers) => single(group.on(communicator), work, common, buffers)?,
+        (_, buffers) => single(group.on(communicator), work, scaled, buffers)?,
     }
     Ok(())
 }
@@ -220,7 +211,7 @@ fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element
 fn single<'env, 'c: 'env, T, S, R, L>(
     call: Call<'env, L>,
     work: &Work,
-    common: &'env LoopParameters<'c, T>,
+    scaled: &'env LoopOp<'c, T>,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
@@ -234,7 +225,7 @@ where
     let queued = match (work.collective, buffers) {
         (Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter, buffers) => {
             let own = work.op.and_then(|op| op.built_in()).unwrap_or(ReduceOp::Sum);
-            return match &common.scaled {
+            return match scaled {
                 None => reduction(call, work, own, buffers),
                 Some(op) => reduction(call, work, op, buffers),
             };
@@ -249,7 +240,8 @@ where
         (Collective::Scatter, InPlace(buffer)) => call.scatter_in_place(buffer, root),
         (Collective::AllToAll, Two(send, receive)) => call.all_to_all(send, receive),
         (Collective::AllToAllV, Two(send, receive)) => {
-            call.all_to_all_v(send, &common.sent, receive, &common.received)
+            let (sent, received) = work.parts();
+            call.all_to_all_v(send, sent, receive, received)
         }
         (collective, _) => anyhow::bail!("{collective} has no operation on such buffers"),
     };

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::memory::{RankMemory, overlaps};
-use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
+use super::operation::{self, LaunchMode, LoopOp, OperationBuffers, Scalar, Views};
 use crate::backend::operands::Operands;
 use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
@@ -60,20 +60,11 @@ impl<'a> GpuRank<'a> {
         work.keeps_receive().then(|| self.memory.receive_address(work))
     }
 
-    /// Parameters that the operations of a loop share.
-    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<LoopParameters<'a, T>, nccl::Error> {
-        let participant = work.participant;
-        let scaled = match work.op {
-            Some(Op::MulSum) if work.collective.reduces() => {
-                Some(self.communicator.scaled_sum(T::of(Op::scale_of(participant.rank as u32)))?)
-            }
-            _ => None,
-        };
-        let traffic = work.traffic.as_deref();
-        let sent = traffic.map(|traffic| traffic.send_ranges(participant.rank).collect()).unwrap_or_default();
-        let received =
-            traffic.map(|traffic| traffic.receive_ranges(participant.rank).collect()).unwrap_or_default();
-        Ok(LoopParameters { scaled, sent, received })
+    /// Creates the operator of a mulsum.
+    pub(super) fn scaled<T: Scalar>(&self, work: &Work) -> Result<LoopOp<'a, T>, nccl::Error> {
+        let is_scaled = work.op == Some(Op::MulSum) && work.collective.reduces();
+        let scale = || T::of(Op::scale_of(work.participant.rank as u32));
+        is_scaled.then(|| self.communicator.scaled_sum(scale())).transpose()
     }
 
     /// Separate memory for each operation, if it is needed. `aggregated` operations are queued together.
@@ -104,28 +95,28 @@ impl<'a> GpuRank<'a> {
         &mut self,
         mode: LaunchMode<'_>,
         work: &Work,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
         operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
         if at_once || overlaps(work) {
             let mut apart = self.memory.apart(work, operands)?;
-            operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
+            operation::queue(mode, self.communicator, work, scaled, &mut apart.views::<T>()?)
         } else {
             let mut buffers = self.memory.views::<T>(operands)?;
-            operation::queue(mode, self.communicator, work, common, &mut buffers)
+            operation::queue(mode, self.communicator, work, scaled, &mut buffers)
         }
     }
 
     fn start_typed<T: Scalar>(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         let operands = self.memory.operands(work, index);
         self.copy_own_part(work, &operands)?;
         if !graph {
-            return self.queue(LaunchMode::Immediate, work, &common, &operands, false);
+            return self.queue(LaunchMode::Immediate, work, &scaled, &operands, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(LaunchMode::Capture(capture), work, &common, &operands, false)
+            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, false)
         })?;
         graph.launch()?;
         // The graph must not be dropped before it has run.
@@ -137,22 +128,22 @@ impl<'a> GpuRank<'a> {
     fn iterate<T: Scalar>(
         &mut self,
         work: &Work,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
         prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
         let Some(apart) = &mut prepared.apart else {
             let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
-            return operation::queue(LaunchMode::Immediate, self.communicator, work, common, &mut buffers);
+            return operation::queue(LaunchMode::Immediate, self.communicator, work, scaled, &mut buffers);
         };
         let operands = &prepared.operands[operations.clone()];
         operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
         let communicator = self.communicator;
         match &mut apart[operations] {
-            [one] => operation::queue(LaunchMode::Immediate, communicator, work, common, one),
+            [one] => operation::queue(LaunchMode::Immediate, communicator, work, scaled, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
-                buffers.try_for_each(|buffers| operation::add(group, communicator, work, common, buffers))
+                buffers.try_for_each(|buffers| operation::add(group, communicator, work, scaled, buffers))
             }),
         }
     }
@@ -168,7 +159,7 @@ impl<'a> GpuRank<'a> {
             self.make_events(2 * iterations)?;
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, index));
         let operands: Vec<_> = operands.collect();
         let mut apart = self.apart(work, &operands, aggregated)?;
@@ -182,7 +173,7 @@ impl<'a> GpuRank<'a> {
                 self.events[2 * iteration].record(self.stream())?;
             }
             let first = iteration % prepared * aggregated;
-            self.iterate(work, &common, &mut operations, first..first + aggregated)?;
+            self.iterate(work, &scaled, &mut operations, first..first + aggregated)?;
             if timed_loop.each {
                 self.events[2 * iteration + 1].record(self.stream())?;
             }
@@ -215,10 +206,10 @@ impl<'a> GpuRank<'a> {
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
             let operands = self.memory.operands(work, index);
-            self.queue(LaunchMode::Capture(capture), work, &common, &operands, aggregated > 1)
+            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -281,7 +272,7 @@ impl<'a> GpuRank<'a> {
 
 impl Backend for GpuRank<'_> {
     fn notes(&self) -> Vec<String> {
-        self.memory.note().into_iter().collect()
+        self.memory.note.iter().cloned().collect()
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
