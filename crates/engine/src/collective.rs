@@ -6,7 +6,7 @@ use std::sync::Arc;
 use collectives::{DataType, fabric};
 
 use crate::data::traffic::Traffic;
-use crate::data::{DataSpec, ExpectedSegment, Op};
+use crate::data::{DataSpec, ExpectedSegment, Op, expected_bits};
 use record::Placement;
 
 pub use record::collective::{Bandwidth, Collective, UnknownCollective};
@@ -247,16 +247,13 @@ impl Work {
         DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 
-    /// Lowest bit whose flip exceeds the tolerance, even for an element at its edge.
-    pub(crate) fn significant_bit(&self) -> anyhow::Result<u64> {
-        Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
-    }
-
-    /// Flips the significant bit of an element, so that a check must find it.
-    pub(crate) fn corrupt(&self, element: &mut [u8]) -> anyhow::Result<()> {
-        let bit = self.significant_bit()?.to_le_bytes();
-        element.iter_mut().zip(bit).for_each(|(byte, bit)| *byte ^= bit);
-        Ok(())
+    /// The expected bits of element `index` of the result with a bit flipped that exceeds the tolerance, so that a check
+    /// must find it; `None` when there is no such element.
+    pub(crate) fn wrong_bits(&self, seed: u64, index: usize) -> anyhow::Result<Option<u64>> {
+        let spec = self.data_spec(seed);
+        // Exceeds the tolerance even for an element at its edge.
+        let significant_bit = (2 * spec.tolerance()? + 1).next_power_of_two();
+        Ok(expected_bits(&spec, &self.result(), index as u64)?.map(|bits| bits ^ significant_bit))
     }
 }
 

@@ -305,10 +305,11 @@ impl Backend for HostRank {
         Ok(Times { total, enqueue: total, each_us })
     }
 
-    fn corrupt(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
-        if index < work.counts.receive {
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        if let Some(wrong) = work.wrong_bits(seed, index)? {
             let element = self.carrier.result_start(work) + index;
-            work.corrupt(self.receive.elements(work, element..element + 1))?;
+            let wrong = &wrong.to_le_bytes()[..work.data_type.size()];
+            self.receive.elements(work, element..element + 1).copy_from_slice(wrong);
         }
         Ok(())
     }

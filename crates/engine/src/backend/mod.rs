@@ -185,8 +185,9 @@ pub(crate) trait Backend {
     /// the loop requires it.
     fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times>;
 
-    /// Flips a bit of element `index` of the result, if there is such an element, so that the check must find it.
-    fn corrupt(&mut self, work: &Work, index: usize) -> anyhow::Result<()>;
+    /// Replaces element `index` of the result, if there is such an element, so that the check with this seed must find
+    /// it.
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()>;
 
     /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches>;

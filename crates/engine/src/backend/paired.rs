@@ -98,8 +98,8 @@ impl Backend for PairedRank<'_> {
         self.current().time(work, timed_loop, barrier)
     }
 
-    fn corrupt(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
-        self.current().corrupt(work, index)
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        self.current().corrupt(work, seed, index)
     }
 
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
@@ -150,7 +150,7 @@ mod tests {
             Ok(Times::default())
         }
 
-        fn corrupt(&mut self, _: &Work, index: usize) -> anyhow::Result<()> {
+        fn corrupt(&mut self, _: &Work, _: u64, index: usize) -> anyhow::Result<()> {
             self.note(&format!("is corrupted at {index}"));
             Ok(())
         }
@@ -205,7 +205,7 @@ mod tests {
             backend.complete()?;
             backend.check(&work, seed)?;
             backend.activate(BackendRole::Primary);
-            backend.corrupt(&work, 5)
+            backend.corrupt(&work, seed, 5)
         })
         .unwrap();
         let expected = [

@@ -286,7 +286,7 @@ impl RankSweep<'_> {
             self.backend.start(work, 0, graph)?;
             self.backend.complete()?;
             if let Some(fault) = self.plan.request.fault.filter(|fault| fault.rank == self.world.rank()) {
-                self.backend.corrupt(work, fault.index)?;
+                self.backend.corrupt(work, *self.seed, fault.index)?;
             }
             let found = self.backend.check(work, *self.seed)?;
             // A rank with wrong data does not skip verifications, because the others wait for it.

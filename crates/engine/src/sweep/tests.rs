@@ -89,7 +89,7 @@ impl Backend for Told {
         Ok(Times::default())
     }
 
-    fn corrupt(&mut self, _: &Work, _: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, _: &Work, _: u64, _: usize) -> anyhow::Result<()> {
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use super::operation::{LaunchMode, LoopOp, Scalar};
 use super::rank::GpuRank;
 use crate::backend::{Barrier, StreamRounds, Work};
-use crate::data::{Tally, expected_bits};
+use crate::data::Tally;
 
 /// Number of eager rounds after which the host waits for the stream. Operations that start too early were seen mainly
 /// in the first rounds after such a wait.
@@ -97,7 +97,7 @@ impl GpuRank<'_> {
         let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
         self.queue(mode, work, scaled, &operands, false)?;
         if let Some(index) = rounds.corrupt_index {
-            self.damage_on_stream(work, seed, index)?;
+            self.corrupt_on_stream(work, seed, index)?;
         }
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
@@ -129,15 +129,12 @@ impl GpuRank<'_> {
     }
 
     /// Queues a write of a wrong value to an element of the result, if there is such an element.
-    fn damage_on_stream(&self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
-        let Some(bits) = expected_bits(&work.data_spec(seed), &work.result(), index as u64)? else {
-            return Ok(());
-        };
+    pub(super) fn corrupt_on_stream(&self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        let Some(wrong) = work.wrong_bits(seed, index)? else { return Ok(()) };
         let size = work.data_type.size();
-        let wrong = (bits ^ work.significant_bit()?).to_le_bytes();
         let address = self.memory.result_address(work) + (index * size) as u64;
         // Byte by byte, because a graph keeps the value of a memset, but only the source address of a copy.
-        for (place, &byte) in (address..).zip(&wrong[..size]) {
+        for (place, &byte) in (address..).zip(&wrong.to_le_bytes()[..size]) {
             // SAFETY: the element is in this rank's memory, and its stream is alive.
             unsafe { result::memset_d8_async(place, byte, 1, self.stream().cu_stream()) }
                 .context("damaging the result")?;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
+use collectives::nccl::{self, Capture, Communicator, Graph};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
@@ -36,8 +36,8 @@ pub(super) struct GpuRank<'a> {
 struct Prepared<'m, T> {
     operands: Vec<Operands>,
     /// The operands as separate memory, if several operations are queued together or their buffers overlap: two views
-    /// of the same memory cannot exist at the same time.
-    apart: Option<Vec<Views<'m, T>>>,
+    /// of the same memory cannot exist at the same time. Else empty.
+    apart: Vec<Views<'m, T>>,
 }
 
 impl<'a> GpuRank<'a> {
@@ -65,19 +65,6 @@ impl<'a> GpuRank<'a> {
         let is_scaled = work.op == Some(Op::MulSum) && work.collective.reduces();
         let scale = || T::of(Op::scale_of(work.participant.rank as u32));
         is_scaled.then(|| self.communicator.scaled_sum(scale())).transpose()
-    }
-
-    /// Separate memory for each operation, if it is needed. `aggregated` operations are queued together.
-    fn apart(
-        &self,
-        work: &Work,
-        operands: &[Operands],
-        aggregated: usize,
-    ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
-        let needed = aggregated > 1 || overlaps(work);
-        needed
-            .then(|| operands.iter().map(|operands| self.memory.apart(work, operands)).collect())
-            .transpose()
     }
 
     /// Copies a hypercube's own part to its position before the exchanges.
@@ -132,14 +119,14 @@ impl<'a> GpuRank<'a> {
         prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
-        let Some(apart) = &mut prepared.apart else {
+        if prepared.apart.is_empty() {
             let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
             return operation::queue(LaunchMode::Immediate, self.communicator, work, scaled, &mut buffers);
-        };
+        }
         let operands = &prepared.operands[operations.clone()];
         operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
         let communicator = self.communicator;
-        match &mut apart[operations] {
+        match &mut prepared.apart[operations] {
             [one] => operation::queue(LaunchMode::Immediate, communicator, work, scaled, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
@@ -162,9 +149,13 @@ impl<'a> GpuRank<'a> {
         let scaled = self.scaled::<T>(work)?;
         let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, index));
         let operands: Vec<_> = operands.collect();
-        let mut apart = self.apart(work, &operands, aggregated)?;
-        let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
-        let mut operations = Prepared { operands, apart: views.transpose()? };
+        let mut apart: Vec<_> = if aggregated > 1 || overlaps(work) {
+            operands.iter().map(|operands| self.memory.apart(work, operands)).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let apart = apart.iter_mut().map(OperationBuffers::views).collect::<Result<_, _>>()?;
+        let mut operations = Prepared { operands, apart };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
@@ -310,22 +301,9 @@ impl Backend for GpuRank<'_> {
         })
     }
 
-    fn corrupt(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
-        if index < work.counts.receive {
-            let size = work.data_type.size();
-            let address = self.memory.result_address(work) + (index * size) as u64;
-            let mut element = [0_u8; 8];
-            let stream = self.stream().cu_stream();
-            // On the stream of the check, because the driver's other copies may return before their data has arrived.
-            // SAFETY: the element is in this rank's memory, and lives until its copy is done.
-            unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
-            self.wait()?;
-            work.corrupt(&mut element[..size])?;
-            // SAFETY: as above.
-            unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
-            self.wait()?;
-        }
-        Ok(())
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        self.corrupt_on_stream(work, seed, index)?;
+        self.wait()
     }
 
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
