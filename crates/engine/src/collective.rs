@@ -62,7 +62,6 @@ impl Participant {
     }
 }
 
-/// One exchange of a hypercube.
 #[derive(Clone, Debug)]
 pub(crate) struct HypercubeStep {
     pub(crate) peer: usize,
@@ -241,7 +240,6 @@ impl Work {
         elements * self.data_type.size()
     }
 
-    /// The test data of this operation.
     pub(crate) fn data_spec(&self, seed: u64) -> DataSpec {
         let op = self.op.filter(|_| self.collective.reduces());
         DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }

@@ -75,13 +75,11 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     let loaded =
         Loaded { version: connector.version().to_string(), path: connector.path().display().to_string() };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
+    let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
     if providers.is_empty() {
-        let cause = match std::env::var("FI_PROVIDER") {
-            Ok(filter) if !filter.is_empty() => {
-                format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
-            }
-            _ => String::new(),
-        };
+        let cause = filter.map_or_else(String::new, |filter| {
+            format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
+        });
         return Err(format!(
             "libfabric {} from {} has no provider for tagged messages here{cause}",
             loaded.version, loaded.path
@@ -101,14 +99,10 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
         loaded.path,
         names.join(", "),
         shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
-        match std::env::var("FI_PROVIDER") {
-            Ok(filter) if !filter.is_empty() => format!("; FI_PROVIDER={filter} leaves out all others"),
-            _ => String::new(),
-        }
+        filter.map_or_else(String::new, |filter| format!("; FI_PROVIDER={filter} leaves out all others"))
     ))
 }
 
-/// One rank.
 struct FabricRank {
     communicator: Communicator,
 }

@@ -57,7 +57,6 @@ pub struct HostBackend {
     pub(super) capabilities: Capabilities,
     /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
-    /// Notes for the record.
     pub(super) notes: Vec<String>,
 }
 
@@ -210,9 +209,7 @@ impl Buffer {
     }
 }
 
-/// One rank.
 struct HostRank {
-    /// Carrier of the active backend.
     carrier: Box<dyn Carrier>,
     /// Carrier of the other backend, which uses the same buffers.
     other: Option<Box<dyn Carrier>>,

@@ -31,7 +31,6 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 /// does.
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
-/// The kernels of one format.
 #[derive(Clone, Debug)]
 struct Kernels {
     fill: CudaFunction,
@@ -56,7 +55,6 @@ pub struct DeviceData {
     report: CUdeviceptr,
 }
 
-/// Bytes of a report.
 const REPORT_BYTES: usize = 16;
 
 impl DeviceData {

@@ -14,7 +14,6 @@ pub(super) struct Exponents {
 pub(super) trait ElementFormat: 'static {
     /// Bits of an element: 8, 16, 32 or 64.
     const BITS: u32;
-    /// True for floats.
     const FLOAT: bool;
     /// Bits of a float's significand, with the hidden one. Without meaning for integers.
     const SIGNIFICAND: u32;
@@ -23,7 +22,6 @@ pub(super) trait ElementFormat: 'static {
 
     /// Writes the low bits of `bits` to an element's memory.
     fn store(bits: u64, element: &mut [u8]);
-    /// Reads an element's memory.
     fn load(element: &[u8]) -> u64;
 }
 

@@ -35,7 +35,6 @@ use record::Algorithm;
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
-/// Variables that are set for a log of this process.
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
 /// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.

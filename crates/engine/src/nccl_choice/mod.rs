@@ -63,7 +63,6 @@ pub struct OperationKey<'a> {
 }
 
 impl OperationKey<'_> {
-    /// Returns true when `choice` can belong to this operation.
     fn is_of(&self, choice: &Choice) -> bool {
         let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
         let sized = match choice.bytes {

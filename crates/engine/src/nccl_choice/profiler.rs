@@ -34,7 +34,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{Choice, add, settings};
 use abi::{COLLECTIVE, COPIES, SEND_OR_RECEIVE};
 
-/// The variable that names NCCL's profiler.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 /// The value that stands for the program itself.
 const THIS_PROGRAM: &str = "STATIC_PLUGIN";
@@ -49,7 +48,6 @@ const MOST_CHOICES: usize = 256;
 
 /// Address of NCCL's mask of events; null before NCCL has passed it.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(ptr::null_mut());
-/// True while choices are recorded.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The recorded choices with their numbers of operations, in the order of the last operation.
 static CHOICES: Mutex<Vec<(Choice, u64)>> = Mutex::new(Vec::new());

@@ -9,10 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 
-/// Assignments to set.
 pub(super) type Assignments = Vec<(&'static str, String)>;
 
-/// Names of the variables that were set.
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 /// The variables that this module has set in this process. They must not be passed to a program that replaces it by
@@ -37,7 +35,6 @@ pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A variable of the environment.
 pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }

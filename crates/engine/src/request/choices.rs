@@ -158,7 +158,6 @@ impl FabricOptions {
     }
 }
 
-/// Lists the algorithms of each collective.
 fn known(
     collectives: &[fabric::Collective],
     serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,

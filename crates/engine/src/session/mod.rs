@@ -148,7 +148,6 @@ impl Session {
     }
 }
 
-/// State shared by the ranks of a process.
 struct ProcessContext<'a> {
     observer: &'a dyn Observer,
     choices: Mutex<ChoiceSources>,

@@ -13,7 +13,7 @@ use crate::collective::Work;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
-use crate::sweep::{self, Event, RankObserver, SweepEnd, SweepPlan, sizing};
+use crate::sweep::{self, Event, RankObserver, SweepPlan, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
@@ -49,30 +49,27 @@ pub(super) fn run(
         context.observer.start(Start { run, plan: &plan, position, reduced_to })?;
     }
     let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
-    let mut end = SweepEnd::Complete;
+    let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
     (device.connect)(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
         if leads {
             context.observer.connected(backend.transport(), backend.notes())?;
         }
-        end = sweep::run(&plan, &**world, position, backend, &mut reporter)?;
+        stopped = sweep::run(&plan, &**world, position, backend, &mut reporter)?;
         progress.begin_step("closing its device");
         Ok(())
     })?;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        context.observer.finish(match end {
-            SweepEnd::Complete => Outcome::Complete,
-            SweepEnd::Stopped(signal) => interrupted(signal),
-        })?;
+        context.observer.finish(stopped.map_or(Outcome::Complete, interrupted))?;
     }
     let mean = reporter.busbw_sum / reporter.measured as f64;
     let slow = nccl_tests::enough(mean, request.variables.min_bandwidth) == Some(false);
-    Ok(match end {
+    Ok(match stopped {
         _ if reporter.failed_checks > 0 => Verdict::Wrong,
-        SweepEnd::Stopped(signal) => Verdict::Stopped(signal),
-        SweepEnd::Complete if slow => Verdict::Wrong,
-        SweepEnd::Complete => Verdict::Good,
+        Some(signal) => Verdict::Stopped(signal),
+        None if slow => Verdict::Wrong,
+        None => Verdict::Good,
     })
 }
 
@@ -110,8 +107,7 @@ impl RankObserver for Reporter<'_> {
         if self.leads { self.context.observer.event(event) } else { Ok(()) }
     }
 
-    fn begin_step(&self, what: &dyn Fn() -> String) {
-        let what = what();
+    fn begin_step(&self, what: String) {
         if self.leads {
             self.context.observer.step(&what);
         }

@@ -110,7 +110,6 @@ impl Interrupt {
         self.0.done.store(true, Ordering::SeqCst);
     }
 
-    /// Handles a signal.
     fn arrived(&self, signal: Signal, first: bool) {
         self.request(signal);
         let interrupt = self.clone();

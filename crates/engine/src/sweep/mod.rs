@@ -44,7 +44,6 @@ impl SweepPlan {
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
-    /// The timed loop of a size and placement.
     #[must_use]
     pub(crate) fn timed_loop(&self) -> TimedLoop {
         TimedLoop {
@@ -77,23 +76,13 @@ pub enum Event<'a> {
     End(Option<MemoryUse>),
 }
 
-/// End of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SweepEnd {
-    /// Everything was measured.
-    Complete,
-    /// A rank has received this signal.
-    Stopped(Signal),
-}
-
 /// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of a method
 /// ends the sweep.
 pub(crate) trait RankObserver {
-    /// Called for each event.
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
-    fn begin_step(&self, _what: &dyn Fn() -> String) {}
+    fn begin_step(&self, _what: String) {}
 
     /// Begins a step without a time limit.
     fn begin_unlimited_step(&self, _what: &'static str) {}
@@ -117,7 +106,8 @@ pub(crate) trait RankObserver {
     }
 }
 
-/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan.
+/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has stopped it,
+/// if any.
 ///
 /// # Errors
 /// When the backend or another rank fails, or the observer does.
@@ -127,7 +117,7 @@ pub(crate) fn run(
     position: GroupPosition,
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
-) -> anyhow::Result<SweepEnd> {
+) -> anyhow::Result<Option<Signal>> {
     let mut seed = TIMING_SEED;
     for &collective in &plan.request.collectives {
         if !collective.runs_over(position.ranks) {
@@ -138,14 +128,14 @@ pub(crate) fn run(
         observer.event(Event::Begin(collective))?;
         for case in cases(plan, collective, position) {
             let mut rank = RankSweep { plan, world, position, backend, observer, case, seed: &mut seed };
-            if let SweepEnd::Stopped(signal) = rank.run()? {
-                return Ok(SweepEnd::Stopped(signal));
+            if let Some(signal) = rank.run()? {
+                return Ok(Some(signal));
             }
         }
         let memory = if plan.request.memory_report { most_memory(world, backend)? } else { None };
         observer.event(Event::End(memory))?;
     }
-    Ok(SweepEnd::Complete)
+    Ok(None)
 }
 
 /// Maximum over the ranks of each kind of memory.

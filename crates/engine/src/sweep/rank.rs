@@ -7,7 +7,7 @@ use collectives::world::World;
 
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
-use super::{Case, Event, RankObserver, SweepEnd, SweepPlan};
+use super::{Case, Event, RankObserver, SweepPlan};
 use crate::agreement::gather;
 use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
 use crate::collective::{Collective, Counts, Participant, Work};
@@ -22,7 +22,6 @@ pub(super) const TIMING_SEED: u64 = 99;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 
-/// The sweep of one case.
 pub(super) struct RankSweep<'a> {
     pub(super) plan: &'a SweepPlan,
     pub(super) world: &'a dyn World,
@@ -34,9 +33,9 @@ pub(super) struct RankSweep<'a> {
 }
 
 impl RankSweep<'_> {
-    pub(super) fn run(&mut self) -> anyhow::Result<SweepEnd> {
+    pub(super) fn run(&mut self) -> anyhow::Result<Option<Signal>> {
         let sweep = self.plan.sweep;
-        self.observer.begin_step(&|| format!("the warm-up of {}", self.case.collective));
+        self.observer.begin_step(format!("the warm-up of {}", self.case.collective));
         self.world.barrier()?;
         // Also without verification: times depend on the data, and the kernels are loaded here.
         self.backend.fill(&self.work(sweep.max, Placement::OutOfPlace), TIMING_SEED)?;
@@ -58,14 +57,14 @@ impl RankSweep<'_> {
                     let (measurement, stop) = self.measure(&work, cycle)?;
                     self.observer.begin_unlimited_step("writing the report");
                     self.observer.event(Event::Measured(&measurement, &work))?;
-                    if let Some(signal) = stop {
-                        return Ok(SweepEnd::Stopped(signal));
+                    if stop.is_some() {
+                        return Ok(stop);
                     }
                 }
             }
             cycle += 1;
         }
-        Ok(SweepEnd::Complete)
+        Ok(None)
     }
 
     fn work(&self, bytes: u64, placement: Placement) -> Work {
@@ -99,8 +98,8 @@ impl RankSweep<'_> {
 
     fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Signal>)> {
         let plan = self.plan;
-        let name = || describe(work);
-        self.observer.begin_step(&|| format!("the untimed operation of {}", name()));
+        let name = describe(work);
+        self.observer.begin_step(format!("the untimed operation of {name}"));
         self.observer.before(work)?;
         if plan.request.checks > 0 {
             self.backend.fill(work, TIMING_SEED)?;
@@ -108,7 +107,7 @@ impl RankSweep<'_> {
         // Operations of a group or a graph may be carried out in another way than a single one.
         let alike = plan.timed_loop().aggregated <= 1 && plan.timed_loop().graph_launches == 0;
         self.run_untimed(work, alike)?;
-        self.observer.begin_step(&|| format!("the timed operations of {}", name()));
+        self.observer.begin_step(format!("the timed operations of {name}"));
         let (rounds, stable) = self.rounds(work)?;
         let operations = rounds.first().map_or(0, |primary| primary.operations);
         self.activate(BackendRole::Primary)?;
@@ -118,13 +117,13 @@ impl RankSweep<'_> {
             None => Vec::new(),
         };
         if !alike {
-            self.observer.begin_step(&|| format!("one more untimed iteration of {}", name()));
+            self.observer.begin_step(format!("one more untimed iteration of {name}"));
             self.record_untimed_iteration(work)?;
         }
         let verified = plan.request.checks > 0
             && work.has_elements()
             && (work.placement == Placement::OutOfPlace || work.collective.has_in_place());
-        self.observer.begin_step(&|| format!("the verification of {}", name()));
+        self.observer.begin_step(format!("the verification of {name}"));
         let backends = self.verify_backends(work, &rounds, verified)?;
         let results = RankResult {
             process: std::process::id(),
@@ -175,7 +174,7 @@ impl RankSweep<'_> {
             });
         }
         if verified && let Some(count) = self.plan.request.stream_checks {
-            self.observer.begin_step(&|| format!("the check on the stream of {}", describe(work)));
+            self.observer.begin_step(format!("the check on the stream of {}", describe(work)));
             self.verify_on_stream(work, count, &mut results[0])?;
         }
         Ok(results)

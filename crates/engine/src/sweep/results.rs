@@ -15,7 +15,6 @@ use record::{Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
 /// Times of the rounds of one backend on this rank.
 #[derive(Default)]
 pub(super) struct RankRounds {
-    /// Total number of operations.
     pub(super) operations: usize,
     /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,

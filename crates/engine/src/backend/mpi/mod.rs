@@ -140,7 +140,6 @@ fn in_place() -> *mut c_void {
     ptr::without_provenance_mut(if HANDLES_ARE_INTEGERS { usize::MAX } else { 1 })
 }
 
-/// Converts a count to MPI's type.
 fn count_of(number: usize) -> anyhow::Result<c_int> {
     c_int::try_from(number)
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
@@ -259,7 +258,6 @@ impl Carrier for MpiRank {
     }
 }
 
-/// The address `start` bytes into a buffer.
 fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
     whole.wrapping_add(start).cast::<c_void>()
 }
@@ -370,7 +368,6 @@ impl MpiRank {
     }
 }
 
-/// The next rank and the previous one.
 fn neighbours(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
     Ok((count_of(participant.next())?, count_of(participant.previous())?))
 }

@@ -27,7 +27,6 @@ pub(super) struct RankMemory {
     sizes: BufferSizes,
     /// Elements by which operands are shifted.
     unaligned: usize,
-    /// Registrations of the buffers with NCCL.
     registrations: Vec<Registration>,
     windows: Vec<Window>,
     /// The part of the requested registration that was not possible.
@@ -62,7 +61,6 @@ impl RankMemory {
         })
     }
 
-    /// Registers both buffers with NCCL.
     pub(super) fn register(
         &mut self,
         communicator: &Communicator,
@@ -93,7 +91,6 @@ impl RankMemory {
         Ok(())
     }
 
-    /// The operands of operation `index` of a loop.
     pub(super) fn operands(&self, work: &Work, index: usize) -> Operands {
         Operands::new(work, index, &self.sizes, self.unaligned)
     }
@@ -166,13 +163,11 @@ impl RankMemory {
         work.has_input().then(|| element(memory, work, start))
     }
 
-    /// Address of this rank's result.
     pub(super) fn result_address(&self, work: &Work) -> u64 {
         element(&self.receive, work, self.operands(work, 0).result.start)
     }
 }
 
-/// The address of element `index`.
 fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
     memory.read(memory.stream()).address() + (index * work.data_type.size()) as u64
 }

@@ -109,14 +109,12 @@ struct Opening {
     config: nccl::Config,
     /// Elements by which the buffers are shifted.
     unaligned: usize,
-    /// Registration of the buffers with NCCL.
     registration: record::Registration,
     default_stream: bool,
     /// The first type that is measured.
     first_type: DataType,
     /// CUDA ordinal of each rank's GPU.
     ordinals: Vec<usize>,
-    /// The number of ranks on each rank's GPU.
     ranks_on_gpus: Vec<usize>,
     /// Position of the process's first rank.
     first: GroupPosition,

@@ -60,7 +60,6 @@ impl GpuRank<'_> {
         Ok(self.data.tally(self.stream())?)
     }
 
-    /// Captures all rounds in one graph.
     fn capture_rounds<T: Scalar>(
         &mut self,
         work: &Work,
@@ -82,7 +81,6 @@ impl GpuRank<'_> {
         Ok(graph)
     }
 
-    /// Queues one round.
     fn round<T: Scalar>(
         &mut self,
         work: &Work,

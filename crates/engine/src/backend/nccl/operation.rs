@@ -43,7 +43,6 @@ scalar! {
     F8E5M2: F8E5M2::from_f64;
 }
 
-/// The buffers of one operation, as views or as memory.
 pub(super) enum OperationBuffers<S, R> {
     /// A send and a receive buffer.
     Two(S, R),
@@ -53,7 +52,6 @@ pub(super) enum OperationBuffers<S, R> {
     Steps(Vec<PeerExchange<R>>),
 }
 
-/// Views of memory.
 pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
 impl OperationBuffers<Memory, Memory> {
@@ -79,7 +77,6 @@ pub(super) struct PeerExchange<R> {
 /// The operator of the operations of a loop, if it is a mulsum, which has to be created.
 pub(super) type LoopOp<'c, T> = Option<ScaledSum<'c, T>>;
 
-/// Mode of an operation's launch.
 #[derive(Clone, Copy)]
 pub(super) enum LaunchMode<'w> {
     Immediate,
@@ -186,7 +183,6 @@ fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element
     }
 }
 
-/// Queues both in a group.
 fn send_and_receive<'b, S: DeviceBuffer, R: DeviceBufferMut, L: Launch<'b>>(
     call: Call<'b, L>,
     (send, to): (&'b S, usize),

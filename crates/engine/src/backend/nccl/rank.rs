@@ -20,7 +20,6 @@ use record::Blocking;
 /// the first.
 const PREPARED: usize = 4096;
 
-/// One rank.
 pub(super) struct GpuRank<'a> {
     pub(super) communicator: &'a Communicator,
     pub(super) data: DeviceData,

@@ -39,7 +39,6 @@ pub(super) const COLLECTIVE: c_int = 1 << 1;
 pub(super) const SEND_OR_RECEIVE: c_int = 1 << 2;
 pub(super) const COPIES: c_int = 1 << 12;
 
-/// `ncclSuccess`.
 pub(super) const SUCCESS: c_int = 0;
 
 /// The table of one version: `ncclProfiler_v<n>_t`.

@@ -159,7 +159,6 @@ impl Drop for RankProgress {
     }
 }
 
-/// State of the watchdog's thread.
 struct Watcher {
     process: world::Handle,
     host: String,
@@ -210,7 +209,6 @@ impl Watcher {
         }
     }
 
-    /// The status of this process's ranks.
     fn own(&self) -> Vec<RankStatus> {
         let ranks = lock(&self.ranks).clone();
         let status = |rank: &Arc<WatchedRank>| {
