@@ -9,8 +9,7 @@ use collectives::world::{self, World};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::request::Request;
-use crate::request::SYMMETRIC_FENCE;
+use crate::request::{Request, SYMMETRIC_FENCE};
 use crate::supervision::Stop;
 
 /// Most distinct command lines that a refusal shows.

@@ -115,15 +115,7 @@ pub(super) fn prepare(
 /// Room of `capacity` bytes in host memory for a rank.
 fn device(primary: Arc<Connector>, baseline: Option<Arc<Connector>>, capacity: u64) -> RankDevice {
     RankDevice {
-        rank: Rank {
-            rank: 0,
-            group: 0,
-            pid: 0,
-            host: String::new(),
-            device: None,
-            pci: None,
-            device_name: "host memory".to_owned(),
-        },
+        rank: Rank { device_name: "host memory".to_owned(), ..Rank::default() },
         capacity,
         memory: "host memory".to_owned(),
         connect: Box::new(move |world, buffer_sizes, body| {

@@ -164,15 +164,7 @@ mod tests {
     fn noted(name: &'static str, notes: &Rc<RefCell<Vec<String>>>) -> RankDevice {
         let mut noted = Noted(name, Rc::clone(notes));
         RankDevice {
-            rank: Rank {
-                rank: 0,
-                group: 0,
-                pid: 0,
-                host: String::new(),
-                device: None,
-                pci: None,
-                device_name: name.to_owned(),
-            },
+            rank: Rank { device_name: name.to_owned(), ..Rank::default() },
             capacity: name.len() as u64,
             memory: name.to_owned(),
             connect: Box::new(move |_, buffer_sizes, body| {

@@ -153,36 +153,28 @@ pub struct WrongElement {
 
 impl fmt::Display for WrongElement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = |bits| ElementValue { bits, data_type: self.data_type };
-        let Self { index, expected_bits, found_bits, .. } = *self;
-        write!(formatter, "element {index}: expected {}, found {}", value(expected_bits), value(found_bits))
+        let (expected, found) =
+            (shown(self.expected_bits, self.data_type), shown(self.found_bits, self.data_type));
+        write!(formatter, "element {}: expected {expected}, found {found}", self.index)
     }
 }
 
-/// Bits of an element, displayed with their value: `3.5 (0x4300)`.
-struct ElementValue {
-    bits: u64,
-    data_type: DataType,
-}
-
-impl fmt::Display for ElementValue {
-    #[allow(clippy::cast_possible_truncation)] // the low bits are the element
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bits, data_type } = *self;
-        match data_type {
-            DataType::Int8 => write!(formatter, "{}", bits as u8 as i8),
-            DataType::Int32 => write!(formatter, "{}", bits as u32 as i32),
-            DataType::Int64 => write!(formatter, "{}", bits as i64),
-            DataType::Float16 => write!(formatter, "{:?}", f16::from_bits(bits as u16)),
-            DataType::Bfloat16 => write!(formatter, "{:?}", bf16::from_bits(bits as u16)),
-            DataType::Float32 => write!(formatter, "{:?}", f32::from_bits(bits as u32)),
-            DataType::Float64 => write!(formatter, "{:?}", f64::from_bits(bits)),
-            DataType::Float8E4M3 => write!(formatter, "{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
-            DataType::Float8E5M2 => write!(formatter, "{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
-            _ => write!(formatter, "{bits}"),
-        }?;
-        write!(formatter, " (0x{bits:0width$x})", width = 2 * data_type.size())
-    }
+/// An element with its bits: `3.5 (0x4300)`.
+#[allow(clippy::cast_possible_truncation)] // the low bits are the element
+fn shown(bits: u64, data_type: DataType) -> String {
+    let value = match data_type {
+        DataType::Int8 => (bits as u8 as i8).to_string(),
+        DataType::Int32 => (bits as u32 as i32).to_string(),
+        DataType::Int64 => (bits as i64).to_string(),
+        DataType::Float16 => format!("{:?}", f16::from_bits(bits as u16)),
+        DataType::Bfloat16 => format!("{:?}", bf16::from_bits(bits as u16)),
+        DataType::Float32 => format!("{:?}", f32::from_bits(bits as u32)),
+        DataType::Float64 => format!("{:?}", f64::from_bits(bits)),
+        DataType::Float8E4M3 => format!("{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
+        DataType::Float8E5M2 => format!("{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
+        _ => bits.to_string(),
+    };
+    format!("{value} (0x{bits:0width$x})", width = 2 * data_type.size())
 }
 
 /// Wrong elements of several checks together.

@@ -17,11 +17,10 @@
 //! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
 //! which affects sizes below some 64 KiB. So the log is optional.
 
-use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -109,18 +108,11 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 }
 
 /// NCCL's log as it grows.
+#[derive(Debug)]
 pub struct Log {
     source: LogFile,
     /// Read position, in bytes.
     position: u64,
-    /// Beginning of an incomplete line.
-    partial: Vec<u8>,
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Log").field("source", &self.source).field("position", &self.position).finish()
-    }
 }
 
 #[derive(Debug)]
@@ -160,7 +152,7 @@ impl Log {
                 (LogFile::Own(file), variables)
             }
         };
-        Ok((Self { source, position: 0, partial: Vec::new() }, variables))
+        Ok((Self { source, position: 0 }, variables))
     }
 
     /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
@@ -169,7 +161,6 @@ impl Log {
     /// # Errors
     /// When the log cannot be read.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.partial.clear();
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
             None => 0,
@@ -185,31 +176,25 @@ impl Log {
     /// When the log cannot be read.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
-        let mut buffer = vec![0; 64 << 10];
-        if let Some(file) = self.file()?
-            && file.metadata()?.len() < self.position
-        {
-            // NCCL has truncated the file when it started.
-            (self.position, self.partial) = (0, Vec::new());
-        }
-        loop {
-            let position = self.position;
-            let Some(file) = self.file()? else { break };
-            let length = file.read_at(&mut buffer, position)?;
-            if length == 0 {
-                break;
+        let mut position = self.position;
+        if let Some(file) = self.file()? {
+            if file.metadata()?.len() < position {
+                // NCCL has truncated the file when it started.
+                position = 0;
             }
-            self.position += length as u64;
-            self.partial.extend_from_slice(&buffer[..length]);
-            let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else { continue };
-            let rest = self.partial.split_off(end + 1);
-            let whole = std::mem::replace(&mut self.partial, rest);
-            for line in String::from_utf8_lossy(&whole).lines() {
-                if let Some(choice) = parse_line(line) {
+            let mut reader = BufReader::new(file);
+            reader.seek(SeekFrom::Start(position))?;
+            let mut line = Vec::new();
+            // An incomplete line is read again when it is complete.
+            while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+                position += line.len() as u64;
+                if let Some(choice) = parse_line(&String::from_utf8_lossy(&line)) {
                     add(&mut choices, choice);
                 }
+                line.clear();
             }
         }
+        self.position = position;
         self.free();
         Ok(choices)
     }

@@ -46,19 +46,13 @@ pub fn interrupted(signal: Signal) -> Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<InterruptState>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct InterruptState {
     requested: AtomicI32,
     /// True when the process is ending normally.
     done: AtomicBool,
     world: Mutex<Option<Weak<dyn World>>>,
     salvage: Salvage,
-}
-
-impl std::fmt::Debug for InterruptState {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{:?}", self.requested)
-    }
 }
 
 impl Interrupt {

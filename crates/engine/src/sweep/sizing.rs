@@ -5,8 +5,7 @@ use collectives::{DataType, world};
 use crate::agreement::gather;
 use crate::backend::{BufferSizes, GroupPosition, RankDevice};
 use crate::collective::{Collective, Counts, Participant};
-use crate::request::Request;
-use crate::request::Size;
+use crate::request::{Request, Size};
 use crate::supervision::Stop;
 
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was

@@ -305,13 +305,11 @@ impl Opening {
         let opening = Arc::clone(self);
         Ok(RankDevice {
             rank: Rank {
-                rank: 0,
                 group: usize::try_from(self.first.color).unwrap_or(usize::MAX),
-                pid: 0,
-                host: String::new(),
                 device: Some(ordinal),
                 pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
                 device_name: context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
+                ..Rank::default()
             },
             capacity: (free / self.ranks_on_gpus[index] as u64).saturating_sub(RESERVE),
             memory: format!("GPU {ordinal}"),
