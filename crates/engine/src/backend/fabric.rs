@@ -24,13 +24,11 @@ pub const RANKS_ALONE: usize = 2;
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
 pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
-    let processes = exchange(process, connector(provider))?;
-    for (index, each) in processes.iter().enumerate() {
-        if let Err(reason) = &each.result {
-            return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
-        }
+    let mut libraries = Vec::new();
+    for (index, each) in exchange(process, library(provider))?.into_iter().enumerate() {
+        let refused = |reason| Stop::Refused(format!("process {index} on {}: {reason}", each.host));
+        libraries.push(each.result.map_err(refused)?);
     }
-    let first = processes.into_iter().next().and_then(|first| first.result.ok()).unwrap_or_default();
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
@@ -40,40 +38,26 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
     Ok(HostBackend {
-        connector: Arc::new(move |world| {
-            let communicator = Communicator::new(world.clone(), &options)?;
-            Ok(Box::new(FabricRank { communicator }))
-        }),
-        library: BackendLibrary {
-            backend: "fabric".to_owned(),
-            library_version: first.version,
-            library_path: first.path,
+        connector: Arc::new(move |world| Ok(Box::new(Communicator::new(world.clone(), &options)?))),
+        library: libraries.swap_remove(0),
+        // All but the operator that scales on a GPU.
+        capabilities: Capabilities {
+            ops: Op::ALL.into_iter().filter(|op| op.built_in().is_some()).collect(),
+            ..Capabilities::default()
         },
-        capabilities: capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
 
-/// Capabilities over host memory: all but the operator that scales on a GPU.
-fn capabilities() -> Capabilities {
-    let mut capabilities = Capabilities::default();
-    capabilities.ops.retain(|op| op.built_in().is_some());
-    capabilities
-}
-
-/// Version and path of the libfabric that a process found.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-struct Loaded {
-    version: String,
-    path: String,
-}
-
-/// Returns version and path of libfabric; an error when it lacks the provider.
-fn connector(provider: Option<&str>) -> Result<Loaded, String> {
-    let connector = fabric::Library::load().map_err(|error| error.to_string())?;
-    let loaded =
-        Loaded { version: connector.version().to_string(), path: connector.path().display().to_string() };
+/// Returns the libfabric of this process; an error when it lacks the provider.
+fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
+    let library = fabric::Library::load().map_err(|error| error.to_string())?;
+    let loaded = BackendLibrary {
+        backend: "fabric".to_owned(),
+        library_version: library.version().to_string(),
+        library_path: library.path().display().to_string(),
+    };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
     let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
     if providers.is_empty() {
@@ -82,7 +66,7 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
         });
         return Err(format!(
             "libfabric {} from {} has no provider for tagged messages here{cause}",
-            loaded.version, loaded.path
+            loaded.library_version, loaded.library_path
         ));
     }
     let Some(asked) = provider else { return Ok(loaded) };
@@ -95,21 +79,17 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
         "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
-        loaded.version,
-        loaded.path,
+        loaded.library_version,
+        loaded.library_path,
         names.join(", "),
         shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
         filter.map_or_else(String::new, |filter| format!("; FI_PROVIDER={filter} leaves out all others"))
     ))
 }
 
-struct FabricRank {
-    communicator: Communicator,
-}
-
-impl Carrier for FabricRank {
+impl Carrier for Communicator {
     fn transport(&self) -> Option<String> {
-        Some(self.communicator.describe().to_owned())
+        Some(self.describe().to_owned())
     }
 
     fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
@@ -121,7 +101,7 @@ impl Carrier for FabricRank {
             fabric::Collective::AllToAllV => 0,
             _ => work.bytes(),
         };
-        let plan = self.communicator.plan(collective, bytes);
+        let plan = self.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
             // These copy the data before they send it.
@@ -139,13 +119,13 @@ impl Carrier for FabricRank {
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
-            Ok(out_of_place::<T>(&mut self.communicator, work, send, receive)?)
+            Ok(out_of_place::<T>(self, work, send, receive)?)
         })
     }
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
-            Ok(in_place::<T>(&mut self.communicator, work, bytemuck::cast_slice_mut(data))?)
+            Ok(in_place::<T>(self, work, bytemuck::cast_slice_mut(data))?)
         })
     }
 }

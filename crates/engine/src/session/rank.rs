@@ -40,7 +40,9 @@ pub(super) fn run(
         ..SweepPlan::new(request, max_bytes)
     };
     check_elements(request, plan.sweep, position)?;
-    let ranks = describe_ranks(device.rank, world)?;
+    let host = world::host().name;
+    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.rank };
+    let ranks = gather(&**world, &own)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
@@ -71,13 +73,6 @@ pub(super) fn run(
         None if slow => Verdict::Wrong,
         None => Verdict::Good,
     })
-}
-
-/// All ranks with their devices, in order.
-fn describe_ranks(own: Rank, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
-    let host = world::host().name;
-    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..own };
-    Ok(gather(&**world, &own)?)
 }
 
 /// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the session's observer.
