@@ -73,7 +73,6 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
             data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
-            ..Capabilities::default()
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),

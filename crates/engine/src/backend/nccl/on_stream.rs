@@ -57,7 +57,7 @@ impl GpuRank<'_> {
             }
             self.wait()?;
         }
-        Ok(self.data.tally(self.stream())?)
+        self.data.tally(self.stream())
     }
 
     fn capture_rounds<T: Scalar>(
@@ -103,8 +103,7 @@ impl GpuRank<'_> {
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         let bytes = elements * work.data_type.size() as u64;
         // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
-        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }?;
-        Ok(())
+        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }
     }
 
     /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, if the GPU
