@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use collectives::world;
+use collectives::world::{self, World};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::request::Request;
-use crate::request::SYMMETRIC_FENCE;
+use crate::request::{Request, SYMMETRIC_FENCE};
 use crate::supervision::Stop;
 
 /// Most distinct command lines that a refusal shows.
@@ -64,12 +64,20 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
         return own;
     }
     let asked = Asked { host: world::host().name, command: command(settings), options, problem };
-    let all = world.all_gather(&serde_json::to_vec(&asked)?)?;
-    let all: Vec<Asked> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
+    let all = gather(&**world, &asked)?;
     match problem_of(&all).or_else(|| difference(&all)) {
         Some(refusal) => Err(Stop::Refused(refusal)),
         None => own,
     }
+}
+
+/// Sends a value of this rank to all others. Returns the values of all ranks, in order.
+///
+/// # Errors
+/// When a rank has failed.
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
+    let all = world.all_gather(&serde_json::to_vec(own)?)?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.

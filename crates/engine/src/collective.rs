@@ -1,11 +1,12 @@
 //! The buffers of each collective: element counts, offsets, and the expected result.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use collectives::{DataType, fabric};
 
-use crate::data::ExpectedSegment;
 use crate::data::traffic::Traffic;
+use crate::data::{DataSpec, ExpectedSegment, Op, expected_bits};
 use record::Placement;
 
 pub use record::collective::{Bandwidth, Collective, UnknownCollective};
@@ -61,7 +62,6 @@ impl Participant {
     }
 }
 
-/// One exchange of a hypercube.
 #[derive(Clone, Debug)]
 pub(crate) struct HypercubeStep {
     pub(crate) peer: usize,
@@ -84,91 +84,30 @@ impl HypercubeStep {
     }
 }
 
-/// Counts, offsets and results of a collective. The definitions are those of nccl-tests.
-pub trait Layout {
-    /// The fabric backend's collective, if that one has a choice of algorithms.
+impl Counts {
+    /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is rounded down
+    /// to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
     #[must_use]
-    fn on_fabric(self) -> Option<fabric::Collective>;
-
-    /// Element counts of an operation for a requested size in bytes. A part per rank is rounded down to 16 bytes.
-    /// `traffic` is that of [`Collective::AllToAllV`].
-    #[must_use]
-    fn counts(
-        self,
+    pub fn new(
+        collective: Collective,
         bytes: u64,
         data_type: DataType,
         participant: Participant,
         traffic: Option<&Traffic>,
-    ) -> Counts;
-
-    /// Start of a rank's input in the receive buffer when the operation runs in place, in elements.
-    #[must_use]
-    fn in_place_input(self, counts: &Counts, rank: usize) -> usize;
-
-    /// Start of a rank's result in the receive buffer, in elements.
-    #[must_use]
-    fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize;
-
-    /// Returns true when the operation reads this rank's input.
-    #[must_use]
-    fn has_input(self, participant: Participant) -> bool;
-
-    /// The expected result of a rank; empty for a rank without a result. A rank that is not the root of a reduce must
-    /// find its receive buffer unchanged, which is filled with its input beforehand ([`Collective::keeps_receive`]).
-    #[must_use]
-    fn result(
-        self,
-        counts: &Counts,
-        participant: Participant,
-        traffic: Option<&Traffic>,
-    ) -> Vec<ExpectedSegment>;
-
-    /// Returns true when this rank's receive buffer must stay unchanged.
-    #[must_use]
-    fn keeps_receive(self, participant: Participant) -> bool;
-
-    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other ranks
-    /// count.
-    #[must_use]
-    fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize;
-}
-
-impl Layout for Collective {
-    fn on_fabric(self) -> Option<fabric::Collective> {
-        match self {
-            Self::AllReduce => Some(fabric::Collective::AllReduce),
-            Self::AllGather => Some(fabric::Collective::AllGather),
-            Self::ReduceScatter => Some(fabric::Collective::ReduceScatter),
-            Self::Broadcast => Some(fabric::Collective::Broadcast),
-            Self::Reduce => Some(fabric::Collective::Reduce),
-            Self::AllToAll => Some(fabric::Collective::AllToAll),
-            Self::AllToAllV => Some(fabric::Collective::AllToAllV),
-            Self::Gather => Some(fabric::Collective::Gather),
-            Self::Scatter => Some(fabric::Collective::Scatter),
-            Self::SendRecv | Self::Hypercube => None,
-        }
-    }
-
-    fn counts(
-        self,
-        bytes: u64,
-        data_type: DataType,
-        participant: Participant,
-        traffic: Option<&Traffic>,
-    ) -> Counts {
+    ) -> Self {
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / data_type.size();
         let part = (count / participant.ranks) & !(16 / data_type.size() - 1);
         let whole = part * participant.ranks;
-        let counts = |send, receive, parameter| Counts { send, receive, parameter, largest: whole };
-        match self {
-            Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => {
-                Counts { send: count, receive: count, parameter: count, largest: count }
+        let counts = |send, receive, parameter| Self { send, receive, parameter, largest: whole };
+        match collective {
+            Collective::AllReduce | Collective::Reduce | Collective::Broadcast | Collective::SendRecv => {
+                Self { send: count, receive: count, parameter: count, largest: count }
             }
-            Self::AllGather | Self::Hypercube | Self::Gather => counts(part, whole, part),
-            Self::ReduceScatter | Self::Scatter => counts(whole, part, part),
-            Self::AllToAll => counts(whole, whole, part),
-            Self::AllToAllV => match traffic {
-                Some(traffic) => Counts {
+            Collective::AllGather | Collective::Hypercube | Collective::Gather => counts(part, whole, part),
+            Collective::ReduceScatter | Collective::Scatter => counts(whole, part, part),
+            Collective::AllToAll => counts(whole, whole, part),
+            Collective::AllToAllV => match traffic {
+                Some(traffic) => Self {
                     send: traffic.sent(participant.rank),
                     receive: traffic.received(participant.rank),
                     parameter: traffic.parameter(),
@@ -179,78 +118,157 @@ impl Layout for Collective {
         }
     }
 
-    fn in_place_input(self, counts: &Counts, rank: usize) -> usize {
-        match self {
-            Self::AllGather | Self::Hypercube | Self::Gather => rank * counts.send,
-            _ => 0,
-        }
-    }
-
-    fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize {
-        match (self, placement) {
-            (Self::ReduceScatter | Self::Scatter, Placement::InPlace) => rank * counts.receive,
-            _ => 0,
-        }
-    }
-
-    fn has_input(self, participant: Participant) -> bool {
-        !matches!(self, Self::Broadcast | Self::Scatter) || participant.is_root()
-    }
-
-    fn result(
-        self,
-        counts: &Counts,
-        participant: Participant,
-        traffic: Option<&Traffic>,
-    ) -> Vec<ExpectedSegment> {
-        let Participant { rank, ranks, root } = participant;
-        let copied = |from: usize, start: usize, count: usize| {
-            ExpectedSegment::copied(from as u32, start as u64, count as u64)
-        };
-        let reduced = |start: usize, count: usize| ExpectedSegment::reduced(start as u64, count as u64);
-        let root = root.unwrap_or(0);
-        match self {
-            Self::AllReduce => vec![reduced(0, counts.receive)],
-            Self::Reduce if rank == root => vec![reduced(0, counts.receive)],
-            Self::Reduce => vec![copied(rank, 0, counts.receive)],
-            Self::ReduceScatter => vec![reduced(rank * counts.receive, counts.receive)],
-            Self::AllGather | Self::Hypercube => {
-                (0..ranks).map(|from| copied(from, 0, counts.send)).collect()
-            }
-            Self::Gather if rank == root => (0..ranks).map(|from| copied(from, 0, counts.send)).collect(),
-            Self::Gather => Vec::new(),
-            Self::Broadcast => vec![copied(root, 0, counts.receive)],
-            Self::Scatter => vec![copied(root, rank * counts.receive, counts.receive)],
-            Self::AllToAll => {
-                (0..ranks).map(|from| copied(from, rank * counts.parameter, counts.parameter)).collect()
-            }
-            Self::AllToAllV => traffic.map_or_else(Vec::new, |traffic| {
-                (0..ranks)
-                    .map(|from| copied(from, traffic.send_start(from, rank), traffic.count(from, rank)))
-                    .collect()
-            }),
-            Self::SendRecv => vec![copied(participant.previous(), 0, counts.receive)],
-        }
-    }
-
-    fn keeps_receive(self, participant: Participant) -> bool {
-        self == Self::Reduce && !participant.is_root()
-    }
-
-    fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize {
-        let elements = match self {
-            Self::Hypercube => counts.parameter * (ranks - 1),
-            _ => counts.largest,
-        };
-        elements * data_type.size()
-    }
-}
-
-impl Counts {
     /// The reported size: bytes of the larger buffer.
     #[must_use]
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
+    }
+}
+
+/// One operation of one rank. The definitions are those of nccl-tests.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// The collective.
+    pub collective: Collective,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// The operator that is reported. Only collectives that reduce use it.
+    pub op: Option<Op>,
+    /// The rank, its group and the root.
+    pub participant: Participant,
+    /// Placement of input and result.
+    pub placement: Placement,
+    /// Numbers of elements.
+    pub counts: Counts,
+    /// The traffic of an alltoallv.
+    pub traffic: Option<Arc<Traffic>>,
+}
+
+impl Work {
+    /// The size that the table prints: bytes of the larger buffer.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.counts.bytes(self.data_type)
+    }
+
+    /// Returns false when no rank has an element, so that there is nothing to verify.
+    #[must_use]
+    pub fn has_elements(&self) -> bool {
+        self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
+    }
+
+    /// The parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other collectives.
+    pub(crate) fn parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
+        let rank = self.participant.rank;
+        self.traffic
+            .as_ref()
+            .map_or((&[], &[]), |traffic| (traffic.send_parts(rank), traffic.receive_parts(rank)))
+    }
+
+    /// Start of this rank's input in the receive buffer when the operation runs in place, in elements.
+    pub(crate) fn in_place_input(&self) -> usize {
+        match self.collective {
+            Collective::AllGather | Collective::Hypercube | Collective::Gather => {
+                self.participant.rank * self.counts.send
+            }
+            _ => 0,
+        }
+    }
+
+    /// Start of this rank's result in the receive buffer, in elements.
+    pub(crate) fn result_start(&self) -> usize {
+        match (self.collective, self.placement) {
+            (Collective::ReduceScatter | Collective::Scatter, Placement::InPlace) => {
+                self.participant.rank * self.counts.receive
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns true when the operation reads this rank's input.
+    pub(crate) fn has_input(&self) -> bool {
+        !matches!(self.collective, Collective::Broadcast | Collective::Scatter) || self.participant.is_root()
+    }
+
+    /// Returns true when this rank's receive buffer must stay unchanged, and is not its input. It is filled with the
+    /// input beforehand.
+    pub(crate) fn keeps_receive(&self) -> bool {
+        self.collective == Collective::Reduce
+            && !self.participant.is_root()
+            && self.placement == Placement::OutOfPlace
+    }
+
+    /// The expected result of this rank; empty for a rank without a result. A rank that is not the root of a reduce
+    /// must find its receive buffer unchanged ([`Work::keeps_receive`]).
+    pub(crate) fn result(&self) -> Vec<ExpectedSegment> {
+        let Participant { rank, ranks, root } = self.participant;
+        let Counts { send, receive, parameter, .. } = self.counts;
+        let copied = |from: usize, start: usize, count: usize| {
+            ExpectedSegment::copied(from as u32, start as u64, count as u64)
+        };
+        let reduced = |start: usize| ExpectedSegment::reduced(start as u64, receive as u64);
+        let root = root.unwrap_or(0);
+        match self.collective {
+            Collective::AllReduce => vec![reduced(0)],
+            Collective::Reduce if rank == root => vec![reduced(0)],
+            Collective::Reduce => vec![copied(rank, 0, receive)],
+            Collective::ReduceScatter => vec![reduced(rank * receive)],
+            Collective::Gather if rank != root => Vec::new(),
+            Collective::AllGather | Collective::Hypercube | Collective::Gather => {
+                (0..ranks).map(|from| copied(from, 0, send)).collect()
+            }
+            Collective::Broadcast => vec![copied(root, 0, receive)],
+            Collective::Scatter => vec![copied(root, rank * receive, receive)],
+            Collective::AllToAll => {
+                (0..ranks).map(|from| copied(from, rank * parameter, parameter)).collect()
+            }
+            Collective::AllToAllV => self.traffic.as_ref().map_or_else(Vec::new, |traffic| {
+                let part = |from: usize| &traffic.send_parts(from)[rank];
+                (0..ranks).map(|from| copied(from, part(from).start, part(from).len())).collect()
+            }),
+            Collective::SendRecv => vec![copied(self.participant.previous(), 0, receive)],
+        }
+    }
+
+    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other ranks
+    /// count.
+    pub(crate) fn moved(&self) -> usize {
+        let elements = match self.collective {
+            Collective::Hypercube => self.counts.parameter * (self.participant.ranks - 1),
+            _ => self.counts.largest,
+        };
+        elements * self.data_type.size()
+    }
+
+    pub(crate) fn data_spec(&self, seed: u64) -> DataSpec {
+        let op = self.op.filter(|_| self.collective.reduces());
+        DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
+    }
+
+    /// The expected bits of element `index` of the result with a bit flipped that exceeds the tolerance, so that a check
+    /// must find it; `None` when there is no such element.
+    pub(crate) fn wrong_bits(&self, seed: u64, index: usize) -> anyhow::Result<Option<u64>> {
+        let spec = self.data_spec(seed);
+        // Exceeds the tolerance even for an element at its edge.
+        let significant_bit = (2 * spec.tolerance()? + 1).next_power_of_two();
+        Ok(expected_bits(&spec, &self.result(), index as u64)?.map(|bits| bits ^ significant_bit))
+    }
+}
+
+/// The fabric backend's collective, if that one has a choice of algorithms.
+#[must_use]
+pub fn on_fabric(collective: Collective) -> Option<fabric::Collective> {
+    match collective {
+        Collective::AllReduce => Some(fabric::Collective::AllReduce),
+        Collective::AllGather => Some(fabric::Collective::AllGather),
+        Collective::ReduceScatter => Some(fabric::Collective::ReduceScatter),
+        Collective::Broadcast => Some(fabric::Collective::Broadcast),
+        Collective::Reduce => Some(fabric::Collective::Reduce),
+        Collective::AllToAll => Some(fabric::Collective::AllToAll),
+        Collective::AllToAllV => Some(fabric::Collective::AllToAllV),
+        Collective::Gather => Some(fabric::Collective::Gather),
+        Collective::Scatter => Some(fabric::Collective::Scatter),
+        Collective::SendRecv | Collective::Hypercube => None,
     }
 }
 
@@ -259,6 +277,17 @@ mod tests {
     use super::*;
 
     const EIGHT: Participant = Participant { rank: 3, ranks: 8, root: None };
+
+    fn work(
+        collective: Collective,
+        bytes: u64,
+        participant: Participant,
+        traffic: Option<Arc<Traffic>>,
+    ) -> Work {
+        let (data_type, placement) = (DataType::Float32, Placement::OutOfPlace);
+        let counts = Counts::new(collective, bytes, data_type, participant, traffic.as_deref());
+        Work { collective, data_type, op: None, participant, placement, counts, traffic }
+    }
 
     #[test]
     fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
@@ -281,9 +310,8 @@ mod tests {
             let bandwidth = Bandwidth::new(collective, bytes, carried / link, ranks);
             assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{collective:?}: {bandwidth:?}");
         }
-        let counts = Collective::Hypercube.counts(bytes as u64, DataType::Float32, EIGHT, None);
-        let moved = Collective::Hypercube.moved(&counts, DataType::Float32, ranks);
-        let bandwidth = Bandwidth::new(Collective::Hypercube, moved, 7.0 * part / link, ranks);
+        let work = work(Collective::Hypercube, bytes as u64, EIGHT, None);
+        let bandwidth = Bandwidth::new(Collective::Hypercube, work.moved(), 7.0 * part / link, ranks);
         assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{bandwidth:?}");
     }
 
@@ -292,7 +320,7 @@ mod tests {
         let counts = |collective: Collective, bytes, data_type, ranks| {
             let participant = Participant { rank: 0, ranks, root: None };
             let Counts { send, receive, parameter, largest } =
-                collective.counts(bytes, data_type, participant, None);
+                Counts::new(collective, bytes, data_type, participant, None);
             (send, receive, parameter, largest)
         };
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
@@ -312,12 +340,12 @@ mod tests {
             for rank in 0..8 {
                 let participant = Participant { rank, ranks: 8, root };
                 let traffic = Traffic::generated(1 << 20, DataType::Float32, 8, 1.0);
-                let traffic = (collective == Collective::AllToAllV).then_some(&traffic);
-                let counts = collective.counts(1 << 20, DataType::Float32, participant, traffic);
-                let result = collective.result(&counts, participant, traffic);
-                let elements: u64 = result.iter().map(|segment| segment.count).sum();
+                let traffic = (collective == Collective::AllToAllV).then(|| Arc::new(traffic));
+                let work = work(collective, 1 << 20, participant, traffic);
+                let elements: u64 = work.result().iter().map(|segment| segment.count).sum();
                 let none = collective == Collective::Gather && rank != 3;
-                assert_eq!(elements, if none { 0 } else { counts.receive as u64 }, "{collective} {rank}");
+                let received = if none { 0 } else { work.counts.receive as u64 };
+                assert_eq!(elements, received, "{collective} {rank}");
             }
         }
     }

@@ -208,7 +208,7 @@ pub enum Registration {
 }
 
 /// One rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
     /// Number among all ranks.
     pub rank: usize,

@@ -1,9 +1,10 @@
 //! The libraries and devices that each process found, known to all processes.
 
 use collectives::world::{self, World};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::supervision::Stop;
+use crate::agreement::gather;
 
 /// The result of one process's search.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,12 +18,10 @@ pub(super) struct Discovery<T> {
 }
 
 /// Sends this process's result to all others. Returns the results of all processes, in rank order.
-pub(super) fn exchange<T>(process: &dyn World, result: Result<T, String>) -> Result<Vec<Discovery<T>>, Stop>
+pub(super) fn exchange<T>(process: &dyn World, result: Result<T, String>) -> anyhow::Result<Vec<Discovery<T>>>
 where
-    T: Serialize + for<'de> Deserialize<'de>,
+    T: Serialize + DeserializeOwned,
 {
     let world::Host { name: host, id: host_id } = world::host();
-    let own = Discovery { host, host_id, result };
-    let all = process.all_gather(&serde_json::to_vec(&own)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+    gather(process, &Discovery { host, host_id, result })
 }

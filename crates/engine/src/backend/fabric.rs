@@ -1,21 +1,19 @@
 //! Host memory over libfabric.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::Pod;
 use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Options};
-use collectives::world::{self, World};
+use collectives::world::World;
 
 use super::discovery::exchange;
-use super::host::{Carrier, Connector, HostBackend};
+use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
-use crate::collective::{Collective, Layout as _, Participant};
+use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
-use record::Placement;
+use record::{BackendLibrary, Placement};
 
 /// Default number of ranks of a single process.
 pub const RANKS_ALONE: usize = 2;
@@ -26,13 +24,11 @@ pub const RANKS_ALONE: usize = 2;
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
 pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
-    let processes = exchange(process, connector(provider))?;
-    for (index, each) in processes.iter().enumerate() {
-        if let Err(reason) = &each.result {
-            return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
-        }
+    let mut libraries = Vec::new();
+    for (index, each) in exchange(process, library(provider))?.into_iter().enumerate() {
+        let refused = |reason| Stop::Refused(format!("process {index} on {}: {reason}", each.host));
+        libraries.push(each.result.map_err(refused)?);
     }
-    let first = processes.into_iter().next().and_then(|first| first.result.ok()).unwrap_or_default();
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
@@ -42,46 +38,35 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
     Ok(HostBackend {
-        connector: Arc::new(Libfabric { options }),
-        name: "fabric",
-        version: first.version,
-        path: first.path,
-        capabilities: capabilities(),
+        connector: Arc::new(move |world| Ok(Box::new(Communicator::new(world.clone(), &options)?))),
+        library: libraries.swap_remove(0),
+        // All but the operator that scales on a GPU.
+        capabilities: Capabilities {
+            ops: Op::ALL.into_iter().filter(|op| op.built_in().is_some()).collect(),
+            ..Capabilities::default()
+        },
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
 
-/// Capabilities over host memory: all but the operator that scales on a GPU.
-fn capabilities() -> Capabilities {
-    let mut capabilities = Capabilities::default();
-    capabilities.ops.retain(|op| op.built_in().is_some());
-    capabilities
-}
-
-/// Version and path of the libfabric that a process found.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-struct Loaded {
-    version: String,
-    path: String,
-}
-
-/// Returns version and path of libfabric; an error when it lacks the provider.
-fn connector(provider: Option<&str>) -> Result<Loaded, String> {
-    let connector = fabric::Library::load().map_err(|error| error.to_string())?;
-    let loaded =
-        Loaded { version: connector.version().to_string(), path: connector.path().display().to_string() };
+/// Returns the libfabric of this process; an error when it lacks the provider.
+fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
+    let library = fabric::Library::load().map_err(|error| error.to_string())?;
+    let loaded = BackendLibrary {
+        backend: "fabric".to_owned(),
+        library_version: library.version().to_string(),
+        library_path: library.path().display().to_string(),
+    };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
+    let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
     if providers.is_empty() {
-        let cause = match std::env::var("FI_PROVIDER") {
-            Ok(filter) if !filter.is_empty() => {
-                format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
-            }
-            _ => String::new(),
-        };
+        let cause = filter.map_or_else(String::new, |filter| {
+            format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
+        });
         return Err(format!(
             "libfabric {} from {} has no provider for tagged messages here{cause}",
-            loaded.version, loaded.path
+            loaded.library_version, loaded.library_path
         ));
     }
     let Some(asked) = provider else { return Ok(loaded) };
@@ -93,57 +78,21 @@ fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
         "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
-        loaded.version,
-        loaded.path,
+        loaded.library_version,
+        loaded.library_path,
         providers.join(", "),
         shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
-        match std::env::var("FI_PROVIDER") {
-            Ok(filter) if !filter.is_empty() => format!("; FI_PROVIDER={filter} leaves out all others"),
-            _ => String::new(),
-        }
+        filter.map_or_else(String::new, |filter| format!("; FI_PROVIDER={filter} leaves out all others"))
     ))
 }
 
-struct Libfabric {
-    options: Options,
-}
-
-impl Connector for Libfabric {
-    fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
-        Ok(Box::new(FabricRank {
-            communicator: Communicator::new(world.clone(), &self.options)?,
-            sent: Vec::new(),
-            received: Vec::new(),
-        }))
-    }
-}
-
-/// One rank.
-struct FabricRank {
-    communicator: Communicator,
-    /// Parts of an alltoallv. Kept, so that an operation allocates nothing.
-    sent: Vec<Range<usize>>,
-    received: Vec<Range<usize>>,
-}
-
-impl FabricRank {
-    fn set_parts(&mut self, work: &Work) {
-        self.sent.clear();
-        self.received.clear();
-        if let Some(traffic) = &work.traffic {
-            self.sent.extend(traffic.send_ranges(work.participant.rank));
-            self.received.extend(traffic.receive_ranges(work.participant.rank));
-        }
-    }
-}
-
-impl Carrier for FabricRank {
+impl Carrier for Communicator {
     fn transport(&self) -> Option<String> {
-        Some(self.communicator.describe().to_owned())
+        Some(self.describe().to_owned())
     }
 
-    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
-        let collective = work.collective.on_fabric().filter(|_| work.participant.ranks > 1)?;
+    fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
+        let collective = on_fabric(work.collective).filter(|_| work.participant.ranks > 1)?;
         let bytes = match collective {
             fabric::Collective::AllGather | fabric::Collective::Gather => {
                 work.bytes() / work.participant.ranks
@@ -151,7 +100,7 @@ impl Carrier for FabricRank {
             fabric::Collective::AllToAllV => 0,
             _ => work.bytes(),
         };
-        let plan = self.communicator.plan(collective, bytes);
+        let plan = self.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
             // These copy the data before they send it.
@@ -159,7 +108,7 @@ impl Carrier for FabricRank {
             | fabric::Algorithm::Bruck
             | fabric::Algorithm::Hierarchical) => put_aside,
             // Received data replaces data that has not been sent yet.
-            _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
+            _ if exchanged && work.placement == Placement::InPlace => fabric::Algorithm::Direct,
             other => other,
         };
         let between = plan.between.map_or_else(String::new, |between| format!("+{between}"));
@@ -167,29 +116,16 @@ impl Carrier for FabricRank {
     }
 
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
-        fn typed<T: collectives::Element + Pod>(
-            FabricRank { communicator, sent, received }: &mut FabricRank,
-            work: &Work,
-            send: &[u8],
-            receive: &mut [u8],
-        ) -> anyhow::Result<()> {
+        with_element!(work.data_type, T => {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
-            Ok(out_of_place::<T>(communicator, work, send, receive, (sent, received))?)
-        }
-        self.set_parts(work);
-        with_element!(work.data_type, T => typed::<T>(self, work, send, receive))
+            Ok(out_of_place::<T>(self, work, send, receive)?)
+        })
     }
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        fn typed<T: collectives::Element + Pod>(
-            FabricRank { communicator, sent, received }: &mut FabricRank,
-            work: &Work,
-            data: &mut [u8],
-        ) -> anyhow::Result<()> {
-            Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), (sent, received))?)
-        }
-        self.set_parts(work);
-        with_element!(work.data_type, T => typed::<T>(self, work, data))
+        with_element!(work.data_type, T => {
+            Ok(in_place::<T>(self, work, bytemuck::cast_slice_mut(data))?)
+        })
     }
 }
 
@@ -198,7 +134,6 @@ fn out_of_place<T: collectives::Element>(
     work: &Work,
     send: &[T],
     receive: &mut [T],
-    (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
     let Participant { rank, root, .. } = work.participant;
     let root = root.unwrap_or(0);
@@ -210,7 +145,10 @@ fn out_of_place<T: collectives::Element>(
         Collective::Broadcast => communicator.broadcast(Some(send), receive, root),
         Collective::Reduce => communicator.reduce(send, Some(receive), op, root),
         Collective::AllToAll => communicator.all_to_all(send, receive),
-        Collective::AllToAllV => communicator.all_to_all_v(send, sent, receive, received),
+        Collective::AllToAllV => {
+            let (sent, received) = work.parts();
+            communicator.all_to_all_v(send, sent, receive, received)
+        }
         Collective::Gather => communicator.gather(send, Some(receive), root),
         Collective::Scatter => communicator.scatter(Some(send), receive, root),
         Collective::SendRecv => {
@@ -227,7 +165,6 @@ fn in_place<T: collectives::Element>(
     communicator: &mut Communicator,
     work: &Work,
     data: &mut [T],
-    (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
     let root = work.participant.root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
@@ -238,7 +175,10 @@ fn in_place<T: collectives::Element>(
         Collective::Broadcast => communicator.broadcast_in_place(data, root),
         Collective::Reduce => communicator.reduce_in_place(data, op, root),
         Collective::AllToAll => communicator.all_to_all_in_place(data),
-        Collective::AllToAllV => communicator.all_to_all_v_in_place(data, sent, received),
+        Collective::AllToAllV => {
+            let (sent, received) = work.parts();
+            communicator.all_to_all_v_in_place(data, sent, received)
+        }
         Collective::Gather => communicator.gather_in_place(data, root),
         Collective::Scatter => communicator.scatter_in_place(data, root),
         Collective::SendRecv => {

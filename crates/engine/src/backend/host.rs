@@ -10,29 +10,22 @@ use collectives::world::{self, World};
 
 use super::operands::Operands;
 use super::{
-    Backend, BackendRole, BufferSizes, Capabilities, GroupPosition, Node, RankBody, RankDevice, TimedLoop,
+    Backend, BackendRole, Barrier, BufferSizes, Capabilities, GroupPosition, Node, RankDevice, TimedLoop,
     Times, Work,
 };
-use crate::collective::Layout as _;
 use crate::data::{self, Mismatches, Op};
 use crate::request::Request;
 use crate::supervision::Stop;
 use diagnosis::host::available_memory;
-use record::{Blocking, Placement, Provenance, Rank, Registration};
+use record::{BackendLibrary, Blocking, Placement, Provenance, Rank, Registration};
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-/// A library, found on every process, that carries data between host buffers.
-pub(super) trait Connector: Send + Sync {
-    /// Connects one rank with all others.
-    ///
-    /// # Errors
-    /// When the library fails.
-    fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>>;
-}
+/// Function that connects one rank with all others.
+pub(super) type Connector = dyn Fn(&world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
 /// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`], aligned to
-/// the elements.
+/// the elements. Methods fail when the library does.
 pub(super) trait Carrier {
     /// The transport, if it is known.
     fn transport(&self) -> Option<String> {
@@ -40,90 +33,101 @@ pub(super) trait Carrier {
     }
 
     /// The algorithm of an operation, if it is known.
-    fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<record::Algorithm> {
+    fn algorithm(&self, _work: &Work) -> Option<record::Algorithm> {
         None
     }
 
     /// Runs an operation from one buffer into the other.
-    ///
-    /// # Errors
-    /// When the library fails.
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
 
     /// Runs an operation within one buffer, which has the length of the longer one.
-    ///
-    /// # Errors
-    /// When the library fails.
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()>;
 
     /// Start of the rank's result in the receive buffer, in elements.
-    fn result_start(&self, work: &Work, placement: Placement) -> usize {
-        work.collective.result_start(&work.counts, work.participant.rank, placement)
+    fn result_start(&self, work: &Work) -> usize {
+        work.result_start()
     }
 }
 
 /// A library that was found on every process, with its capabilities.
 pub struct HostBackend {
-    pub(super) connector: Arc<dyn Connector>,
-    /// The backend's name.
-    pub(super) name: &'static str,
-    /// The library's version on rank 0.
-    pub(super) version: String,
-    pub(super) path: String,
+    pub(super) connector: Arc<Connector>,
+    /// The backend's name, and the library's version and path on rank 0.
+    pub(super) library: BackendLibrary,
     pub(super) capabilities: Capabilities,
     /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
-    /// Notes for the record.
     pub(super) notes: Vec<String>,
 }
 
 /// Function that finds a library on all processes.
 pub type FindHostBackend = fn(&Request, &dyn World) -> Result<HostBackend, Stop>;
 
-/// This process's ranks: threads with buffers in host memory.
-pub(super) struct HostNode {
-    backend: HostBackend,
-    /// The baseline (`--vs`).
-    versus: Option<HostBackend>,
-    threads: usize,
-    ranks_on_host: usize,
-    /// Position of the process's first rank.
-    position: GroupPosition,
-    why: String,
+/// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with buffers
+/// in host memory. `why` is the reason for this choice, for the record.
+///
+/// # Errors
+/// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
+pub(super) fn prepare(
+    settings: &Request,
+    process: &dyn World,
+    find: FindHostBackend,
+    versus: Option<FindHostBackend>,
+    why: &str,
+) -> Result<Node, Stop> {
+    if let Some(problem) = unsupported(settings) {
+        return Err(Stop::Refused(problem));
+    }
+    let primary = find(settings, process)?;
+    let baseline = versus.map(|find| find(settings, process)).transpose()?;
+    let backends = || [&primary].into_iter().chain(&baseline);
+    let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
+    let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
+    let mut notes = vec![format!("Host memory, {why}")];
+    notes.extend(backends().flat_map(|backend| backend.notes.iter().cloned()));
+    let BackendLibrary { backend, library_version, library_path } = primary.library;
+    let versus = baseline.as_ref().map(|baseline| baseline.capabilities.clone());
+    let (library, connect_baseline) = baseline.map(|baseline| (baseline.library, baseline.connector)).unzip();
+    let connect = primary.connector;
+    let ranks_on_host = process.local_size() * threads;
+    Ok(Node {
+        threads,
+        gpus: 1,
+        first: GroupPosition { rank: process.rank() * threads, ranks: process.size() * threads, color: 0 },
+        capabilities: versus.iter().fold(primary.capabilities, Capabilities::shared_with),
+        versus,
+        provenance: Provenance {
+            backend,
+            library_version,
+            library_path,
+            versus: library,
+            ..Provenance::default()
+        },
+        notes,
+        default_max_bytes: DEFAULT_MAX_BYTES,
+        open: Box::new(move |_| {
+            let capacity = available_memory()? / 2 / ranks_on_host as u64;
+            Ok(device(Arc::clone(&connect), connect_baseline.clone(), capacity))
+        }),
+    })
 }
 
-impl HostNode {
-    /// Finds the library with `find`, and that of the baseline with `versus`. `why` is the reason for this choice, for
-    /// the record.
-    ///
-    /// # Errors
-    /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
-    pub(super) fn prepare(
-        settings: &Request,
-        process: &dyn World,
-        find: FindHostBackend,
-        versus: Option<FindHostBackend>,
-        why: &str,
-    ) -> Result<Self, Stop> {
-        if let Some(problem) = unsupported(settings) {
-            return Err(Stop::Refused(problem));
-        }
-        let backend = find(settings, process)?;
-        let versus = versus.map(|find| find(settings, process)).transpose()?;
-        let alone = versus.iter().chain([&backend]).map(|backend| backend.ranks_alone).min().unwrap_or(1);
-        let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
-        Ok(Self {
-            backend,
-            versus,
-            threads,
-            ranks_on_host: process.local_size() * threads,
-            position: GroupPosition {
-                rank: process.rank() * threads,
-                ranks: process.size() * threads,
-                color: 0,
-            },
-            why: why.to_owned(),
-        })
+/// Room of `capacity` bytes in host memory for a rank.
+fn device(primary: Arc<Connector>, baseline: Option<Arc<Connector>>, capacity: u64) -> RankDevice {
+    RankDevice {
+        rank: Rank { device_name: "host memory".to_owned(), ..Rank::default() },
+        capacity,
+        memory: "host memory".to_owned(),
+        connect: Box::new(move |world, buffer_sizes, body| {
+            body(&mut HostRank {
+                carrier: primary(world)?,
+                other: baseline.map(|baseline| baseline(world)).transpose()?,
+                role: BackendRole::Primary,
+                buffer_sizes,
+                send: Buffer::new(buffer_sizes.send)?,
+                receive: Buffer::new(buffer_sizes.receive)?,
+            })
+        }),
     }
 }
 
@@ -157,105 +161,6 @@ pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
     settings.ops.contains(&op)
         && settings.collectives.iter().any(|collective| collective.loops_over_ops())
         && !settings.all.ops
-}
-
-impl Node for HostNode {
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn gpus(&self) -> usize {
-        1
-    }
-
-    fn position(&self, index: usize) -> GroupPosition {
-        GroupPosition { rank: self.position.rank + index, ..self.position }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let own = self.backend.capabilities.clone();
-        self.versus.iter().fold(own, |own, baseline| own.shared_with(&baseline.capabilities))
-    }
-
-    fn versus(&self) -> Option<Capabilities> {
-        self.versus.as_ref().map(|baseline| baseline.capabilities.clone())
-    }
-
-    fn provenance(&self) -> Provenance {
-        Provenance {
-            backend: self.backend.name.to_owned(),
-            library_version: self.backend.version.clone(),
-            library_path: self.backend.path.clone(),
-            versus: self.versus.as_ref().map(|baseline| record::BackendLibrary {
-                backend: baseline.name.to_owned(),
-                library_version: baseline.version.clone(),
-                library_path: baseline.path.clone(),
-            }),
-            ..Provenance::default()
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let why = format!("Host memory, {}", self.why);
-        let backends = [&self.backend].into_iter().chain(&self.versus);
-        [why].into_iter().chain(backends.flat_map(|backend| backend.notes.iter().cloned())).collect()
-    }
-
-    fn default_max_bytes(&self) -> u64 {
-        DEFAULT_MAX_BYTES
-    }
-
-    fn open(&self, _index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
-        Ok(Box::new(HostDevice {
-            primary: self.backend.connector.clone(),
-            baseline: self.versus.as_ref().map(|baseline| baseline.connector.clone()),
-            capacity: available_memory()? / 2 / self.ranks_on_host as u64,
-        }))
-    }
-}
-
-struct HostDevice {
-    primary: Arc<dyn Connector>,
-    baseline: Option<Arc<dyn Connector>>,
-    capacity: u64,
-}
-
-impl RankDevice for HostDevice {
-    fn describe(&self) -> Rank {
-        Rank {
-            rank: 0,
-            group: 0,
-            pid: 0,
-            host: String::new(),
-            device: None,
-            pci: None,
-            device_name: "host memory".to_owned(),
-        }
-    }
-
-    fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    fn memory(&self) -> String {
-        "host memory".to_owned()
-    }
-
-    fn connect(
-        self: Box<Self>,
-        world: &world::Handle,
-        buffer_sizes: BufferSizes,
-        body: &mut RankBody<'_>,
-    ) -> anyhow::Result<()> {
-        body(&mut HostRank {
-            carrier: self.primary.connect(world)?,
-            other: self.baseline.map(|baseline| baseline.connect(world)).transpose()?,
-            role: BackendRole::Primary,
-            buffer_sizes,
-            send: Buffer::new(buffer_sizes.send)?,
-            receive: Buffer::new(buffer_sizes.receive)?,
-        })
-    }
 }
 
 /// Page-aligned memory, touched when it is allocated.
@@ -296,9 +201,7 @@ impl Buffer {
     }
 }
 
-/// One rank.
 struct HostRank {
-    /// Carrier of the active backend.
     carrier: Box<dyn Carrier>,
     /// Carrier of the other backend, which uses the same buffers.
     other: Option<Box<dyn Carrier>>,
@@ -322,32 +225,32 @@ impl Backend for HostRank {
         }
     }
 
-    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
-        self.carrier.algorithm(work, placement)
+    fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
+        self.carrier.algorithm(work)
     }
 
-    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let operands = Operands::new(work, placement, 0, &self.buffer_sizes, 0);
+    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
+        let operands = Operands::new(work, 0, &self.buffer_sizes, 0);
         let rank = work.participant.rank as u32;
         let spec = work.data_spec(seed);
         self.receive.elements(work, operands.cleared()).fill(0);
-        if work.collective.has_input(work.participant) {
-            let buffer = match placement {
+        if work.has_input() {
+            let buffer = match work.placement {
                 Placement::OutOfPlace => &mut self.send,
                 Placement::InPlace => &mut self.receive,
             };
             data::fill_input(&spec, rank, 0, buffer.elements(work, operands.input))?;
         }
-        if work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace {
+        if work.keeps_receive() {
             data::fill_input(&spec, rank, 0, self.receive.elements(work, operands.result))?;
         }
         Ok(())
     }
 
     /// Returns when the operation is complete.
-    fn start(&mut self, work: &Work, placement: Placement, index: usize, _graph: bool) -> anyhow::Result<()> {
-        let operands = Operands::new(work, placement, index, &self.buffer_sizes, 0);
-        match placement {
+    fn start(&mut self, work: &Work, index: usize, _graph: bool) -> anyhow::Result<()> {
+        let operands = Operands::new(work, index, &self.buffer_sizes, 0);
+        match work.placement {
             Placement::OutOfPlace => {
                 let send = self.send.elements(work, operands.input);
                 self.carrier.out_of_place(work, send, self.receive.elements(work, operands.result))
@@ -360,19 +263,13 @@ impl Backend for HostRank {
         Ok(())
     }
 
-    fn time(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times> {
+    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
         let mut each_us = Vec::with_capacity(if timed_loop.each { timed_loop.iterations } else { 0 });
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         let mut before = start;
         for iteration in 0..timed_loop.iterations {
-            self.start(work, placement, iteration, false)?;
+            self.start(work, iteration, false)?;
             if timed_loop.each {
                 let now = Instant::now();
                 each_us.push((now - before).as_secs_f64() * 1e6);
@@ -397,21 +294,22 @@ impl Backend for HostRank {
         Ok(Times { total, enqueue: total, each_us })
     }
 
-    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
-        if index < work.counts.receive {
-            let element = self.carrier.result_start(work, placement) + index;
-            work.corrupt(self.receive.elements(work, element..element + 1))?;
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        if let Some(wrong) = work.wrong_bits(seed, index)? {
+            let element = self.carrier.result_start(work) + index;
+            let wrong = &wrong.to_le_bytes()[..work.data_type.size()];
+            self.receive.elements(work, element..element + 1).copy_from_slice(wrong);
         }
         Ok(())
     }
 
-    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
         // A rank without a result has a receive buffer all the same.
         let expected = work.result();
         let count = if expected.is_empty() { 0 } else { work.counts.receive };
-        let start = self.carrier.result_start(work, placement);
+        let start = self.carrier.result_start(work);
         let received = self.receive.elements(work, start..start + count);
-        Ok(data::check(&work.data_spec(seed), &expected, received)?)
+        data::check(&work.data_spec(seed), &expected, received)
     }
 }
 

@@ -1,15 +1,13 @@
 //! Backends, which perform the operations of a rank.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
-use crate::collective::{Collective, Counts, Layout as _, Participant};
-use crate::data::traffic::Traffic;
-use crate::data::{DataError, DataSpec, ExpectedSegment, Mismatches, Op, Tally};
-use record::{Algorithm, Blocking, Placement, Provenance, Rank};
+use crate::collective::{Collective, Work};
+use crate::data::{Mismatches, Op, Tally};
+use record::{Algorithm, Blocking, Provenance, Rank};
 
 /// Runs `$body` with the type `$T` that a [`DataType`] names.
 macro_rules! with_element {
@@ -52,60 +50,6 @@ mod selection;
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use selection::{Search, choose};
-
-/// One operation of one rank.
-#[derive(Clone, Debug)]
-pub struct Work {
-    /// The collective.
-    pub collective: Collective,
-    /// Type of the elements.
-    pub data_type: DataType,
-    /// The operator that is reported. Only collectives that reduce use it.
-    pub op: Option<Op>,
-    /// The rank, its group and the root.
-    pub participant: Participant,
-    /// Numbers of elements.
-    pub counts: Counts,
-    /// The traffic of an alltoallv.
-    pub traffic: Option<Arc<Traffic>>,
-}
-
-impl Work {
-    /// The size that the table prints: bytes of the larger buffer.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.counts.bytes(self.data_type)
-    }
-
-    /// Returns false when no rank has an element, so that there is nothing to verify.
-    #[must_use]
-    pub fn has_elements(&self) -> bool {
-        self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
-    }
-
-    /// The expected result of the rank.
-    fn result(&self) -> Vec<ExpectedSegment> {
-        self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
-    }
-
-    /// Lowest bit whose flip exceeds the tolerance, even for an element at its edge.
-    fn significant_bit(&self) -> Result<u64, DataError> {
-        Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
-    }
-
-    /// Flips the significant bit of an element, so that a check must find it.
-    fn corrupt(&self, element: &mut [u8]) -> Result<(), DataError> {
-        let bit = self.significant_bit()?.to_le_bytes();
-        element.iter_mut().zip(bit).for_each(|(byte, bit)| *byte ^= bit);
-        Ok(())
-    }
-
-    /// The test data of this operation.
-    fn data_spec(&self, seed: u64) -> DataSpec {
-        let op = self.op.filter(|_| self.collective.reduces());
-        DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
-    }
-}
 
 /// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +141,10 @@ pub(crate) enum BackendRole {
     Baseline,
 }
 
-/// One rank's buffers and communicator. Used by one thread.
+/// Function that waits for all ranks.
+pub(crate) type Barrier<'a> = dyn Fn() -> anyhow::Result<()> + 'a;
+
+/// One rank's buffers and communicator. Used by one thread. Methods fail when the device or the communicator does.
 ///
 /// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
 pub(crate) trait Backend {
@@ -212,7 +159,7 @@ pub(crate) trait Backend {
     }
 
     /// The algorithm of an operation, if this backend selects it.
-    fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<Algorithm> {
+    fn algorithm(&self, _work: &Work) -> Option<Algorithm> {
         None
     }
 
@@ -225,63 +172,35 @@ pub(crate) trait Backend {
     /// an operation.
     fn activate(&mut self, _side: BackendRole) {}
 
-    /// Writes this rank's input according to `placement`, and clears the result; in the buffers of both backends where
-    /// each has its own.
-    ///
-    /// # Errors
-    /// When the device or the communicator fails. The same holds for all methods.
-    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()>;
+    /// Writes this rank's input, and clears the result; in the buffers of both backends where each has its own.
+    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()>;
 
     /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a CUDA graph.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`].
-    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()>;
+    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()>;
 
     /// Waits for all started operations.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`].
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a timed loop. `barrier` waits for all ranks. It is called before the clock starts if there is something to
-    /// prepare, and wherever the loop requires it.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`], and `barrier`'s.
-    fn time(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times>;
+    /// Runs a timed loop. `barrier` is called before the clock starts if there is something to prepare, and wherever
+    /// the loop requires it.
+    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times>;
 
-    /// Flips a bit of element `index` of the result, if there is such an element, so that the check must find it.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`].
-    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
+    /// Replaces element `index` of the result, if there is such an element, so that the check with this seed must find
+    /// it.
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()>;
 
     /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`].
-    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches>;
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches>;
 
     /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the wrong
     /// elements of all rounds, if any. Called only when
-    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` waits for all ranks;
-    /// it is called before the first round.
-    ///
-    /// # Errors
-    /// See [`Backend::fill`], and `barrier`'s; always without a stream.
+    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` is called before the
+    /// first round.
     fn check_on_stream(
         &mut self,
         _work: &Work,
-        _placement: Placement,
         _rounds: &StreamRounds,
-        _barrier: &dyn Fn() -> anyhow::Result<()>,
+        _barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
         anyhow::bail!("--check-on-stream: this backend has no stream")
     }
@@ -309,11 +228,9 @@ pub struct GroupPosition {
     pub color: u64,
 }
 
-/// Capabilities of a backend.
+/// Capabilities of a backend, which has all collectives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Supported collectives.
-    pub collectives: Vec<Collective>,
     /// Supported element types.
     pub data_types: Vec<DataType>,
     /// Supported operators.
@@ -325,7 +242,6 @@ pub struct Capabilities {
 impl Capabilities {
     /// Intersection with the capabilities of another backend, regardless of placement.
     fn shared_with(mut self, others: &Self) -> Self {
-        self.collectives.retain(|collective| others.collectives.contains(collective));
         self.data_types.retain(|data_type| others.data_types.contains(data_type));
         self.ops.retain(|op| others.ops.contains(op));
         self
@@ -333,79 +249,58 @@ impl Capabilities {
 }
 
 impl Default for Capabilities {
-    /// All collectives, types and operators, in both placements.
+    /// All types and operators, in both placements.
     fn default() -> Self {
-        Self {
-            collectives: Collective::ALL.to_vec(),
-            data_types: DataType::ALL.to_vec(),
-            ops: Op::ALL.to_vec(),
-            out_of_place_only: Vec::new(),
-        }
+        Self { data_types: DataType::ALL.to_vec(), ops: Op::ALL.to_vec(), out_of_place_only: Vec::new() }
     }
 }
 
 /// A process's part of a backend, prepared before anything is started.
-pub(crate) trait Node: Sync {
+pub(crate) struct Node {
     /// `-t`: threads per process.
-    fn threads(&self) -> usize;
-
+    pub threads: usize,
     /// `-g`: GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
-    fn gpus(&self) -> usize;
-
-    /// Position of rank `index` of this process in its group.
-    fn position(&self, index: usize) -> GroupPosition;
-
+    pub gpus: usize,
+    /// Position of the process's first rank in its group.
+    pub first: GroupPosition,
     /// Capabilities of all ranks.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
-
-    /// Capabilities of the baseline, if there is one (`--vs`): all of [`Node::capabilities`], but perhaps not in
-    /// place.
-    fn versus(&self) -> Option<Capabilities> {
-        None
-    }
-
+    pub capabilities: Capabilities,
+    /// Capabilities of the baseline, if there is one (`--vs`): all of `capabilities`, but perhaps not in place.
+    pub versus: Option<Capabilities>,
     /// Backend and library, for the record.
-    fn provenance(&self) -> Provenance;
-
+    pub provenance: Provenance,
     /// Notes on the choice of this backend, for the record.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
+    pub notes: Vec<String>,
     /// Largest size when the request has none, in bytes.
-    fn default_max_bytes(&self) -> u64;
-
+    pub default_max_bytes: u64,
     /// Opens the device of rank `index` of this process. Called on the rank's thread.
-    ///
-    /// # Errors
-    /// When the device cannot be opened.
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>>;
+    pub open: Box<OpenDevice>,
 }
+
+impl Node {
+    /// Position of rank `index` of this process in its group.
+    pub(crate) fn position(&self, index: usize) -> GroupPosition {
+        GroupPosition { rank: self.first.rank + index, ..self.first }
+    }
+}
+
+/// Function that opens the device of a rank of this process, by the rank's index.
+pub(crate) type OpenDevice = dyn Fn(usize) -> anyhow::Result<RankDevice> + Sync;
+
+/// A rank's device, before the rank is connected.
+pub(crate) struct RankDevice {
+    /// Description for the record. The caller fills in rank, process and host.
+    pub rank: Rank,
+    /// Bytes available for the rank's two buffers together.
+    pub capacity: u64,
+    /// Location of the buffers: `GPU 3`, `host memory`.
+    pub memory: String,
+    /// Joins the communicator of the rank's group, allocates the buffers, and calls the function with them.
+    pub connect: Box<Connect>,
+}
+
+/// See [`RankDevice::connect`].
+pub(crate) type Connect = dyn FnOnce(&world::Handle, BufferSizes, &mut RankBody<'_>) -> anyhow::Result<()>;
 
 /// Function that runs with a connected rank.
 pub(crate) type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
-
-/// A rank's device, before the rank is connected.
-pub(crate) trait RankDevice {
-    /// Describes the device for the record. The caller fills in rank, process and host.
-    fn describe(&self) -> Rank;
-
-    /// Bytes available for the rank's two buffers together.
-    fn capacity(&self) -> u64;
-
-    /// Location of the buffers: `GPU 3`, `host memory`.
-    fn memory(&self) -> String;
-
-    /// Joins the communicator of the rank's group, allocates the buffers, and calls `body` with them.
-    ///
-    /// # Errors
-    /// When allocation or communicator initialisation fails; and the errors of `body`.
-    fn connect(
-        self: Box<Self>,
-        world: &world::Handle,
-        buffer_sizes: BufferSizes,
-        body: &mut RankBody<'_>,
-    ) -> anyhow::Result<()>;
-}

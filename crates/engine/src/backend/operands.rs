@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{BufferSizes, Work};
-use crate::collective::Layout as _;
 use record::Placement;
 
 /// The elements that one operation uses, counted from the beginning of a buffer.
@@ -20,24 +19,22 @@ pub(super) struct Operands {
 
 impl Operands {
     /// The operands of operation `index` of a loop, `unaligned` elements behind the beginning of the buffers.
-    pub(super) fn new(
-        work: &Work,
-        placement: Placement,
-        index: usize,
-        sizes: &BufferSizes,
-        unaligned: usize,
-    ) -> Self {
-        let (size, counts, rank) = (work.data_type.size(), &work.counts, work.participant.rank);
+    pub(super) fn new(work: &Work, index: usize, sizes: &BufferSizes, unaligned: usize) -> Self {
+        let (size, counts) = (work.data_type.size(), &work.counts);
         let start = |buffer: usize, step: usize| unaligned + shift(index, step, buffer) / size;
         let receive = start(sizes.receive, work.bytes());
-        let input = match placement {
-            Placement::InPlace => receive + work.collective.in_place_input(counts, rank),
+        let input = match work.placement {
+            Placement::InPlace => receive + work.in_place_input(),
             // A send buffer that is smaller than the largest size moves on by the length of the input.
             Placement::OutOfPlace if sizes.send >= sizes.size => start(sizes.send, work.bytes()),
             Placement::OutOfPlace => start(sizes.send, counts.send * size),
         };
-        let result = receive + work.collective.result_start(counts, rank, placement);
-        Self { placement, input: input..input + counts.send, result: result..result + counts.receive }
+        let result = receive + work.result_start();
+        Self {
+            placement: work.placement,
+            input: input..input + counts.send,
+            result: result..result + counts.receive,
+        }
     }
 
     /// The one range of an operation in place: input and result.
@@ -70,7 +67,7 @@ mod tests {
     use collectives::DataType;
 
     use super::*;
-    use crate::collective::{Collective, Participant};
+    use crate::collective::{Collective, Counts, Participant};
     use crate::data::Op;
     use crate::data::traffic::{Pattern, Traffic};
 
@@ -85,8 +82,9 @@ mod tests {
         let participant = Participant { rank, ranks, root: collective.has_root().then_some(ranks - 1) };
         let traffic = (collective == Collective::AllToAllV)
             .then(|| Arc::new(Traffic::new(&Pattern::Spread(1.0), bytes as u64, data_type, ranks)));
-        let counts = collective.counts(bytes as u64, data_type, participant, traffic.as_deref());
-        Work { collective, data_type, op: Some(Op::Sum), participant, counts, traffic }
+        let counts = Counts::new(collective, bytes as u64, data_type, participant, traffic.as_deref());
+        let (op, placement) = (Some(Op::Sum), Placement::OutOfPlace);
+        Work { collective, data_type, op, participant, placement, counts, traffic }
     }
 
     /// Calls `look` with every collective and placement, the first operations of a loop, several ranks, sizes, types
@@ -103,9 +101,9 @@ mod tests {
                         for (size, send) in [(4096, 4096), (9000, 9000), (4096, sent)] {
                             let buffer_sizes = BufferSizes { size, send, receive: size };
                             for placement in [Placement::OutOfPlace, Placement::InPlace] {
+                                let work = Work { placement, ..work.clone() };
                                 for index in 0..5 {
-                                    let operands =
-                                        Operands::new(&work, placement, index, &buffer_sizes, unaligned);
+                                    let operands = Operands::new(&work, index, &buffer_sizes, unaligned);
                                     look(&work, &operands, &buffer_sizes, unaligned);
                                 }
                             }
@@ -158,7 +156,8 @@ mod tests {
         let work = work(Collective::AllGather, 64, DataType::Float32, 1, 2);
         let starts = |placement, send| {
             let buffer_sizes = BufferSizes { size: 200, send, receive: 200 };
-            let operands = (0..4).map(|index| Operands::new(&work, placement, index, &buffer_sizes, 2));
+            let work = Work { placement, ..work.clone() };
+            let operands = (0..4).map(|index| Operands::new(&work, index, &buffer_sizes, 2));
             operands.map(|operands| (operands.input.start, operands.result.start)).collect::<Vec<_>>()
         };
         assert_eq!(starts(Placement::OutOfPlace, 200), [(2, 2), (18, 18), (34, 34), (2, 2)]);

@@ -1,96 +1,41 @@
 //! NCCL between GPUs, measured in turn with a library between host buffers. Each rank has buffers of both kinds.
 
 use anyhow::Context as _;
-use collectives::world;
 
-use super::{
-    Backend, BackendRole, BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice,
-    TimedLoop, Times, Work,
-};
+use super::{Backend, BackendRole, Barrier, MemoryUse, Node, RankDevice, TimedLoop, Times, Work};
 use crate::data::Mismatches;
-use record::{Algorithm, BackendLibrary, Placement, Provenance, Rank};
+use record::{Algorithm, BackendLibrary, Provenance};
 
-/// This process's part of both backends.
-pub(super) struct Paired {
-    pub(super) primary: Box<dyn Node>,
-    /// The baseline, with the same ranks in the same positions.
-    pub(super) baseline: Box<dyn Node>,
-}
-
-impl Node for Paired {
-    fn threads(&self) -> usize {
-        self.primary.threads()
-    }
-
-    fn gpus(&self) -> usize {
-        self.primary.gpus()
-    }
-
-    fn position(&self, index: usize) -> GroupPosition {
-        self.primary.position(index)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.primary.capabilities().shared_with(&self.baseline.capabilities())
-    }
-
-    fn versus(&self) -> Option<Capabilities> {
-        Some(self.baseline.capabilities())
-    }
-
-    fn provenance(&self) -> Provenance {
-        let Provenance { backend, library_version, library_path, .. } = self.baseline.provenance();
-        let versus = Some(BackendLibrary { backend, library_version, library_path });
-        Provenance { versus, ..self.primary.provenance() }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        [self.primary.notes(), self.baseline.notes()].concat()
-    }
-
-    fn default_max_bytes(&self) -> u64 {
-        self.primary.default_max_bytes().min(self.baseline.default_max_bytes())
-    }
-
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
-        Ok(Box::new(PairedDevice {
-            primary: self.primary.open(index)?,
-            baseline: self.baseline.open(index)?,
-        }))
+/// This process's part of both backends. The baseline has the same ranks in the same positions.
+pub(super) fn paired(primary: Node, baseline: Node) -> Node {
+    let Provenance { backend, library_version, library_path, .. } = baseline.provenance;
+    let versus = Some(BackendLibrary { backend, library_version, library_path });
+    let (open_primary, open_baseline) = (primary.open, baseline.open);
+    Node {
+        capabilities: primary.capabilities.shared_with(&baseline.capabilities),
+        versus: Some(baseline.capabilities),
+        provenance: Provenance { versus, ..primary.provenance },
+        notes: [primary.notes, baseline.notes].concat(),
+        default_max_bytes: primary.default_max_bytes.min(baseline.default_max_bytes),
+        open: Box::new(move |index| Ok(device(open_primary(index)?, open_baseline(index)?))),
+        ..primary
     }
 }
 
-struct PairedDevice {
-    primary: Box<dyn RankDevice>,
-    baseline: Box<dyn RankDevice>,
-}
-
-impl RankDevice for PairedDevice {
-    fn describe(&self) -> Rank {
-        self.primary.describe()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.primary.capacity().min(self.baseline.capacity())
-    }
-
-    fn memory(&self) -> String {
-        format!("{} and {}", self.primary.memory(), self.baseline.memory())
-    }
-
-    fn connect(
-        self: Box<Self>,
-        world: &world::Handle,
-        buffer_sizes: BufferSizes,
-        body: &mut RankBody<'_>,
-    ) -> anyhow::Result<()> {
-        let mut baseline = Some(self.baseline);
-        self.primary.connect(world, buffer_sizes, &mut |primary| {
-            let baseline = baseline.take().context("a rank was connected twice")?;
-            baseline.connect(world, buffer_sizes, &mut |baseline| {
-                body(&mut PairedRank { primary: &mut *primary, baseline, active: BackendRole::Primary })
+fn device(primary: RankDevice, baseline: RankDevice) -> RankDevice {
+    let mut connect_baseline = Some(baseline.connect);
+    RankDevice {
+        rank: primary.rank,
+        capacity: primary.capacity.min(baseline.capacity),
+        memory: format!("{} and {}", primary.memory, baseline.memory),
+        connect: Box::new(move |world, buffer_sizes, body| {
+            (primary.connect)(world, buffer_sizes, &mut |primary| {
+                let connect_baseline = connect_baseline.take().context("a rank was connected twice")?;
+                connect_baseline(world, buffer_sizes, &mut |baseline| {
+                    body(&mut PairedRank { primary: &mut *primary, baseline, active: BackendRole::Primary })
+                })
             })
-        })
+        }),
     }
 }
 
@@ -120,10 +65,10 @@ impl Backend for PairedRank<'_> {
         [self.primary.notes(), self.baseline.notes()].concat()
     }
 
-    fn algorithm(&self, work: &Work, placement: Placement) -> Option<Algorithm> {
+    fn algorithm(&self, work: &Work) -> Option<Algorithm> {
         match self.active {
-            BackendRole::Primary => self.primary.algorithm(work, placement),
-            BackendRole::Baseline => self.baseline.algorithm(work, placement),
+            BackendRole::Primary => self.primary.algorithm(work),
+            BackendRole::Baseline => self.baseline.algorithm(work),
         }
     }
 
@@ -136,35 +81,29 @@ impl Backend for PairedRank<'_> {
     }
 
     /// Fills the buffers of both backends.
-    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        self.primary.fill(work, placement, seed)?;
-        self.baseline.fill(work, placement, seed)
+    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
+        self.primary.fill(work, seed)?;
+        self.baseline.fill(work, seed)
     }
 
-    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
-        self.current().start(work, placement, index, graph)
+    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+        self.current().start(work, index, graph)
     }
 
     fn complete(&mut self) -> anyhow::Result<()> {
         self.current().complete()
     }
 
-    fn time(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times> {
-        self.current().time(work, placement, timed_loop, barrier)
+    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
+        self.current().time(work, timed_loop, barrier)
     }
 
-    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
-        self.current().corrupt(work, placement, index)
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        self.current().corrupt(work, seed, index)
     }
 
-    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
-        self.current().check(work, placement, seed)
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
+        self.current().check(work, seed)
     }
 }
 
@@ -173,10 +112,12 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use collectives::DataType;
+    use collectives::{DataType, world};
+    use record::{Placement, Rank};
 
     use super::*;
-    use crate::collective::{Collective, Layout as _, Participant};
+    use crate::backend::BufferSizes;
+    use crate::collective::{Collective, Counts, Participant};
     use crate::data::Op;
 
     /// A backend that records its calls.
@@ -189,12 +130,12 @@ mod tests {
     }
 
     impl Backend for Noted {
-        fn fill(&mut self, _: &Work, _: Placement, seed: u64) -> anyhow::Result<()> {
+        fn fill(&mut self, _: &Work, seed: u64) -> anyhow::Result<()> {
             self.note(&format!("fills {seed}"));
             Ok(())
         }
 
-        fn start(&mut self, _: &Work, _: Placement, index: usize, _: bool) -> anyhow::Result<()> {
+        fn start(&mut self, _: &Work, index: usize, _: bool) -> anyhow::Result<()> {
             self.note(&format!("starts {index}"));
             Ok(())
         }
@@ -204,88 +145,61 @@ mod tests {
             Ok(())
         }
 
-        fn time(
-            &mut self,
-            _: &Work,
-            _: Placement,
-            _: &TimedLoop,
-            _: &dyn Fn() -> anyhow::Result<()>,
-        ) -> anyhow::Result<Times> {
+        fn time(&mut self, _: &Work, _: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
             self.note("is timed");
             Ok(Times::default())
         }
 
-        fn corrupt(&mut self, _: &Work, _: Placement, index: usize) -> anyhow::Result<()> {
+        fn corrupt(&mut self, _: &Work, _: u64, index: usize) -> anyhow::Result<()> {
             self.note(&format!("is corrupted at {index}"));
             Ok(())
         }
 
-        fn check(&mut self, _: &Work, _: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+        fn check(&mut self, _: &Work, seed: u64) -> anyhow::Result<Mismatches> {
             self.note(&format!("is checked with {seed}"));
             Ok(Mismatches::default())
         }
     }
 
-    impl RankDevice for Noted {
-        fn describe(&self) -> Rank {
-            Rank {
-                rank: 0,
-                group: 0,
-                pid: 0,
-                host: String::new(),
-                device: None,
-                pci: None,
-                device_name: self.0.to_owned(),
-            }
-        }
-
-        fn capacity(&self) -> u64 {
-            self.0.len() as u64
-        }
-
-        fn memory(&self) -> String {
-            self.0.to_owned()
-        }
-
-        fn connect(
-            mut self: Box<Self>,
-            _: &world::Handle,
-            buffer_sizes: BufferSizes,
-            body: &mut RankBody<'_>,
-        ) -> anyhow::Result<()> {
-            self.note(&format!("connects for {}", buffer_sizes.size));
-            body(&mut *self)?;
-            self.note("is closed");
-            Ok(())
+    fn noted(name: &'static str, notes: &Rc<RefCell<Vec<String>>>) -> RankDevice {
+        let mut noted = Noted(name, Rc::clone(notes));
+        RankDevice {
+            rank: Rank { device_name: name.to_owned(), ..Rank::default() },
+            capacity: name.len() as u64,
+            memory: name.to_owned(),
+            connect: Box::new(move |_, buffer_sizes, body| {
+                noted.note(&format!("connects for {}", buffer_sizes.size));
+                body(&mut noted)?;
+                noted.note("is closed");
+                Ok(())
+            }),
         }
     }
 
     #[test]
     fn both_are_connected_and_filled_and_the_one_whose_turn_it_is_works() {
         let notes = Rc::new(RefCell::new(Vec::new()));
-        let noted = |name| Box::new(Noted(name, Rc::clone(&notes)));
-        let devices = Box::new(PairedDevice { primary: noted("GPU"), baseline: noted("host") });
-        assert_eq!((devices.describe().device_name.as_str(), devices.capacity()), ("GPU", 3));
-        assert_eq!(devices.memory(), "GPU and host");
+        let both = device(noted("GPU", &notes), noted("host", &notes));
+        assert_eq!((both.rank.device_name.as_str(), both.capacity), ("GPU", 3));
+        assert_eq!(both.memory, "GPU and host");
         let (collective, data_type) = (Collective::AllReduce, DataType::Float32);
         let participant = Participant { rank: 0, ranks: 1, root: None };
-        let counts = collective.counts(64, data_type, participant, None);
-        let work = Work { collective, data_type, op: Some(Op::Sum), participant, counts, traffic: None };
-        let (seed, position) = (7, Placement::OutOfPlace);
+        let counts = Counts::new(collective, 64, data_type, participant, None);
+        let (op, placement, seed) = (Some(Op::Sum), Placement::OutOfPlace, 7);
+        let work = Work { collective, data_type, op, participant, placement, counts, traffic: None };
         let buffer_sizes = BufferSizes { size: 64, send: 64, receive: 64 };
         let world = world::single();
-        devices
-            .connect(&world, buffer_sizes, &mut |backend| {
-                backend.fill(&work, position, seed)?;
-                backend.start(&work, position, 1, false)?;
-                backend.activate(BackendRole::Baseline);
-                backend.start(&work, position, 2, false)?;
-                backend.complete()?;
-                backend.check(&work, position, seed)?;
-                backend.activate(BackendRole::Primary);
-                backend.corrupt(&work, position, 5)
-            })
-            .unwrap();
+        (both.connect)(&world, buffer_sizes, &mut |backend| {
+            backend.fill(&work, seed)?;
+            backend.start(&work, 1, false)?;
+            backend.activate(BackendRole::Baseline);
+            backend.start(&work, 2, false)?;
+            backend.complete()?;
+            backend.check(&work, seed)?;
+            backend.activate(BackendRole::Primary);
+            backend.corrupt(&work, seed, 5)
+        })
+        .unwrap();
         let expected = [
             "GPU connects for 64",
             "host connects for 64",

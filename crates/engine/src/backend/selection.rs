@@ -5,8 +5,8 @@ use std::thread::{self, JoinHandle};
 use collectives::world::World;
 
 use super::discovery::{Discovery, exchange};
-use super::host::{FindHostBackend, HostNode};
-use super::paired::Paired;
+use super::host::{self, FindHostBackend};
+use super::paired::paired;
 use super::{Node, fabric, nccl};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
@@ -54,18 +54,14 @@ pub(crate) fn choose(
     search: Search,
     process: &dyn World,
     mpi: Option<FindHostBackend>,
-) -> Result<Box<dyn Node>, Stop> {
+) -> Result<Node, Stop> {
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match settings.versus {
         Some(Versus::Mpi) => Some(mpi()?),
         Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
         None => None,
     };
-    let on_hosts =
-        |find: FindHostBackend, why: &str| match HostNode::prepare(settings, process, find, versus, why) {
-            Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
-            Err(stop) => Err(stop),
-        };
+    let on_hosts = |find: FindHostBackend, why: &str| host::prepare(settings, process, find, versus, why);
     match settings.backend {
         BackendChoice::Fabric => {
             let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
@@ -123,18 +119,17 @@ fn on_gpus(
     process: &dyn World,
     processes: &[Discovery<nccl::Gpus>],
     versus: Option<FindHostBackend>,
-) -> Result<Box<dyn Node>, Stop> {
+) -> Result<Node, Stop> {
     if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric)) {
         return Err(Stop::Refused(format!(
             "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
              NCCL_ALGO and NCCL_PROTO"
         )));
     }
-    let primary = Box::new(nccl::GpuNode::prepare(settings, process, processes)?);
+    let primary = nccl::prepare(settings, process, processes)?;
     let Some(find) = versus else { return Ok(primary) };
-    let ranks = primary.threads() * primary.gpus();
+    let ranks = primary.threads * primary.gpus;
     let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
     let why = "for what NCCL is measured in turn with (--vs)";
-    let baseline = Box::new(HostNode::prepare(&on_host, process, find, None, why)?);
-    Ok(Box::new(Paired { primary, baseline }))
+    Ok(paired(primary, host::prepare(&on_host, process, find, None, why)?))
 }

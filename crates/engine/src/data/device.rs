@@ -15,8 +15,8 @@ use cudarc::nvrtc::Ptx;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::{
-    DataError, DataSpec, ElementSource, ExpectedSegment, Mismatches, Tally, WrongElement, expected_bits,
-    require_length,
+    DataSpec, ElementSource, ExpectedSegment, Mismatches, Tally, WrongElement, expected_bits, require_length,
+    whole_elements,
 };
 
 // SAFETY: `#[repr(C)]`, only integers, and the layout of `Recipe` in kernels.cu.
@@ -31,24 +31,6 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 /// does.
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
-impl FormatTag {
-    /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
-    const fn ptx(self) -> &'static str {
-        match self {
-            Self::Int8 => include_str!("ptx/Int8.ptx"),
-            Self::Int32 => include_str!("ptx/Int32.ptx"),
-            Self::Int64 => include_str!("ptx/Int64.ptx"),
-            Self::Float16 => include_str!("ptx/Float16.ptx"),
-            Self::Bfloat16 => include_str!("ptx/Bfloat16.ptx"),
-            Self::Float32 => include_str!("ptx/Float32.ptx"),
-            Self::Float64 => include_str!("ptx/Float64.ptx"),
-            Self::Float8E4M3 => include_str!("ptx/Float8E4M3.ptx"),
-            Self::Float8E5M2 => include_str!("ptx/Float8E5M2.ptx"),
-        }
-    }
-}
-
-/// The kernels of one format.
 #[derive(Clone, Debug)]
 struct Kernels {
     fill: CudaFunction,
@@ -73,7 +55,6 @@ pub struct DeviceData {
     report: CUdeviceptr,
 }
 
-/// Bytes of a report.
 const REPORT_BYTES: usize = 16;
 
 impl DeviceData {
@@ -81,7 +62,7 @@ impl DeviceData {
     ///
     /// # Errors
     /// If the driver fails.
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self, DataError> {
+    pub fn new(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
         let multiprocessors = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(failed("cuDeviceGetAttribute"))?;
@@ -104,12 +85,12 @@ impl DeviceData {
     ///
     /// # Errors
     /// If there is no test data of this type, or the driver fails.
-    pub fn load(&mut self, data_type: DataType) -> Result<(), DataError> {
-        let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
+    pub fn load(&mut self, data_type: DataType) -> anyhow::Result<()> {
+        let format = FormatTag::of(data_type)?;
         self.kernels(format).map(drop)
     }
 
-    fn kernels(&mut self, format: FormatTag) -> Result<Kernels, DataError> {
+    fn kernels(&mut self, format: FormatTag) -> anyhow::Result<Kernels> {
         if let Some(kernels) = self.kernels.get(&format) {
             return Ok(kernels.clone());
         }
@@ -141,14 +122,10 @@ impl DeviceData {
         first_index: u64,
         buffer: CUdeviceptr,
         bytes: u64,
-    ) -> Result<(), DataError> {
+    ) -> anyhow::Result<()> {
         let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
-        let size = spec.data_type.size();
-        if !bytes.is_multiple_of(size as u64) {
-            return Err(DataError::Length { expected: bytes - bytes % size as u64, found: bytes });
-        }
-        require_alignment(buffer, size)?;
-        let count = bytes / size as u64;
+        let count = whole_elements(spec, bytes)?;
+        require_alignment(buffer, spec.data_type.size())?;
         if count == 0 {
             return Ok(());
         }
@@ -178,7 +155,7 @@ impl DeviceData {
         segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
-    ) -> Result<Mismatches, DataError> {
+    ) -> anyhow::Result<Mismatches> {
         self.clear(stream)?;
         // SAFETY: by the contract above.
         unsafe { self.count(stream, spec, segments, buffer, bytes) }?;
@@ -203,7 +180,7 @@ impl DeviceData {
     ///
     /// # Errors
     /// If the driver fails.
-    pub fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), DataError> {
+    pub fn clear(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<()> {
         stream.context().bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
         // SAFETY: the report has so many bytes; every stream that uses it is of its context.
         unsafe { result::memset_d8_async(self.report, 0, REPORT_BYTES, stream.cu_stream()) }
@@ -225,7 +202,7 @@ impl DeviceData {
         segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
-    ) -> Result<(), DataError> {
+    ) -> anyhow::Result<()> {
         let size = spec.data_type.size();
         require_length(segments, size, bytes)?;
         require_alignment(buffer, size)?;
@@ -251,7 +228,7 @@ impl DeviceData {
     ///
     /// # Errors
     /// If the driver fails, or what is on the stream did.
-    pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
+    pub fn tally(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<Option<Tally>> {
         // The copy would wait with the context locked, while another rank may have to launch work in it.
         stream.synchronize().map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
@@ -273,11 +250,11 @@ impl DeviceData {
     ///
     /// # Errors
     /// If the driver fails, as it does below [`EARLY_CAPABILITY`].
-    pub fn load_invert(&mut self) -> Result<(), DataError> {
+    pub fn load_invert(&mut self) -> anyhow::Result<()> {
         self.inverter().map(drop)
     }
 
-    fn inverter(&mut self) -> Result<CudaFunction, DataError> {
+    fn inverter(&mut self) -> anyhow::Result<CudaFunction> {
         if let Some(function) = &self.invert {
             return Ok(function.clone());
         }
@@ -304,7 +281,7 @@ impl DeviceData {
         buffer: CUdeviceptr,
         bytes: u64,
         early: Option<Duration>,
-    ) -> Result<(), DataError> {
+    ) -> anyhow::Result<()> {
         let function = self.inverter()?;
         let delay = u64::try_from(early.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
         let triggers = u32::from(early.is_some());
@@ -329,10 +306,14 @@ impl DeviceData {
     }
 }
 
-fn require_alignment(address: CUdeviceptr, size: usize) -> Result<(), DataError> {
-    if address.is_multiple_of(size as u64) { Ok(()) } else { Err(DataError::Unaligned { address, size }) }
+fn require_alignment(address: CUdeviceptr, size: usize) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        address.is_multiple_of(size as u64),
+        "test data: the device buffer at 0x{address:x} is not aligned to its elements of {size} bytes"
+    );
+    Ok(())
 }
 
-fn failed(call: &'static str) -> impl Fn(DriverError) -> DataError {
-    move |error| DataError::Driver { call, error }
+fn failed(call: &'static str) -> impl Fn(DriverError) -> anyhow::Error {
+    move |error| anyhow::anyhow!("test data on the device: {call} failed: {error}")
 }

@@ -16,18 +16,6 @@ use super::recipe::Recipe;
 use super::value::dispatch;
 use super::{DataSpec, ElementSource, Fill, Op, bits_at, supported_types};
 
-const FORMATS: [(&str, FormatTag); 9] = [
-    ("Int8", FormatTag::Int8),
-    ("Int32", FormatTag::Int32),
-    ("Int64", FormatTag::Int64),
-    ("Float16", FormatTag::Float16),
-    ("Bfloat16", FormatTag::Bfloat16),
-    ("Float32", FormatTag::Float32),
-    ("Float64", FormatTag::Float64),
-    ("Float8E4M3", FormatTag::Float8E4M3),
-    ("Float8E5M2", FormatTag::Float8E5M2),
-];
-
 type FillFunction = unsafe extern "C" fn(*mut c_void, u64, u64, *const Recipe, u64);
 type CheckFunction = unsafe extern "C" fn(*const c_void, u64, u64, u64, *const Recipe, u64) -> Findings;
 
@@ -50,18 +38,18 @@ impl DeviceCode {
         let kernels = concat!(env!("CARGO_MANIFEST_DIR"), "/src/data/kernels.cu");
         let mut source = format!("#include \"{kernels}\"\n");
         source += "static_assert(sizeof(Recipe) == 64, \"layout\");\n";
-        for (name, _) in FORMATS {
+        for name in FormatTag::ALL {
             source += &format!(
                 r#"
-extern "C" void fill_{name}(void* buffer, u64 count, u64 first_index, const Recipe* recipe, u64 threads) {{
+extern "C" void fill_{name:?}(void* buffer, u64 count, u64 first_index, const Recipe* recipe, u64 threads) {{
     for (u64 thread = 0; thread < threads; ++thread)
-        fill_kind<{name}>(buffer, count, first_index, *recipe, thread, threads);
+        fill_kind<{name:?}>(buffer, count, first_index, *recipe, thread, threads);
 }}
-extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index, u64 base, const Recipe* recipe,
+extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_index, u64 base, const Recipe* recipe,
                                  u64 threads) {{
     Findings all = {{0, 0}};
     for (u64 thread = 0; thread < threads; ++thread) {{
-        Findings one = check_kind<{name}>(buffer, count, first_index, base, *recipe, thread, threads);
+        Findings one = check_kind<{name:?}>(buffer, count, first_index, base, *recipe, thread, threads);
         all.wrong += one.wrong;
         if (one.inverted_first > all.inverted_first) all.inverted_first = one.inverted_first;
     }}
@@ -97,13 +85,9 @@ extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index,
         Self { library, _folder: folder }
     }
 
-    fn name(format: FormatTag) -> &'static str {
-        FORMATS.iter().find(|(_, tag)| *tag == format).unwrap().0
-    }
-
     fn fill(&self, format: FormatTag, recipe: &Recipe, first_index: u64, bytes: &mut [u8], threads: u64) {
         let count = bytes.len() as u64 * 8 / u64::from(format.bits());
-        let name = format!("fill_{}", Self::name(format));
+        let name = format!("fill_{format:?}");
         // SAFETY: the functions are those of the source above; the buffer has `count` elements.
         unsafe {
             let fill: Symbol<FillFunction> = self.library.get(&name).unwrap();
@@ -121,7 +105,7 @@ extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index,
         threads: u64,
     ) -> Findings {
         let count = bytes.len() as u64 * 8 / u64::from(format.bits());
-        let name = format!("check_{}", Self::name(format));
+        let name = format!("check_{format:?}");
         // SAFETY: as above.
         unsafe {
             let check: Symbol<CheckFunction> = self.library.get(&name).unwrap();

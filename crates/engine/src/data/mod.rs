@@ -27,7 +27,7 @@
 //!     data::fill_input(&spec, rank as u32, 0, part)?;
 //! }
 //! assert_eq!(data::check(&spec, &gathered, &received)?.wrong, 0);
-//! # Ok::<(), data::DataError>(())
+//! # Ok::<(), anyhow::Error>(())
 //! ```
 
 mod device;
@@ -51,14 +51,14 @@ use half::{bf16, f16};
 
 pub use device::{DeviceData, EARLY_CAPABILITY};
 use format::{ElementFormat, FormatTag};
-pub use op::{Op, UnknownOp};
+pub use op::Op;
 use recipe::Recipe;
 use value::{FormatTask, dispatch, value_bits};
 
 /// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
 #[must_use]
 pub fn supported_types() -> Vec<DataType> {
-    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
+    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_ok()).collect()
 }
 
 /// Specification of the test data of an operation.
@@ -87,7 +87,7 @@ impl DataSpec {
     ///
     /// # Errors
     /// As for [`check`].
-    pub fn tolerance(&self) -> Result<u64, DataError> {
+    pub fn tolerance(&self) -> anyhow::Result<u64> {
         Ok(match self.op {
             Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,
             None => 0,
@@ -153,89 +153,28 @@ pub struct WrongElement {
 
 impl fmt::Display for WrongElement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = |bits| ElementValue { bits, data_type: self.data_type };
-        let Self { index, expected_bits, found_bits, .. } = *self;
-        write!(formatter, "element {index}: expected {}, found {}", value(expected_bits), value(found_bits))
+        let (expected, found) =
+            (shown(self.expected_bits, self.data_type), shown(self.found_bits, self.data_type));
+        write!(formatter, "element {}: expected {expected}, found {found}", self.index)
     }
 }
 
-/// Bits of an element, displayed with their value: `3.5 (0x4300)`.
-struct ElementValue {
-    bits: u64,
-    data_type: DataType,
-}
-
-impl fmt::Display for ElementValue {
-    #[allow(clippy::cast_possible_truncation)] // the low bits are the element
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bits, data_type } = *self;
-        match data_type {
-            DataType::Int8 => write!(formatter, "{}", bits as u8 as i8),
-            DataType::Int32 => write!(formatter, "{}", bits as u32 as i32),
-            DataType::Int64 => write!(formatter, "{}", bits as i64),
-            DataType::Float16 => write!(formatter, "{:?}", f16::from_bits(bits as u16)),
-            DataType::Bfloat16 => write!(formatter, "{:?}", bf16::from_bits(bits as u16)),
-            DataType::Float32 => write!(formatter, "{:?}", f32::from_bits(bits as u32)),
-            DataType::Float64 => write!(formatter, "{:?}", f64::from_bits(bits)),
-            DataType::Float8E4M3 => write!(formatter, "{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
-            DataType::Float8E5M2 => write!(formatter, "{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
-            _ => write!(formatter, "{bits}"),
-        }?;
-        write!(formatter, " (0x{bits:0width$x})", width = 2 * data_type.size())
-    }
-}
-
-/// Error of filling or checking data.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DataError {
-    /// No data is defined for this number of ranks.
-    #[error("test data: {ranks} ranks; give 1 to {} ranks", DataSpec::MAX_RANKS)]
-    Ranks {
-        /// The number of ranks.
-        ranks: u32,
-    },
-    /// There is no such rank.
-    #[error("test data: there is no rank {rank} among {ranks} ranks, which count from 0")]
-    Rank {
-        /// The rank.
-        rank: u32,
-        /// The number of ranks.
-        ranks: u32,
-    },
-    /// A result was asked for without an operator.
-    #[error("test data: a reduced result needs an operator, and the problem has none")]
-    NoOperator,
-    /// No data is defined for this type.
-    #[error("test data: type '{data_type}' is not supported")]
-    DataType {
-        /// The type.
-        data_type: DataType,
-    },
-    /// A buffer does not have the length that it must have.
-    #[error("test data: the buffer has {found} bytes, but must have {expected}")]
-    Length {
-        /// Bytes that it must have.
-        expected: u64,
-        /// Bytes that it has.
-        found: u64,
-    },
-    /// A device buffer does not start at a multiple of the element's size.
-    #[error("test data: the device buffer at 0x{address:x} is not aligned to its elements of {size} bytes")]
-    Unaligned {
-        /// Its address.
-        address: u64,
-        /// Bytes of an element.
-        size: usize,
-    },
-    /// A call of the CUDA driver failed.
-    #[error("test data on the device: {call} failed: {error}")]
-    Driver {
-        /// The failed call.
-        call: &'static str,
-        /// The driver's answer.
-        error: cudarc::driver::DriverError,
-    },
+/// An element with its bits: `3.5 (0x4300)`.
+#[allow(clippy::cast_possible_truncation)] // the low bits are the element
+fn shown(bits: u64, data_type: DataType) -> String {
+    let value = match data_type {
+        DataType::Int8 => (bits as u8 as i8).to_string(),
+        DataType::Int32 => (bits as u32 as i32).to_string(),
+        DataType::Int64 => (bits as i64).to_string(),
+        DataType::Float16 => format!("{:?}", f16::from_bits(bits as u16)),
+        DataType::Bfloat16 => format!("{:?}", bf16::from_bits(bits as u16)),
+        DataType::Float32 => format!("{:?}", f32::from_bits(bits as u32)),
+        DataType::Float64 => format!("{:?}", f64::from_bits(bits)),
+        DataType::Float8E4M3 => format!("{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
+        DataType::Float8E5M2 => format!("{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
+        _ => bits.to_string(),
+    };
+    format!("{value} (0x{bits:0width$x})", width = 2 * data_type.size())
 }
 
 /// Wrong elements of several checks together.
@@ -250,14 +189,10 @@ pub struct Tally {
 /// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.
 ///
 /// # Errors
-/// If the data is not defined (see [`DataError`]), or `bytes` ends within an element.
-pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+/// If the data is not defined, or `bytes` ends within an element.
+pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
     let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
-    let size = spec.data_type.size();
-    if !bytes.len().is_multiple_of(size) {
-        let found = bytes.len() as u64;
-        return Err(DataError::Length { expected: found - found % size as u64, found });
-    }
+    whole_elements(spec, bytes.len() as u64)?;
     dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes });
     Ok(())
 }
@@ -265,9 +200,9 @@ pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]
 /// Compares a buffer with the elements of the segments, in order.
 ///
 /// # Errors
-/// If the data is not defined (see [`DataError`]), a segment asks for a reduced result and the specification has no
+/// If the data is not defined, a segment asks for a reduced result and the specification has no
 /// operator, or the segments do not have exactly the length of `bytes`.
-pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> Result<Mismatches, DataError> {
+pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> anyhow::Result<Mismatches> {
     let size = spec.data_type.size();
     require_length(segments, size, bytes.len() as u64)?;
     let mut found = Mismatches::default();
@@ -291,10 +226,22 @@ pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> Res
 }
 
 /// Checks that the segments have `bytes` bytes together.
-fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> Result<(), DataError> {
+fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> anyhow::Result<()> {
     let elements = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.count));
     let expected = elements.saturating_mul(size as u64);
-    if expected == bytes { Ok(()) } else { Err(DataError::Length { expected, found: bytes }) }
+    check_length(expected, bytes)
+}
+
+/// Number of elements in `bytes` bytes.
+fn whole_elements(spec: &DataSpec, bytes: u64) -> anyhow::Result<u64> {
+    let size = spec.data_type.size() as u64;
+    check_length(bytes - bytes % size, bytes)?;
+    Ok(bytes / size)
+}
+
+fn check_length(expected: u64, found: u64) -> anyhow::Result<()> {
+    anyhow::ensure!(found == expected, "test data: the buffer has {found} bytes, but must have {expected}");
+    Ok(())
 }
 
 struct Fill<'a> {
@@ -350,7 +297,7 @@ pub fn expected_bits(
     spec: &DataSpec,
     segments: &[ExpectedSegment],
     index: u64,
-) -> Result<Option<u64>, DataError> {
+) -> anyhow::Result<Option<u64>> {
     let mut offset = index;
     for segment in segments {
         if offset < segment.count {
@@ -362,21 +309,10 @@ pub fn expected_bits(
     Ok(None)
 }
 
-/// The bits of one element.
-struct Single<'a> {
-    recipe: &'a Recipe,
-    index: u64,
-}
-
-impl FormatTask for Single<'_> {
-    type Output = u64;
-
-    fn run<F: ElementFormat, const KIND: u32>(self) -> u64 {
-        value_bits::<F, KIND>(self.recipe, self.index) & (u64::MAX >> (64 - F::BITS))
-    }
-}
-
 /// The bits of the element with global index `index`, made by a recipe.
 fn bits_at(recipe: &Recipe, format: FormatTag, index: u64) -> u64 {
-    dispatch(format, recipe.kind, Single { recipe, index })
+    let mut element = [0; 8];
+    let bytes = &mut element[..format.bits() as usize / 8];
+    dispatch(format, recipe.kind, Fill { recipe, first_index: index, bytes });
+    u64::from_le_bytes(element)
 }

@@ -57,18 +57,12 @@ impl Op {
     }
 }
 
-/// A text that names no operator.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is none of {}", Op::ALL.map(Op::name).join(", "))]
-pub struct UnknownOp {
-    text: String,
-}
-
 impl FromStr for Op {
-    type Err = UnknownOp;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnknownOp> {
-        Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| UnknownOp { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|op| op.name() == text);
+        found.ok_or_else(|| format!("'{text}' is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

@@ -1,10 +1,11 @@
 //! The parameters of test data other than the element's index, calculated once per call for host and device.
 
+use anyhow::bail;
 use collectives::DataType;
 
 use super::format::{Exponents, FormatTag};
 use super::hash::mix;
-use super::{DataError, DataSpec, ElementSource, Op};
+use super::{DataSpec, ElementSource, Op};
 
 /// Kinds of values: see the enum of the same name in kernels.cu. [`RESULT`] is added for results.
 pub(super) const COPY: u32 = 0;
@@ -53,16 +54,19 @@ const _: () = assert!(size_of::<Recipe>() == 64);
 
 impl Recipe {
     /// The recipe of the elements of `source`, and their format.
-    pub(super) fn new(spec: &DataSpec, source: ElementSource) -> Result<(Self, FormatTag), DataError> {
+    pub(super) fn new(spec: &DataSpec, source: ElementSource) -> anyhow::Result<(Self, FormatTag)> {
         let DataSpec { seed, ranks, op, data_type } = *spec;
-        if ranks == 0 || ranks > DataSpec::MAX_RANKS {
-            return Err(DataError::Ranks { ranks });
-        }
-        let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
+        let most = DataSpec::MAX_RANKS;
+        anyhow::ensure!((1..=most).contains(&ranks), "test data: {ranks} ranks; give 1 to {most} ranks");
+        let format = FormatTag::of(data_type)?;
         let rank = match source {
-            ElementSource::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
+            ElementSource::Rank(rank) if rank >= ranks => {
+                bail!("test data: there is no rank {rank} among {ranks} ranks, which count from 0")
+            }
             ElementSource::Rank(rank) => Some(rank),
-            ElementSource::Reduced if op.is_none() => return Err(DataError::NoOperator),
+            ElementSource::Reduced if op.is_none() => {
+                bail!("test data: a reduced result needs an operator, and the problem has none")
+            }
             ElementSource::Reduced => None,
         };
         let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));

@@ -97,16 +97,14 @@ impl Matrix {
     }
 }
 
-/// The elements that each rank sends to each.
+/// The elements that each rank sends to each. Parts are ordered by rank in both buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     ranks: usize,
-    /// Rank `from`'s part for rank `to` at `from * ranks + to`.
-    counts: Vec<usize>,
-    /// Start of that part in the send buffer of `from`, and in the receive buffer of `to`. Stored, because each
-    /// operation of a timed loop needs a row and a column.
-    send_starts: Vec<usize>,
-    receive_starts: Vec<usize>,
+    /// Rank `from`'s part for rank `to` in the send buffer of `from`, at `from * ranks + to`.
+    sent: Vec<Range<usize>>,
+    /// The same part in the receive buffer of `to`, at `to * ranks + from`.
+    received: Vec<Range<usize>>,
     parameter: usize,
 }
 
@@ -119,7 +117,7 @@ impl Traffic {
             Pattern::Matrix(matrix) => {
                 let size = data_type.size() as u64;
                 let cell = |from: usize, to: usize| (matrix.rows[from][to] / size) as usize;
-                Self { parameter: 0, ..Self::from_cells(ranks, cell) }
+                Self::from_cells(ranks, cell)
             }
         }
     }
@@ -147,66 +145,43 @@ impl Traffic {
     }
 
     fn from_cells(ranks: usize, cell: impl Fn(usize, usize) -> usize) -> Self {
-        let mut traffic = Self { ranks, ..Self::default() };
-        let mut received = vec![0; ranks];
-        for from in 0..ranks {
-            let mut sent = 0;
-            for (to, received) in received.iter_mut().enumerate() {
-                let count = cell(from, to);
-                traffic.counts.push(count);
-                traffic.send_starts.push(sent);
-                traffic.receive_starts.push(*received);
-                sent += count;
-                *received += count;
+        let parts = |cell: &dyn Fn(usize, usize) -> usize| {
+            let mut parts = Vec::with_capacity(ranks * ranks);
+            for rank in 0..ranks {
+                let mut end = 0;
+                parts.extend((0..ranks).map(|peer| {
+                    let start = end;
+                    end += cell(rank, peer);
+                    start..end
+                }));
             }
-        }
-        traffic
-    }
-
-    /// Elements that `from` sends to `to`.
-    #[must_use]
-    pub fn count(&self, from: usize, to: usize) -> usize {
-        self.counts[from * self.ranks + to]
-    }
-
-    /// Start of the part for `to` in the send buffer of `from`. Parts are ordered by rank.
-    #[must_use]
-    pub fn send_start(&self, from: usize, to: usize) -> usize {
-        self.send_starts[from * self.ranks + to]
-    }
-
-    /// Start of the part of `from` in the receive buffer of `to`. Parts are ordered by rank.
-    #[must_use]
-    pub fn receive_start(&self, from: usize, to: usize) -> usize {
-        self.receive_starts[from * self.ranks + to]
+            parts
+        };
+        Self { ranks, sent: parts(&cell), received: parts(&|to, from| cell(from, to)), parameter: 0 }
     }
 
     /// The part for each rank, by rank, in the send buffer of `from`.
-    pub fn send_ranges(&self, from: usize) -> impl Iterator<Item = Range<usize>> {
-        (0..self.ranks).map(move |to| {
-            let start = self.send_start(from, to);
-            start..start + self.count(from, to)
-        })
+    #[must_use]
+    pub fn send_parts(&self, from: usize) -> &[Range<usize>] {
+        &self.sent[from * self.ranks..][..self.ranks]
     }
 
     /// The part of each rank, by rank, in the receive buffer of `to`.
-    pub fn receive_ranges(&self, to: usize) -> impl Iterator<Item = Range<usize>> {
-        (0..self.ranks).map(move |from| {
-            let start = self.receive_start(from, to);
-            start..start + self.count(from, to)
-        })
+    #[must_use]
+    pub fn receive_parts(&self, to: usize) -> &[Range<usize>] {
+        &self.received[to * self.ranks..][..self.ranks]
     }
 
     /// Elements that a rank sends in all.
     #[must_use]
     pub fn sent(&self, rank: usize) -> usize {
-        (0..self.ranks).map(|to| self.count(rank, to)).sum()
+        self.send_parts(rank).last().map_or(0, |last| last.end)
     }
 
     /// Elements that a rank receives in all.
     #[must_use]
     pub fn received(&self, rank: usize) -> usize {
-        (0..self.ranks).map(|from| self.count(from, rank)).sum()
+        self.receive_parts(rank).last().map_or(0, |last| last.end)
     }
 
     /// The most that one rank sends or receives.
@@ -230,20 +205,22 @@ mod tests {
     fn a_spread_of_one_sends_nothing_to_itself_and_most_to_the_farthest() {
         let traffic = Traffic::generated(6400, DataType::Float32, 4, 1.0);
         // 6400 bytes over distances 0 + 1 + 2 + 3 = 6, in multiples of 16 bytes: 0, 1056, 2128, 3200.
-        assert_eq!((0..4).map(|to| traffic.count(0, to)).collect::<Vec<_>>(), [0, 264, 532, 800]);
-        assert_eq!((0..4).map(|to| traffic.count(3, to)).collect::<Vec<_>>(), [264, 532, 800, 0]);
+        assert_eq!(traffic.send_parts(0), [0..0, 0..264, 264..796, 796..1596]);
+        assert_eq!(traffic.send_parts(3), [0..264, 264..796, 796..1596, 1596..1596]);
         for rank in 0..4 {
             assert_eq!((traffic.sent(rank), traffic.received(rank)), (1596, 1596));
         }
         assert_eq!((traffic.busiest(), traffic.parameter()), (1596, 400));
-        assert_eq!((traffic.send_start(0, 3), traffic.receive_start(2, 1)), (796, 264));
+        assert_eq!(traffic.receive_parts(1), [0..264, 264..264, 264..1064, 1064..1596]);
     }
 
     #[test]
     fn without_spread_all_parts_are_the_same() {
         let traffic = Traffic::generated(6400, DataType::Float32, 4, 0.0);
-        assert!((0..16).all(|pair| traffic.count(pair / 4, pair % 4) == 400));
-        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).count(0, 0), 16);
+        for rank in 0..4 {
+            assert_eq!(traffic.send_parts(rank), [0..400, 400..800, 800..1200, 1200..1600]);
+        }
+        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).send_parts(0)[0], 0..16);
     }
 
     #[test]

@@ -17,36 +17,29 @@
 //! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
 //! which affects sizes below some 64 KiB. So the log is optional.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, anyhow, bail};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+
 use super::settings::{self, Assignments};
-use super::{Bytes, Choice, Unavailable, copies};
+use super::{Bytes, Choice, add, copies};
 use record::Algorithm;
 
 /// NCCL's algorithms by number, as 2.20 to 2.23 write them.
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
-/// Variables that are set for a log of this process.
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
 /// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
-    parse_message(message(line)?)
-}
-
-fn message(line: &str) -> Option<&str> {
-    Some(line.split_once("NCCL INFO ")?.1.trim())
-}
-
-fn parse_message(message: &str) -> Option<Choice> {
+    let message = line.split_once("NCCL INFO ")?.1.trim();
     let (what, how) = message.split_once(" Bytes -> ")?;
     let (named, bytes) = match what.rsplit_once(": ") {
         Some((named, bytes)) => (Some(named), bytes),
@@ -115,18 +108,11 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 }
 
 /// NCCL's log as it grows.
+#[derive(Debug)]
 pub struct Log {
     source: LogFile,
     /// Read position, in bytes.
     position: u64,
-    /// Beginning of an incomplete line.
-    partial: Vec<u8>,
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Log").field("source", &self.source).field("position", &self.position).finish()
-    }
 }
 
 #[derive(Debug)]
@@ -149,26 +135,24 @@ impl Log {
     ///
     /// # Errors
     /// When NCCL's choices will not be known, with the reason; nothing is changed then.
-    pub fn start() -> Result<Self, Unavailable> {
+    pub fn start() -> anyhow::Result<Self> {
         let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
         settings::set(variables)?;
         Ok(log)
     }
 
     /// The log, and the variables that have to be set for it.
-    pub(super) fn prepare(
-        setting: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(Self, Assignments), Unavailable> {
+    pub(super) fn prepare(setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<(Self, Assignments)> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
             Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
-                let (file, path) = memory()?;
+                let (file, path) = memory().context("making a place for NCCL's log")?;
                 let values = ["INFO".to_owned(), "TUNING".to_owned(), path];
                 let variables = VARIABLES.into_iter().zip(values).collect();
                 (LogFile::Own(file), variables)
             }
         };
-        Ok((Self { source, position: 0, partial: Vec::new() }, variables))
+        Ok((Self { source, position: 0 }, variables))
     }
 
     /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
@@ -177,7 +161,6 @@ impl Log {
     /// # Errors
     /// When the log cannot be read.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.partial.clear();
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
             None => 0,
@@ -192,46 +175,28 @@ impl Log {
     /// # Errors
     /// When the log cannot be read.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
-        let mut lines: HashMap<String, (u64, u64)> = HashMap::new();
-        let mut count = 0;
-        let mut buffer = vec![0; 64 << 10];
-        if let Some(file) = self.file()?
-            && file.metadata()?.len() < self.position
-        {
-            // NCCL has truncated the file when it started.
-            (self.position, self.partial) = (0, Vec::new());
-        }
-        loop {
-            let position = self.position;
-            let Some(file) = self.file()? else { break };
-            let length = file.read_at(&mut buffer, position)?;
-            if length == 0 {
-                break;
+        let mut choices = Vec::new();
+        let mut position = self.position;
+        if let Some(file) = self.file()? {
+            if file.metadata()?.len() < position {
+                // NCCL has truncated the file when it started.
+                position = 0;
             }
-            self.position += length as u64;
-            self.partial.extend_from_slice(&buffer[..length]);
-            let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else { continue };
-            let rest = self.partial.split_off(end + 1);
-            let whole = std::mem::replace(&mut self.partial, rest);
-            for line in String::from_utf8_lossy(&whole).lines() {
-                let Some(message) = message(line).filter(|message| message.contains(" Bytes -> ")) else {
-                    continue;
-                };
-                count += 1;
-                let (times, last) = match lines.get_mut(message) {
-                    Some(entry) => entry,
-                    None => lines.entry(message.to_owned()).or_default(),
-                };
-                (*times, *last) = (*times + 1, count);
+            let mut reader = BufReader::new(file);
+            reader.seek(SeekFrom::Start(position))?;
+            let mut line = Vec::new();
+            // An incomplete line is read again when it is complete.
+            while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+                position += line.len() as u64;
+                if let Some(choice) = parse_line(&String::from_utf8_lossy(&line)) {
+                    add(&mut choices, choice);
+                }
+                line.clear();
             }
         }
+        self.position = position;
         self.free();
-        let mut lines: Vec<_> = lines.into_iter().collect();
-        lines.sort_by_key(|(_, (_, last))| *last);
-        Ok(lines
-            .into_iter()
-            .filter_map(|(message, (times, _))| Some((parse_message(&message)?, times)))
-            .collect())
+        Ok(choices)
     }
 
     /// The file, once it exists.
@@ -254,27 +219,19 @@ impl Log {
     /// Frees the memory of what was read. NCCL goes on writing behind it.
     fn free(&self) {
         if let LogFile::Own(file) = &self.source
-            && let Ok(length) = libc::off_t::try_from(self.position)
-            && length > 0
+            && self.position > 0
         {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // If the kernel refuses, the log takes about 110 bytes of memory for each operation.
-            // SAFETY: the descriptor is open, and the call touches no memory of this program.
-            let _ = unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, length) };
+            let _ = rustix::fs::fallocate(file, flags, 0, self.position);
         }
     }
 }
 
 /// Creates a file in memory, with a path under which NCCL, in this process, can open it.
 fn memory() -> io::Result<(File, String)> {
-    // SAFETY: the name is a C string; the result is checked.
-    let descriptor = unsafe { libc::memfd_create(c"nccl-log".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was opened just now and has no other owner.
-    let file = unsafe { File::from_raw_fd(descriptor) };
-    let path = format!("/proc/self/fd/{descriptor}");
+    let file = File::from(rustix::fs::memfd_create(c"nccl-log", MemfdFlags::CLOEXEC)?);
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);
     if (known.dev(), known.ino()) != (found.dev(), found.ino()) {
         return Err(io::Error::other(format!("{path} is another file")));
@@ -283,14 +240,24 @@ fn memory() -> io::Result<(File, String)> {
 }
 
 /// The user's log file, if it will contain NCCL's choices.
-fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, Unavailable> {
+fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
-        return Err(Unavailable::Level { level: level.to_owned() });
+        bail!(
+            "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
+        );
     }
     if !setting("NCCL_DEBUG_SUBSYS").is_some_and(|subsystems| has_tuning(&subsystems)) {
-        return Err(Unavailable::Subsystem);
+        bail!(
+            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
+             NCCL_DEBUG"
+        );
     }
-    let place = |place: &str| Unavailable::Place { place: place.to_owned() };
+    let place = |place: &str| {
+        anyhow!(
+            "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
+             path of a file, or unset NCCL_DEBUG"
+        )
+    };
     let pattern = setting("NCCL_DEBUG_FILE")
         .filter(|pattern| !pattern.is_empty())
         .ok_or_else(|| place("standard output"))?;

@@ -63,7 +63,6 @@ pub struct OperationKey<'a> {
 }
 
 impl OperationKey<'_> {
-    /// Returns true when `choice` can belong to this operation.
     fn is_of(&self, choice: &Choice) -> bool {
         let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
         let sized = match choice.bytes {
@@ -87,6 +86,13 @@ fn copies(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 
+/// Counts a choice among `choices`, which have their numbers of operations, in the order of the last operation.
+fn add(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
+    let known = choices.iter().position(|(other, _)| *other == choice);
+    let operations = known.map_or(0, |index| choices.remove(index).1);
+    choices.push((choice, operations + 1));
+}
+
 /// NCCL's choice for `operation`: the most frequent one, and of equally frequent ones the last.
 #[must_use]
 pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
@@ -95,43 +101,6 @@ pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option
         .filter(|(choice, _)| operation.is_of(choice))
         .max_by_key(|(_, times)| *times)
         .map(|(choice, _)| choice.algorithm.clone())
-}
-
-/// Reason for which NCCL's choice cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// The user's log level excludes NCCL's choices.
-    #[error(
-        "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
-    )]
-    Level {
-        /// Value of `NCCL_DEBUG`.
-        level: String,
-    },
-    /// The user's log subsystems exclude NCCL's choices.
-    #[error(
-        "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
-         NCCL_DEBUG"
-    )]
-    Subsystem,
-    /// The user's log cannot be read.
-    #[error(
-        "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
-         path of a file, or unset NCCL_DEBUG"
-    )]
-    Place {
-        /// Destination of the log.
-        place: String,
-    },
-    /// Variables can no longer be set.
-    #[error("this process has {threads} threads already, so that no variables can be set any more")]
-    Threads {
-        /// Number of threads.
-        threads: usize,
-    },
-    /// The log's file cannot be created.
-    #[error("making a place for NCCL's log: {0}")]
-    Memory(#[from] io::Error),
 }
 
 /// Sources of NCCL's choices: the profiler, and perhaps the log.
@@ -151,10 +120,10 @@ impl ChoiceSources {
         match with_log.then(Log::start).transpose() {
             Ok(log) => (Self { log }, None),
             Err(why) if profiled => {
-                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why}");
+                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why:#}");
                 (Self::default(), Some(note))
             }
-            Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why}"))),
+            Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why:#}"))),
         }
     }
 

@@ -25,17 +25,15 @@
 //! `NCCL_PROFILER_PLUGIN` to the name of its library.
 
 mod abi;
-mod operation;
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Choice, settings};
+use super::{Choice, add, settings};
 use abi::{COLLECTIVE, COPIES, SEND_OR_RECEIVE};
 
-/// The variable that names NCCL's profiler.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 /// The value that stands for the program itself.
 const THIS_PROGRAM: &str = "STATIC_PLUGIN";
@@ -50,7 +48,6 @@ const MOST_CHOICES: usize = 256;
 
 /// Address of NCCL's mask of events; null before NCCL has passed it.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(ptr::null_mut());
-/// True while choices are recorded.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The recorded choices with their numbers of operations, in the order of the last operation.
 static CHOICES: Mutex<Vec<(Choice, u64)>> = Mutex::new(Vec::new());
@@ -119,13 +116,9 @@ fn set_mask(enabled: bool) {
 
 fn record(choice: Choice) {
     let mut recorded = recorded();
-    let known = recorded.iter().position(|(other, _)| *other == choice);
-    let operations = match known {
-        Some(index) => recorded.remove(index).1,
-        None if recorded.len() == MOST_CHOICES => return,
-        None => 0,
-    };
-    recorded.push((choice, operations + 1));
+    if recorded.len() < MOST_CHOICES || recorded.iter().any(|(known, _)| *known == choice) {
+        add(&mut recorded, choice);
+    }
 }
 
 #[cfg(test)]

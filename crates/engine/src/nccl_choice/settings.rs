@@ -7,12 +7,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::Unavailable;
+use anyhow::Context as _;
 
-/// Assignments to set.
 pub(super) type Assignments = Vec<(&'static str, String)>;
 
-/// Names of the variables that were set.
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 /// The variables that this module has set in this process. They must not be passed to a program that replaces it by
@@ -23,11 +21,12 @@ pub fn own_variables() -> Vec<&'static str> {
 }
 
 /// Sets variables of this process, provided that it has a single thread.
-pub(super) fn set(variables: Assignments) -> Result<(), Unavailable> {
-    let threads = fs::read_dir("/proc/self/task")?.count();
-    if !variables.is_empty() && threads != 1 {
-        return Err(Unavailable::Threads { threads });
-    }
+pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
+    let threads = fs::read_dir("/proc/self/task").context("making a place for NCCL's log")?.count();
+    anyhow::ensure!(
+        variables.is_empty() || threads == 1,
+        "this process has {threads} threads already, so that no variables can be set any more"
+    );
     for (name, value) in variables {
         // SAFETY: this thread is the only one, so nothing reads the environment meanwhile.
         unsafe { env::set_var(name, value) };
@@ -36,7 +35,6 @@ pub(super) fn set(variables: Assignments) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// A variable of the environment.
 pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use collectives::{UnknownName, fabric};
 
-use crate::collective::{Collective, Layout as _};
+use crate::collective::{Collective, on_fabric};
 
 /// A backend, or the automatic selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl FromStr for AlgorithmChoice {
 
 /// Parses a collective by the name of the fabric backend, `all_reduce`, or of the command, `allreduce`.
 pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
-    let of_command = text.parse::<Collective>().ok().and_then(Collective::on_fabric);
+    let of_command = text.parse::<Collective>().ok().and_then(on_fabric);
     match of_command {
         Some(collective) => Ok(collective),
         None => text.parse().map_err(|error: UnknownName| error.to_string()),
@@ -122,8 +122,7 @@ impl FabricOptions {
         &self,
         collectives: &[Collective],
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
-        let measured: Vec<fabric::Collective> =
-            collectives.iter().filter_map(|collective| collective.on_fabric()).collect();
+        let measured: Vec<fabric::Collective> = collectives.iter().copied().filter_map(on_fabric).collect();
         if let Some(between) = self.between
             && !measured.iter().any(|&collective| between.serves_between(collective))
         {
@@ -159,7 +158,6 @@ impl FabricOptions {
     }
 }
 
-/// Lists the algorithms of each collective.
 fn known(
     collectives: &[fabric::Collective],
     serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,

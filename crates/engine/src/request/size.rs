@@ -9,21 +9,15 @@ const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A text that is no size.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
-)]
-pub struct InvalidSize {
-    text: String,
-    reason: &'static str,
-}
-
 impl FromStr for Size {
-    type Err = InvalidSize;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidSize> {
-        let invalid = |reason| InvalidSize { text: text.to_owned(), reason };
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = |reason| {
+            format!(
+                "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
+            )
+        };
         let trimmed = text.trim();
         if trimmed.starts_with('-') {
             return Err(invalid("it is negative"));

@@ -81,7 +81,6 @@ impl GroupSplit {
     }
 }
 
-/// Message on a variable with an invalid value.
 fn wrong(name: &str, value: &str, expected: &str) -> String {
     format!("{name}={value}: write {expected}")
 }

@@ -3,7 +3,7 @@
 use collectives::DataType;
 
 use crate::backend::{Capabilities, GroupPosition};
-use crate::collective::{Collective, Layout as _, Participant};
+use crate::collective::{Collective, Counts, Participant};
 use crate::data::traffic::{Pattern, Traffic};
 use crate::request::{Request, Roots, Size, Sweep};
 use crate::supervision::Stop;
@@ -12,9 +12,6 @@ use crate::supervision::Stop;
 pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request {
     let mut request = request.clone();
     let mut notes = Vec::new();
-    if request.all.collectives {
-        keep(&mut request.collectives, &capabilities.collectives, &mut notes);
-    }
     if request.all.data_types {
         keep(&mut request.data_types, &capabilities.data_types, &mut notes);
     }
@@ -86,7 +83,7 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPos
         Collective::AllToAllV => {
             Traffic::new(&request.variables.pattern, largest, data_type, ranks).busiest() > 0
         }
-        _ => collective.counts(largest, data_type, participant, None).parameter > 0,
+        _ => Counts::new(collective, largest, data_type, participant, None).parameter > 0,
     };
     let types = &request.data_types;
     let is_measured = |collective: Collective| match request.all.data_types {
@@ -114,13 +111,12 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, position: GroupPosi
     let rank = fault.rank % position.ranks;
     let verified = roots.flat_map(|root| {
         let participant = Participant { rank, ranks: position.ranks, root: Some(root) };
-        request.collectives.iter().flat_map(move |&collective| {
-            request.data_types.iter().filter_map(move |&data_type| {
-                let counts = collective.counts(max_bytes, data_type, participant, None);
-                // In alltoallv every rank receives; how much depends on the pattern.
-                let has_result = collective == Collective::AllToAllV
-                    || !collective.result(&counts, participant, None).is_empty();
-                has_result.then_some(counts.receive)
+        let has_result =
+            move |collective: &&Collective| **collective != Collective::Gather || participant.is_root();
+        request.collectives.iter().filter(has_result).flat_map(move |&collective| {
+            // In alltoallv every rank receives; how much depends on the pattern.
+            request.data_types.iter().map(move |&data_type| {
+                Counts::new(collective, max_bytes, data_type, participant, None).receive
             })
         })
     });

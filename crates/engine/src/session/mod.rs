@@ -148,7 +148,6 @@ impl Session {
     }
 }
 
-/// State shared by the ranks of a process.
 struct ProcessContext<'a> {
     observer: &'a dyn Observer,
     choices: Mutex<ChoiceSources>,
@@ -174,12 +173,12 @@ fn measure(
     let mut watchdog = Watchdog::start(process, request.timeout, context.salvage)?;
     watchdog.begin_step("looking for libraries and devices");
     let node = backend::choose(request, search, &**process, mpi)?;
-    let request = &within(request, &node.capabilities());
-    let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
-    check_ranks(request, ranks[0].size(), node.position(0).ranks)?;
+    let request = &within(request, &node.capabilities);
+    let ranks = world::threads(process.clone(), node.threads * node.gpus)?;
+    check_ranks(request, ranks[0].size(), node.first.ranks)?;
     let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
     let mut verdict = Verdict::Good;
-    for result in run_ranks(request, &*node, ranks, progress, context) {
+    for result in run_ranks(request, &node, ranks, progress, context) {
         verdict = result?;
     }
     Ok(verdict)
@@ -188,7 +187,7 @@ fn measure(
 /// Runs each rank on a thread of its own, and returns their results in order.
 fn run_ranks(
     request: &Request,
-    node: &dyn Node,
+    node: &Node,
     ranks: Vec<world::Handle>,
     progress: Vec<RankProgress>,
     context: &ProcessContext<'_>,

@@ -20,7 +20,8 @@ pub struct Start<'a> {
 }
 
 /// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the thread of
-/// [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the process early.
+/// [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the process early. An error of
+/// a method, such as a result that cannot be written, ends the job.
 pub trait Observer: Send + Sync + 'static {
     /// Opens the outputs. Called before the processes compare their requests.
     ///
@@ -31,32 +32,20 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// Called when all ranks have opened their devices.
-    ///
-    /// # Errors
-    /// When a result cannot be written; the job then ends. The same holds for all methods.
     fn start(&self, start: Start<'_>) -> anyhow::Result<()>;
 
     /// Called when the ranks are connected, with the transport, if it is known, and notes for the record.
-    ///
-    /// # Errors
-    /// See [`Observer::start`].
     fn connected(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
         Ok(())
     }
 
     /// Called for each event of the sweep.
-    ///
-    /// # Errors
-    /// See [`Observer::start`].
     fn event(&self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Called when rank 0 begins a step: `the timed operations of allreduce float`.
     fn step(&self, _what: &str) {}
 
     /// Called when the sweep has ended.
-    ///
-    /// # Errors
-    /// See [`Observer::start`].
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;
 
     /// Saves the results, because the process is about to end. Called at most once, on a thread of its own: before

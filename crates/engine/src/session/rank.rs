@@ -7,34 +7,42 @@ use record::{Algorithm, Outcome, Rank, nccl_tests};
 use super::checks::{check_elements, check_fault};
 use super::start::start_of_record;
 use super::{ProcessContext, Start};
-use crate::backend::{Backend, Node, RankDevice, Work};
+use crate::agreement::gather;
+use crate::backend::{Backend, Node};
+use crate::collective::Work;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
-use crate::supervision::{Interrupt, RankProgress, Signal, Stop, Verdict};
-use crate::sweep::{self, Event, RankObserver, SweepEnd, SweepPlan, sizing};
+use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
+use crate::sweep::{self, Event, RankObserver, SweepPlan, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
 /// Opens the device of rank `index` of this process, connects it, and runs the sweep.
 pub(super) fn run(
     request: &Request,
-    node: &dyn Node,
+    node: &Node,
     index: usize,
     world: &world::Handle,
     progress: &RankProgress,
     context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
     progress.begin_step("opening its device");
-    let device = node.open(index)?;
-    progress.set_device(device.memory());
+    let device = (node.open)(index)?;
+    progress.set_device(device.memory.as_str());
     progress.begin_step("the exchange of sizes and devices");
     let position = node.position(index);
-    let (max_bytes, buffer_sizes, reduced_to) = sizing::sizes(request, node, &*device, position, &**world)?;
+    let (max_bytes, buffer_sizes, reduced_to) =
+        sizing::sizes(request, node.default_max_bytes, &device, position, &**world)?;
     check_fault(request, max_bytes, position)?;
-    let out_of_place_only = node.capabilities().out_of_place_only;
-    let plan = SweepPlan { out_of_place_only, versus: node.versus(), ..SweepPlan::new(request, max_bytes) };
+    let plan = SweepPlan {
+        out_of_place_only: node.capabilities.out_of_place_only.clone(),
+        versus: node.versus.clone(),
+        ..SweepPlan::new(request, max_bytes)
+    };
     check_elements(request, plan.sweep, position)?;
-    let ranks = describe_ranks(&*device, world)?;
+    let host = world::host().name;
+    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.rank };
+    let ranks = gather(&**world, &own)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
@@ -43,39 +51,28 @@ pub(super) fn run(
         context.observer.start(Start { run, plan: &plan, position, reduced_to })?;
     }
     let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
-    let mut end = SweepEnd::Complete;
+    let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
-    device.connect(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
+    (device.connect)(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
         if leads {
             context.observer.connected(backend.transport(), backend.notes())?;
         }
-        end = sweep::run(&plan, &**world, position, backend, &mut reporter)?;
+        stopped = sweep::run(&plan, &**world, position, backend, &mut reporter)?;
         progress.begin_step("closing its device");
         Ok(())
     })?;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        context.observer.finish(match end {
-            SweepEnd::Complete => Outcome::Complete,
-            SweepEnd::Stopped(signal) => signal.outcome(),
-        })?;
+        context.observer.finish(stopped.map_or(Outcome::Complete, interrupted))?;
     }
     let mean = reporter.busbw_sum / reporter.measured as f64;
     let slow = nccl_tests::enough(mean, request.variables.min_bandwidth) == Some(false);
-    Ok(match end {
+    Ok(match stopped {
         _ if reporter.failed_checks > 0 => Verdict::Wrong,
-        SweepEnd::Stopped(signal) => Verdict::Stopped(signal),
-        SweepEnd::Complete if slow => Verdict::Wrong,
-        SweepEnd::Complete => Verdict::Good,
+        Some(signal) => Verdict::Stopped(signal),
+        None if slow => Verdict::Wrong,
+        None => Verdict::Good,
     })
-}
-
-/// All ranks with their devices, in order.
-fn describe_ranks(device: &dyn RankDevice, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
-    let host = world::host().name;
-    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
-    let all = world.all_gather(&serde_json::to_vec(&own)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 /// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the session's observer.
@@ -93,10 +90,6 @@ impl Reporter<'_> {
     fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
         self.context.choices.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-
-    fn interrupt(&self) -> &Interrupt {
-        self.context.interrupt
-    }
 }
 
 impl RankObserver for Reporter<'_> {
@@ -109,8 +102,7 @@ impl RankObserver for Reporter<'_> {
         if self.leads { self.context.observer.event(event) } else { Ok(()) }
     }
 
-    fn begin_step(&self, what: &dyn Fn() -> String) {
-        let what = what();
+    fn begin_step(&self, what: String) {
         if self.leads {
             self.context.observer.step(&what);
         }
@@ -146,8 +138,8 @@ impl RankObserver for Reporter<'_> {
 
     fn stop(&self) -> Option<Signal> {
         if self.leads && self.context.observer.is_closed() {
-            self.interrupt().request(Signal::Pipe);
+            self.context.interrupt.request(Signal::SIGPIPE);
         }
-        self.interrupt().requested()
+        self.context.interrupt.requested()
     }
 }

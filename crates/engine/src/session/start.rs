@@ -20,12 +20,12 @@ fn environment() -> BTreeMap<String, String> {
 /// The record before anything is measured.
 pub(super) fn start_of_record(
     request: &Request,
-    node: &dyn Node,
+    node: &Node,
     world: &dyn world::World,
     ranks: Vec<Rank>,
     max_bytes: u64,
 ) -> Run {
-    let mut notes = node.notes();
+    let mut notes = node.notes.clone();
     notes.extend(request.notes.iter().cloned());
     if let Some(fault) = request.fault {
         notes.push(format!(
@@ -53,11 +53,11 @@ pub(super) fn start_of_record(
             world: world.describe(),
             system: provenance::system(),
             environment: environment(),
-            ..node.provenance()
+            ..node.provenance.clone()
         },
         settings: record::Settings {
-            threads: node.threads(),
-            gpus: node.gpus(),
+            threads: node.threads,
+            gpus: node.gpus,
             min_bytes: request.min_bytes,
             max_bytes: request.max_bytes.unwrap_or(max_bytes),
             step_factor,

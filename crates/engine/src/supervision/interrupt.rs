@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::world::{self, World};
-use nix::sys::signal::{SigHandler, SigSet, Signal as Number};
+use nix::sys::signal::{SigHandler, SigSet};
+
+pub use nix::sys::signal::Signal;
 
 use super::Salvage;
 use record::Outcome;
@@ -24,83 +26,33 @@ const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
 
-/// A reason to stop. When ranks have different ones, the greatest counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Signal {
-    /// SIGHUP: the terminal is gone.
-    HangUp,
-    /// SIGINT: Ctrl-C.
-    Interrupt,
-    /// SIGPIPE: the reader of standard output has gone. It is not received as a signal, but requested after a failed
-    /// write ([`Interrupt::request`]).
-    Pipe,
-    /// SIGTERM: a launcher or a scheduler ends the job.
-    Terminate,
+/// Signals that are waited for. SIGPIPE is a reason to stop as well, but is requested after a failed write
+/// ([`Interrupt::request`]). When ranks have different reasons, the one with the greatest number counts.
+const WAITED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+
+/// The exit code of a process that ends because of a signal: 128 and its number.
+#[must_use]
+pub fn signal_code(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
-impl Signal {
-    /// Signals that are waited for.
-    const WAITED: [Self; 3] = [Self::HangUp, Self::Interrupt, Self::Terminate];
-
-    /// The signal's number, positive.
-    #[must_use]
-    pub fn number(self) -> i32 {
-        self.system() as i32
-    }
-
-    /// Converts a number of [`Signal::number`]; any other number is `None`.
-    #[must_use]
-    pub fn from_number(number: i32) -> Option<Self> {
-        [Self::HangUp, Self::Interrupt, Self::Pipe, Self::Terminate]
-            .into_iter()
-            .find(|each| each.number() == number)
-    }
-
-    /// The signal's name: `SIGINT`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.system().as_str()
-    }
-
-    /// The exit code of a process that ends because of it: 128 and its number.
-    #[must_use]
-    pub fn exit_code(self) -> u8 {
-        u8::try_from(128 + self.number()).unwrap_or(u8::MAX)
-    }
-
-    /// Outcome of a run that the signal ends.
-    #[must_use]
-    pub fn outcome(self) -> Outcome {
-        Outcome::Interrupted { signal: self.name().to_owned() }
-    }
-
-    fn system(self) -> Number {
-        match self {
-            Self::HangUp => Number::SIGHUP,
-            Self::Interrupt => Number::SIGINT,
-            Self::Pipe => Number::SIGPIPE,
-            Self::Terminate => Number::SIGTERM,
-        }
-    }
+/// Outcome of a run that a signal ends.
+#[must_use]
+pub fn interrupted(signal: Signal) -> Outcome {
+    Outcome::Interrupted { signal: signal.as_str().to_owned() }
 }
 
 /// A request to stop the run. Clones share their state. The default does not receive signals.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<InterruptState>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct InterruptState {
     requested: AtomicI32,
     /// True when the process is ending normally.
     done: AtomicBool,
     world: Mutex<Option<Weak<dyn World>>>,
     salvage: Salvage,
-}
-
-impl std::fmt::Debug for InterruptState {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{:?}", self.requested)
-    }
 }
 
 impl Interrupt {
@@ -113,22 +65,17 @@ impl Interrupt {
     /// When the system has no thread left.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
-        let ignored = Signal::WAITED.map(is_ignored);
-        let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
+        let ignored: Vec<Signal> = WAITED.into_iter().filter(|&signal| is_ignored(signal)).collect();
+        let signals: SigSet = WAITED.into_iter().collect();
         signals.thread_block()?;
         let waiting = interrupt.clone();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut first = true;
-            while let Ok(number) = signals.wait() {
-                let Some(index) = Signal::WAITED.iter().position(|each| each.system() == number) else {
-                    continue;
-                };
-                if ignored[index] {
-                    continue;
+            while let Ok(signal) = signals.wait() {
+                if !ignored.contains(&signal) {
+                    waiting.arrived(signal, first);
+                    first = false;
                 }
-                let signal = Signal::WAITED[index];
-                waiting.arrived(signal, first);
-                first = false;
             }
         })?;
         Ok(interrupt)
@@ -141,15 +88,15 @@ impl Interrupt {
     }
 
     /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks exchange its
-    /// number ([`Signal::number`]), so that all stop at the same point.
+    /// number, so that all stop at the same point.
     #[must_use]
     pub fn requested(&self) -> Option<Signal> {
-        Signal::from_number(self.0.requested.load(Ordering::SeqCst))
+        Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
 
     /// Requests a stop as a signal does, but without a time limit. Only the first request counts.
     pub fn request(&self, signal: Signal) {
-        let _ = self.0.requested.compare_exchange(0, signal.number(), Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.0.requested.compare_exchange(0, signal as i32, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// The run has stopped, and the process ends normally: only a second signal still ends it early.
@@ -157,7 +104,6 @@ impl Interrupt {
         self.0.done.store(true, Ordering::SeqCst);
     }
 
-    /// Handles a signal.
     fn arrived(&self, signal: Signal, first: bool) {
         self.request(signal);
         let interrupt = self.clone();
@@ -182,15 +128,15 @@ impl Interrupt {
 
     fn end(&self, signal: Signal) -> ! {
         let world = self.world().unwrap_or_else(world::single);
-        let message = format!("ended by {}", signal.name());
-        self.0.salvage.end_job(&*world, self.outcome(signal), signal.exit_code(), &message)
+        let message = format!("ended by {signal}");
+        self.0.salvage.end_job(&*world, self.outcome(signal), signal_code(signal), &message)
     }
 
     /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the signal for
     /// that reason: the outcome is then the failure of that rank.
     fn outcome(&self, signal: Signal) -> Outcome {
         let failed = self.world().and_then(|world| world.check().err());
-        failed.map_or_else(|| signal.outcome(), |error| Outcome::Failed { message: error.to_string() })
+        failed.map_or_else(|| interrupted(signal), |error| Outcome::Failed { message: error.to_string() })
     }
 
     fn world(&self) -> Option<world::Handle> {
@@ -204,7 +150,7 @@ impl Interrupt {
 /// When the system refuses.
 pub fn ignore_file_size_signal() -> io::Result<()> {
     // SAFETY: no handler is installed.
-    unsafe { nix::sys::signal::signal(Number::SIGXFSZ, SigHandler::SigIgn) }?;
+    unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;
     Ok(())
 }
 
@@ -212,7 +158,7 @@ fn is_ignored(signal: Signal) -> bool {
     // SAFETY: zeros are a valid value of this plain C struct.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: nothing is installed (the new action is null), and the old one is valid for writes.
-    let known = unsafe { libc::sigaction(signal.number(), std::ptr::null(), &raw mut action) } == 0;
+    let known = unsafe { libc::sigaction(signal as i32, std::ptr::null(), &raw mut action) } == 0;
     known && action.sa_sigaction == libc::SIG_IGN
 }
 
@@ -223,25 +169,23 @@ mod tests {
     #[test]
     fn exit_codes_are_those_of_a_shell() {
         let codes = [
-            (Signal::HangUp, "SIGHUP", 129),
-            (Signal::Interrupt, "SIGINT", 130),
-            (Signal::Pipe, "SIGPIPE", 141),
-            (Signal::Terminate, "SIGTERM", 143),
+            (Signal::SIGHUP, "SIGHUP", 129),
+            (Signal::SIGINT, "SIGINT", 130),
+            (Signal::SIGPIPE, "SIGPIPE", 141),
+            (Signal::SIGTERM, "SIGTERM", 143),
         ];
         for (signal, name, code) in codes {
-            assert_eq!((signal.name(), signal.exit_code()), (name, code));
-            assert_eq!(Signal::from_number(signal.number()), Some(signal));
+            assert_eq!(signal_code(signal), code);
+            assert_eq!(interrupted(signal), Outcome::Interrupted { signal: name.to_owned() });
         }
-        assert_eq!(Signal::from_number(0), None);
-        assert_eq!(Signal::from_number(9), None);
     }
 
     #[test]
     fn the_first_request_counts() {
         let interrupt = Interrupt::default();
         assert_eq!(interrupt.requested(), None);
-        interrupt.clone().request(Signal::Pipe);
-        interrupt.request(Signal::Terminate);
-        assert_eq!(interrupt.requested(), Some(Signal::Pipe));
+        interrupt.clone().request(Signal::SIGPIPE);
+        interrupt.request(Signal::SIGTERM);
+        assert_eq!(interrupt.requested(), Some(Signal::SIGPIPE));
     }
 }

@@ -63,7 +63,13 @@ impl Salvage {
     /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does nothing when
     /// there is no hook, or it has run already.
     pub fn save(&self, outcome: Outcome) -> bool {
-        if let Some(hook) = self.begin() {
+        let before = {
+            let mut state = self.lock();
+            let next =
+                if matches!(*state, HookState::Nothing) { HookState::Nothing } else { HookState::Running };
+            std::mem::replace(&mut *state, next)
+        };
+        if let HookState::Ready(hook) = before {
             let ended = Ended(self.clone());
             // If no thread can be started, the closure is dropped, which also ends it.
             let _ = thread::Builder::new().name("salvage".to_owned()).spawn(move || {
@@ -73,21 +79,6 @@ impl Salvage {
             });
         }
         matches!(*self.wait(self.lock()), HookState::Nothing)
-    }
-
-    /// Takes the hook, if no other thread has.
-    fn begin(&self) -> Option<Hook> {
-        let mut state = self.lock();
-        match std::mem::take(&mut *state) {
-            HookState::Ready(hook) => {
-                *state = HookState::Running;
-                Some(hook)
-            }
-            other => {
-                *state = other;
-                None
-            }
-        }
     }
 
     /// Runs the hook also when the world ends this process because another rank has failed.

@@ -3,7 +3,7 @@
 use collectives::world::World;
 use collectives::{fabric, nccl, world};
 
-use super::Signal;
+use super::{Signal, signal_code};
 
 /// Exit code of a failure while running.
 pub const FAILED: u8 = 1;
@@ -34,7 +34,7 @@ impl Verdict {
         match self {
             Self::Good => 0,
             Self::Wrong => WRONG_DATA,
-            Self::Stopped(signal) => signal.exit_code(),
+            Self::Stopped(signal) => signal_code(signal),
         }
     }
 }

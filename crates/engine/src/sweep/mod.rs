@@ -12,13 +12,12 @@ pub(crate) mod sizing;
 
 use collectives::DataType;
 use collectives::world::World;
-use serde::Deserialize;
 
-use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop, Work};
-use crate::collective::Collective;
+use crate::agreement::gather;
+use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop};
+use crate::collective::{Collective, Work};
 use crate::data::Op;
-use crate::request::Sweep;
-use crate::request::{Request, Roots};
+use crate::request::{Request, Roots, Sweep};
 use crate::supervision::Signal;
 use rank::{RankSweep, TIMING_SEED};
 use record::{Algorithm, Measurement, Placement};
@@ -44,7 +43,6 @@ impl SweepPlan {
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
-    /// The timed loop of a size and placement.
     #[must_use]
     pub(crate) fn timed_loop(&self) -> TimedLoop {
         TimedLoop {
@@ -77,25 +75,13 @@ pub enum Event<'a> {
     End(Option<MemoryUse>),
 }
 
-/// End of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SweepEnd {
-    /// Everything was measured.
-    Complete,
-    /// A rank has received this signal.
-    Stopped(Signal),
-}
-
-/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices.
+/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of a method
+/// ends the sweep.
 pub(crate) trait RankObserver {
-    /// Called for each event.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
-    fn begin_step(&self, _what: &dyn Fn() -> String) {}
+    fn begin_step(&self, _what: String) {}
 
     /// Begins a step without a time limit.
     fn begin_unlimited_step(&self, _what: &'static str) {}
@@ -106,9 +92,6 @@ pub(crate) trait RankObserver {
     }
 
     /// Called before each measurement.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
         Ok(())
     }
@@ -117,15 +100,13 @@ pub(crate) trait RankObserver {
     fn record_choices(&mut self, _on: bool) {}
 
     /// Returns the algorithm of the recorded operations, `aggregated` of them in a group, if it is known.
-    ///
-    /// # Errors
-    /// Ends the sweep.
     fn algorithm(&mut self, _work: &Work, _aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
         Ok(None)
     }
 }
 
-/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan.
+/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has stopped it,
+/// if any.
 ///
 /// # Errors
 /// When the backend or another rank fails, or the observer does.
@@ -135,7 +116,7 @@ pub(crate) fn run(
     position: GroupPosition,
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
-) -> anyhow::Result<SweepEnd> {
+) -> anyhow::Result<Option<Signal>> {
     let mut seed = TIMING_SEED;
     for &collective in &plan.request.collectives {
         if !collective.runs_over(position.ranks) {
@@ -146,20 +127,19 @@ pub(crate) fn run(
         observer.event(Event::Begin(collective))?;
         for case in cases(plan, collective, position) {
             let mut rank = RankSweep { plan, world, position, backend, observer, case, seed: &mut seed };
-            if let SweepEnd::Stopped(signal) = rank.run()? {
-                return Ok(SweepEnd::Stopped(signal));
+            if let Some(signal) = rank.run()? {
+                return Ok(Some(signal));
             }
         }
         let memory = if plan.request.memory_report { most_memory(world, backend)? } else { None };
         observer.event(Event::End(memory))?;
     }
-    Ok(SweepEnd::Complete)
+    Ok(None)
 }
 
 /// Maximum over the ranks of each kind of memory.
 fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Option<MemoryUse>> {
-    let own = backend.memory_use().unwrap_or_default();
-    let all: Vec<MemoryUse> = decode(&world.all_gather(&serde_json::to_vec(&own)?)?)?;
+    let all = gather(world, &backend.memory_use().unwrap_or_default())?;
     Ok(all.into_iter().reduce(|one, other| MemoryUse {
         initialization: one.initialization.max(other.initialization),
         buffers: one.buffers.max(other.buffers),
@@ -195,10 +175,6 @@ pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) 
         }
     }
     cases
-}
-
-fn decode<T: for<'de> Deserialize<'de>>(messages: &[Vec<u8>]) -> anyhow::Result<Vec<T>> {
-    Ok(messages.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::world::World;
-use serde::{Deserialize, Serialize};
 
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
-use super::{Case, Event, RankObserver, SweepEnd, SweepPlan, decode};
-use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times, Work};
-use crate::collective::{Collective, Layout as _, Participant};
+use super::{Case, Event, RankObserver, SweepPlan};
+use crate::agreement::gather;
+use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
+use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
 use crate::data::traffic::Traffic;
 use crate::supervision::Signal;
@@ -22,7 +22,6 @@ pub(super) const TIMING_SEED: u64 = 99;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 
-/// The sweep of one case.
 pub(super) struct RankSweep<'a> {
     pub(super) plan: &'a SweepPlan,
     pub(super) world: &'a dyn World,
@@ -34,18 +33,18 @@ pub(super) struct RankSweep<'a> {
 }
 
 impl RankSweep<'_> {
-    pub(super) fn run(&mut self) -> anyhow::Result<SweepEnd> {
+    pub(super) fn run(&mut self) -> anyhow::Result<Option<Signal>> {
         let sweep = self.plan.sweep;
-        self.observer.begin_step(&|| format!("the warm-up of {}", self.case.collective));
+        self.observer.begin_step(format!("the warm-up of {}", self.case.collective));
         self.world.barrier()?;
         // Also without verification: times depend on the data, and the kernels are loaded here.
-        self.backend.fill(&self.work(sweep.max), Placement::OutOfPlace, TIMING_SEED)?;
+        self.backend.fill(&self.work(sweep.max, Placement::OutOfPlace), TIMING_SEED)?;
         for &role in self.roles(Placement::OutOfPlace) {
             self.activate(role)?;
             for bytes in sweep.warm_up_sizes() {
-                let work = self.work(bytes);
+                let work = self.work(bytes, Placement::OutOfPlace);
                 for index in 0..self.plan.request.warm_up {
-                    self.backend.start(&work, Placement::OutOfPlace, index, false)?;
+                    self.backend.start(&work, index, false)?;
                 }
                 self.backend.complete()?;
             }
@@ -53,29 +52,29 @@ impl RankSweep<'_> {
         let mut cycle = 0;
         while self.plan.request.cycles == 0 || cycle < self.plan.request.cycles {
             for bytes in sweep.sizes() {
-                let work = self.work(bytes);
-                for &placement in self.plan.placements(work.collective) {
-                    let (measurement, stop) = self.measure(&work, placement, cycle)?;
+                for &placement in self.plan.placements(self.case.collective) {
+                    let work = self.work(bytes, placement);
+                    let (measurement, stop) = self.measure(&work, cycle)?;
                     self.observer.begin_unlimited_step("writing the report");
                     self.observer.event(Event::Measured(&measurement, &work))?;
-                    if let Some(signal) = stop {
-                        return Ok(SweepEnd::Stopped(signal));
+                    if stop.is_some() {
+                        return Ok(stop);
                     }
                 }
             }
             cycle += 1;
         }
-        Ok(SweepEnd::Complete)
+        Ok(None)
     }
 
-    fn work(&self, bytes: u64) -> Work {
+    fn work(&self, bytes: u64, placement: Placement) -> Work {
         let Case { collective, data_type, op, root } = self.case;
         let participant = Participant { rank: self.position.rank, ranks: self.position.ranks, root };
         let traffic = (collective == Collective::AllToAllV).then(|| {
             Arc::new(Traffic::new(&self.plan.request.variables.pattern, bytes, data_type, participant.ranks))
         });
-        let counts = collective.counts(bytes, data_type, participant, traffic.as_deref());
-        Work { collective, data_type, op, participant, counts, traffic }
+        let counts = Counts::new(collective, bytes, data_type, participant, traffic.as_deref());
+        Work { collective, data_type, op, participant, placement, counts, traffic }
     }
 
     /// The backends that are measured: the primary one, and the baseline if it supports the same.
@@ -97,52 +96,46 @@ impl RankSweep<'_> {
         Ok(())
     }
 
-    fn measure(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        cycle: usize,
-    ) -> anyhow::Result<(Measurement, Option<Signal>)> {
+    fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Signal>)> {
         let plan = self.plan;
-        let name = || describe(work, placement);
-        self.observer.begin_step(&|| format!("the untimed operation of {}", name()));
+        let name = describe(work);
+        self.observer.begin_step(format!("the untimed operation of {name}"));
         self.observer.before(work)?;
         if plan.request.checks > 0 {
-            self.backend.fill(work, placement, TIMING_SEED)?;
+            self.backend.fill(work, TIMING_SEED)?;
         }
         // Operations of a group or a graph may be carried out in another way than a single one.
         let alike = plan.timed_loop().aggregated <= 1 && plan.timed_loop().graph_launches == 0;
-        self.run_untimed(work, placement, alike)?;
-        self.observer.begin_step(&|| format!("the timed operations of {}", name()));
-        let (rounds, stable) = self.rounds(work, placement)?;
+        self.run_untimed(work, alike)?;
+        self.observer.begin_step(format!("the timed operations of {name}"));
+        let (rounds, stable) = self.rounds(work)?;
         let operations = rounds.first().map_or(0, |primary| primary.operations);
         self.activate(BackendRole::Primary)?;
-        let chosen = self.backend.algorithm(work, placement);
+        let chosen = self.backend.algorithm(work);
         let each_us = match rounds.first() {
-            Some(primary) => self.each(work, placement, primary)?,
+            Some(primary) => self.each(work, primary)?,
             None => Vec::new(),
         };
         if !alike {
-            self.observer.begin_step(&|| format!("one more untimed iteration of {}", name()));
-            self.record_untimed_iteration(work, placement)?;
+            self.observer.begin_step(format!("one more untimed iteration of {name}"));
+            self.record_untimed_iteration(work)?;
         }
         let verified = plan.request.checks > 0
             && work.has_elements()
-            && (placement == Placement::OutOfPlace || work.collective.has_in_place());
-        self.observer.begin_step(&|| format!("the verification of {}", name()));
-        let backends = self.verify_backends(work, placement, &rounds, verified)?;
+            && (work.placement == Placement::OutOfPlace || work.collective.has_in_place());
+        self.observer.begin_step(format!("the verification of {name}"));
+        let backends = self.verify_backends(work, &rounds, verified)?;
         let results = RankResult {
             process: std::process::id(),
             host: collectives::world::host().id,
             enqueue: rounds.first().and_then(|primary| median(&primary.enqueue)).unwrap_or(0.0),
             each_us,
             backends,
-            stop: self.observer.stop().map(Signal::number),
+            stop: self.observer.stop().map(|signal| signal as i32),
         };
-        let ranks = self.exchange(&results)?;
-        let stop = ranks.iter().filter_map(|results| Signal::from_number(results.stop?)).max();
-        let mut measurement =
-            results::measurement(plan, work, placement, cycle, operations, verified, &ranks);
+        let ranks = gather(self.world, &results)?;
+        let stop = ranks.iter().filter_map(|results| Signal::try_from(results.stop?).ok()).max();
+        let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
         measurement.stable = stable;
         measurement.algorithm = match chosen {
             None => self.observer.algorithm(work, plan.timed_loop().aggregated)?,
@@ -152,11 +145,11 @@ impl RankSweep<'_> {
     }
 
     /// Runs one operation of each backend, and records NCCL's choice if `record` is true.
-    fn run_untimed(&mut self, work: &Work, placement: Placement, record: bool) -> anyhow::Result<()> {
+    fn run_untimed(&mut self, work: &Work, record: bool) -> anyhow::Result<()> {
         self.observer.record_choices(record);
-        for &role in self.roles(placement) {
+        for &role in self.roles(work.placement) {
             self.activate(role)?;
-            self.backend.start(work, placement, 0, false)?;
+            self.backend.start(work, 0, false)?;
             self.backend.complete()?;
         }
         self.observer.record_choices(false);
@@ -167,14 +160,13 @@ impl RankSweep<'_> {
     fn verify_backends(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &[RankRounds],
         verified: bool,
     ) -> anyhow::Result<Vec<BackendResult>> {
         let mut results = Vec::with_capacity(rounds.len());
-        for (&role, rounds) in self.roles(placement).iter().zip(rounds) {
+        for (&role, rounds) in self.roles(work.placement).iter().zip(rounds) {
             self.activate(role)?;
-            let found = if verified { self.verify(work, placement)? } else { Mismatches::default() };
+            let found = if verified { self.verify(work)? } else { Mismatches::default() };
             results.push(BackendResult {
                 seconds: rounds.seconds.clone(),
                 wrong: found.wrong,
@@ -182,35 +174,31 @@ impl RankSweep<'_> {
             });
         }
         if verified && let Some(count) = self.plan.request.stream_checks {
-            self.observer.begin_step(&|| format!("the check on the stream of {}", describe(work, placement)));
-            self.verify_on_stream(work, placement, count, &mut results[0])?;
+            self.observer.begin_step(format!("the check on the stream of {}", describe(work)));
+            self.verify_on_stream(work, count, &mut results[0])?;
         }
         Ok(results)
     }
 
     /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also returns
     /// whether they are, with `--until-stable`.
-    fn rounds(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-    ) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
+    fn rounds(&mut self, work: &Work) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();
         let budget = plan.request.budget.unwrap_or(DEFAULT_BUDGET);
         let mut timed_loop = plan.timed_loop();
         if plan.request.budget.is_some() {
-            timed_loop.iterations = self.affordable(work, placement, budget)?;
+            timed_loop.iterations = self.affordable(work, budget)?;
         }
         let operations = timed_loop.operations();
         let mut roles: Vec<(BackendRole, RankRounds)> =
-            self.roles(placement).iter().map(|&role| (role, RankRounds::default())).collect();
+            self.roles(work.placement).iter().map(|&role| (role, RankRounds::default())).collect();
         let mut common = vec![Vec::new(); roles.len()];
         let mut stable = plan.request.until_stable.map(|_| false);
         for round in 1.. {
             for (role, rounds) in &mut roles {
                 self.activate(*role)?;
-                rounds.add(self.timed(work, placement, &timed_loop)?, operations);
+                rounds.add(self.timed(work, &timed_loop)?, operations);
             }
             if plan.request.until_stable.is_none() && round >= plan.request.rounds {
                 break;
@@ -219,7 +207,7 @@ impl RankSweep<'_> {
                 let over = begun.elapsed() >= budget;
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
                 // All ranks decide by the same times.
-                let all = self.exchange(&RoundTimes { seconds: seconds.collect(), over })?;
+                let all = gather(self.world, &RoundTimes { seconds: seconds.collect(), over })?;
                 for (role, common) in common.iter_mut().enumerate() {
                     let times = all.iter().map(|round| round.seconds.get(role).copied().unwrap_or(f64::NAN));
                     common.push(reduce(plan.request.average, times));
@@ -241,65 +229,65 @@ impl RankSweep<'_> {
     }
 
     /// Number of iterations that fit into the budget, at most that of the timed loop. The same on every rank.
-    fn affordable(&mut self, work: &Work, placement: Placement, budget: Duration) -> anyhow::Result<usize> {
+    fn affordable(&mut self, work: &Work, budget: Duration) -> anyhow::Result<usize> {
         let timed_loop = self.plan.timed_loop();
         let rounds = if self.plan.request.until_stable.is_some() { 1 } else { self.plan.request.rounds };
         let launches = timed_loop.graph_launches.max(1) * rounds;
         fitting(budget.as_secs_f64() / launches as f64, timed_loop.iterations, |iterations| {
             let trial = TimedLoop { iterations, graph_launches: 0, each: false, ..timed_loop };
             let mut seconds = Vec::new();
-            for &role in self.roles(placement) {
+            for &role in self.roles(work.placement) {
                 self.activate(role)?;
-                seconds.push(self.timed(work, placement, &trial)?.total.as_secs_f64());
+                seconds.push(self.timed(work, &trial)?.total.as_secs_f64());
             }
-            let all = self.exchange(&RoundTimes { seconds, over: false })?;
+            let all = gather(self.world, &RoundTimes { seconds, over: false })?;
             Ok(all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max))
         })
     }
 
-    fn timed(&mut self, work: &Work, placement: Placement, timed_loop: &TimedLoop) -> anyhow::Result<Times> {
+    fn timed(&mut self, work: &Work, timed_loop: &TimedLoop) -> anyhow::Result<Times> {
         let world = self.world;
         let barrier = || Ok(world.barrier()?);
         barrier()?;
-        let times = self.backend.time(work, placement, timed_loop, &barrier)?;
+        let times = self.backend.time(work, timed_loop, &barrier)?;
         barrier()?;
         Ok(times)
     }
 
     /// Runs one more iteration to record how operations of a group or graph are carried out, which may differ from a
     /// single one. It runs after the timed ones, so that it does not affect them.
-    fn record_untimed_iteration(&mut self, work: &Work, placement: Placement) -> anyhow::Result<()> {
+    fn record_untimed_iteration(&mut self, work: &Work) -> anyhow::Result<()> {
         let timed_loop = self.plan.timed_loop();
         let graph_launches = timed_loop.graph_launches.min(1);
         let one = TimedLoop { iterations: 1, graph_launches, each: false, ..timed_loop };
         self.observer.record_choices(true);
-        self.timed(work, placement, &one)?;
+        self.timed(work, &one)?;
         self.observer.record_choices(false);
         Ok(())
     }
 
     /// The time of each iteration: of the timed ones, or of a second pass, so that timing each iteration does not
     /// change the reported time.
-    fn each(&mut self, work: &Work, placement: Placement, rounds: &RankRounds) -> anyhow::Result<Vec<f64>> {
+    fn each(&mut self, work: &Work, rounds: &RankRounds) -> anyhow::Result<Vec<f64>> {
         if !self.plan.request.statistics || !rounds.each_us.is_empty() {
             return Ok(rounds.each_us.clone());
         }
         let timed_loop = TimedLoop { graph_launches: 0, each: true, ..self.plan.timed_loop() };
-        Ok(self.timed(work, placement, &timed_loop)?.each_us)
+        Ok(self.timed(work, &timed_loop)?.each_us)
     }
 
-    fn verify(&mut self, work: &Work, placement: Placement) -> anyhow::Result<Mismatches> {
+    fn verify(&mut self, work: &Work) -> anyhow::Result<Mismatches> {
         let graph = self.plan.timed_loop().graph_launches > 0;
         let mut wrong = Mismatches::default();
         for _ in 0..self.plan.request.checks {
             *self.seed += 1;
-            self.backend.fill(work, placement, *self.seed)?;
-            self.backend.start(work, placement, 0, graph)?;
+            self.backend.fill(work, *self.seed)?;
+            self.backend.start(work, 0, graph)?;
             self.backend.complete()?;
             if let Some(fault) = self.plan.request.fault.filter(|fault| fault.rank == self.world.rank()) {
-                self.backend.corrupt(work, placement, fault.index)?;
+                self.backend.corrupt(work, *self.seed, fault.index)?;
             }
-            let found = self.backend.check(work, placement, *self.seed)?;
+            let found = self.backend.check(work, *self.seed)?;
             // A rank with wrong data does not skip verifications, because the others wait for it.
             if wrong.wrong == 0 {
                 wrong = found;
@@ -312,7 +300,6 @@ impl RankSweep<'_> {
     fn verify_on_stream(
         &mut self,
         work: &Work,
-        placement: Placement,
         count: usize,
         found: &mut BackendResult,
     ) -> anyhow::Result<()> {
@@ -323,22 +310,18 @@ impl RankSweep<'_> {
         for make in [StreamRounds::eager, StreamRounds::graph] {
             let rounds = StreamRounds { corrupt_index, ..make(count, *self.seed + 1) };
             *self.seed += rounds.rounds as u64;
-            if let Some(tally) = self.backend.check_on_stream(work, placement, &rounds, &barrier)? {
+            if let Some(tally) = self.backend.check_on_stream(work, &rounds, &barrier)? {
                 found.add(&rounds, tally);
             }
         }
         Ok(())
     }
-
-    fn exchange<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> anyhow::Result<Vec<T>> {
-        decode(&self.world.all_gather(&serde_json::to_vec(own)?)?)
-    }
 }
 
 /// Describes a measurement for messages.
-fn describe(work: &Work, placement: Placement) -> String {
+fn describe(work: &Work) -> String {
     let op = work.op.map(|op| format!(" {}", op.name())).unwrap_or_default();
-    let position = match placement {
+    let position = match work.placement {
         Placement::OutOfPlace => "out of place",
         Placement::InPlace => "in place",
     };

@@ -5,17 +5,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::SweepPlan;
-use crate::backend::{BackendRole, StreamRounds, Times, Work};
-use crate::collective::{Bandwidth, Layout as _};
+use crate::backend::{BackendRole, StreamRounds, Times};
+use crate::collective::{Bandwidth, Work};
 use crate::data::Tally;
 use record::provenance::now_utc;
 use record::statistics::{Statistics, median};
-use record::{Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
+use record::{Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
 
 /// Times of the rounds of one backend on this rank.
 #[derive(Default)]
 pub(super) struct RankRounds {
-    /// Total number of operations.
     pub(super) operations: usize,
     /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
@@ -134,14 +133,12 @@ impl BackendResult {
 pub(super) fn measurement(
     plan: &SweepPlan,
     work: &Work,
-    placement: Placement,
     cycle: usize,
     operations: usize,
     verified: bool,
     ranks: &[RankResult],
 ) -> Measurement {
     let collective = work.collective;
-    let moved = collective.moved(&work.counts, work.data_type, work.participant.ranks);
     let role = |role: BackendRole| -> Option<JobResult> {
         let ranks: Option<Vec<&BackendResult>> =
             ranks.iter().map(|results| results.backends.get(role as usize)).collect();
@@ -149,7 +146,7 @@ pub(super) fn measurement(
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
     let bandwidth =
-        |result: &JobResult| Bandwidth::new(collective, moved, result.seconds, work.participant.ranks);
+        |result: &JobResult| Bandwidth::new(collective, work.moved(), result.seconds, work.participant.ranks);
     let versus = role(BackendRole::Baseline).map(|baseline| {
         let bandwidth = bandwidth(&baseline);
         baseline.versus(&primary, bandwidth)
@@ -172,7 +169,7 @@ pub(super) fn measurement(
         data_type: work.data_type.name().to_owned(),
         op: work.op.map(|op| op.name().to_owned()),
         root: work.participant.root,
-        placement,
+        placement: work.placement,
         bytes: work.bytes() as u64,
         count: work.counts.parameter as u64,
         time_us: primary.seconds * 1e6,

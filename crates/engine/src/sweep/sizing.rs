@@ -2,32 +2,24 @@
 
 use collectives::{DataType, world};
 
-use crate::backend::{BufferSizes, GroupPosition, Node, RankDevice};
-use crate::collective::{Collective, Layout as _, Participant};
-use crate::request::Request;
-use crate::request::Size;
+use crate::agreement::gather;
+use crate::backend::{BufferSizes, GroupPosition, RankDevice};
+use crate::collective::{Collective, Counts, Participant};
+use crate::request::{Request, Size};
 use crate::supervision::Stop;
 
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was
 /// reduced. The same on every rank.
 pub(crate) fn sizes(
     settings: &Request,
-    node: &dyn Node,
-    device: &dyn RankDevice,
+    default_max_bytes: u64,
+    device: &RankDevice,
     position: GroupPosition,
     world: &dyn world::World,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let host = world::host().name;
-    let mine = format!("{} {} of rank {} on {host}", device.capacity(), device.memory(), world.rank());
-    let capacities = world.all_gather(mine.as_bytes())?;
-    let (capacity, owner) = capacities
-        .iter()
-        .filter_map(|text| {
-            let (capacity, owner) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-            Some((capacity.parse::<u64>().ok()?, owner.to_owned()))
-        })
-        .min()
-        .unwrap_or((0, "no memory".to_owned()));
+    let own = (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank()));
+    let (capacity, owner) = gather(world, &own)?.into_iter().min().unwrap_or(own);
     let fitting = largest_fitting(settings, capacity, position.ranks);
     if settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
@@ -37,7 +29,7 @@ pub(crate) fn sizes(
         )));
     }
     let asked = settings.max_bytes;
-    let default = || node.default_max_bytes().min(power_of_two_below(fitting)).max(settings.min_bytes);
+    let default = || default_max_bytes.min(power_of_two_below(fitting)).max(settings.min_bytes);
     let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
     let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, position.ranks)?;
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
@@ -66,7 +58,10 @@ fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
     let bytes = |collective: &Collective, data_type: DataType| match collective {
         // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
-        _ => (collective.counts(max_bytes, data_type, participant, None).send * data_type.size()) as u64,
+        _ => {
+            let counts = Counts::new(*collective, max_bytes, data_type, participant, None);
+            (counts.send * data_type.size()) as u64
+        }
     };
     let all = settings.collectives.iter().flat_map(|collective| {
         settings.data_types.iter().map(move |&data_type| bytes(collective, data_type))

@@ -6,7 +6,7 @@ use collectives::world;
 use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
 use super::results::{BackendResult, JobResult, RankResult, longest, processes, reduce};
 use super::*;
-use crate::backend::{BackendRole, StreamRounds, Times};
+use crate::backend::{BackendRole, Barrier, StreamRounds, Times};
 use crate::data::{Mismatches, Tally};
 use crate::request::Fault;
 use record::{Average, Mismatch};
@@ -60,7 +60,7 @@ impl Told {
 }
 
 impl Backend for Told {
-    fn fill(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<()> {
+    fn fill(&mut self, _: &Work, _: u64) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Backend for Told {
         self.add(if role == BackendRole::Primary { "primary" } else { "baseline" });
     }
 
-    fn start(&mut self, _: &Work, _: Placement, _: usize, graph: bool) -> anyhow::Result<()> {
+    fn start(&mut self, _: &Work, _: usize, graph: bool) -> anyhow::Result<()> {
         self.add(if graph { "start in a graph" } else { "start" });
         Ok(())
     }
@@ -78,13 +78,7 @@ impl Backend for Told {
         Ok(())
     }
 
-    fn time(
-        &mut self,
-        _: &Work,
-        _: Placement,
-        timed_loop: &TimedLoop,
-        _: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times> {
+    fn time(&mut self, _: &Work, timed_loop: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         self.add(match (iterations, aggregated, graph_launches) {
             (5, ..) => "time",
@@ -95,20 +89,19 @@ impl Backend for Told {
         Ok(Times::default())
     }
 
-    fn corrupt(&mut self, _: &Work, _: Placement, _: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, _: &Work, _: u64, _: usize) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn check(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<Mismatches> {
+    fn check(&mut self, _: &Work, _: u64) -> anyhow::Result<Mismatches> {
         Ok(Mismatches::default())
     }
 
     fn check_on_stream(
         &mut self,
         _: &Work,
-        _: Placement,
         rounds: &StreamRounds,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
         barrier()?;
         self.add(match (rounds.rounds, rounds.graph_launches) {

@@ -53,9 +53,9 @@ impl Command for Fabric {
             Subcommand::Rma(asked) => transfer::run(asked.into(), out, join)?,
         };
         if let Verdict::Stopped(signal) = verdict
-            && signal != Signal::Pipe
+            && signal != Signal::SIGPIPE
         {
-            eprintln!("nccl-bench: interrupted by {}; not all sizes were measured", signal.name());
+            eprintln!("nccl-bench: interrupted by {signal}; not all sizes were measured");
         }
         Ok(verdict.code())
     }

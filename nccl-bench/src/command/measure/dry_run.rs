@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use collectives::world::Started;
 
 use engine::backend::RANKS_ALONE;
-use engine::collective::{Collective, Layout as _, Participant};
+use engine::collective::{Collective, Counts, Participant};
 use engine::data::traffic::Traffic;
 use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
 
@@ -85,7 +85,7 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
             let participant = Participant { rank: root.min(ranks - 1), ranks, root: Some(root) };
             let traffic = (collective == Collective::AllToAllV)
                 .then(|| Traffic::new(&request.variables.pattern, bytes, data_type, ranks));
-            let counts = collective.counts(bytes, data_type, participant, traffic.as_ref());
+            let counts = Counts::new(collective, bytes, data_type, participant, traffic.as_ref());
             let size = data_type.size();
             text.push_str(&format!(
                 "{:>14} {:>14} {:>14} {:>14}  {}\n",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
-use engine::collective::{Collective, Layout as _};
+use engine::collective::{Collective, on_fabric};
 use engine::request::{Request, Variables};
 use engine::session::Session;
 use engine::supervision::{REFUSED, Stop};
@@ -73,7 +73,7 @@ impl Command for Measure {
         };
         let program = collective.nccl_tests_name();
         let stem = program.strip_suffix("_perf").filter(|&stem| stem != name);
-        let of_library = collective.on_fabric().map(|collective| collective.name());
+        let of_library = on_fabric(collective).map(|collective| collective.name());
         let of_library = of_library.filter(|&other| other != name && Some(other) != stem);
         command.about(about(collective)).alias(program).visible_aliases(stem.into_iter().chain(of_library))
     }

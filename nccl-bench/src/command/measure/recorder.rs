@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use jiff::tz::TimeZone;
 
-use engine::backend::Work;
+use engine::collective::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};

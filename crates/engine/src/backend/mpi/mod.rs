@@ -15,15 +15,15 @@ use ::mpi::topology::{Communicator as _, SimpleCommunicator};
 use ::mpi::traits::AsRaw as _;
 use anyhow::Context as _;
 use collectives::DataType;
-use collectives::world::{self, World};
+use collectives::world::World;
 
-use super::host::{Carrier, Connector, HostBackend};
+use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
-use crate::collective::{Collective, Layout as _, Participant};
+use crate::collective::{Collective, Participant};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
-use record::Placement;
+use record::BackendLibrary;
 use unsupported::{reduces, unsupported};
 
 /// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
@@ -62,16 +62,17 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
             .to_owned()
     });
     Ok(HostBackend {
-        connector: Arc::new(Mpi),
-        name: "mpi",
-        // The description of a world of MPI is its library.
-        version: process.describe(),
-        path: library_path(),
+        connector: Arc::new(|_| connect()),
+        library: BackendLibrary {
+            backend: "mpi".to_owned(),
+            // The description of a world of MPI is its library.
+            library_version: process.describe(),
+            library_path: library_path(),
+        },
         capabilities: Capabilities {
             data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
-            ..Capabilities::default()
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),
@@ -95,20 +96,12 @@ fn library_path() -> String {
     unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
 }
 
-struct Mpi;
-
-impl Connector for Mpi {
-    fn connect(&self, _world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
-        let communicator = SimpleCommunicator::world().duplicate();
-        // SAFETY: the communicator is live, and the handler is one of MPI's own.
-        let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
-        check("MPI_Comm_set_errhandler", code)?;
-        Ok(Box::new(MpiRank {
-            communicator,
-            sent: VectorCounts::default(),
-            received: VectorCounts::default(),
-        }))
-    }
+fn connect() -> anyhow::Result<Box<dyn Carrier>> {
+    let communicator = SimpleCommunicator::world().duplicate();
+    // SAFETY: the communicator is live, and the handler is one of MPI's own.
+    let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
+    check("MPI_Comm_set_errhandler", code)?;
+    Ok(Box::new(MpiRank { communicator, sent: VectorCounts::default(), received: VectorCounts::default() }))
 }
 
 /// The only rank of its process, on the only thread that calls MPI while ranks measure.
@@ -128,7 +121,7 @@ struct VectorCounts {
 }
 
 impl VectorCounts {
-    fn set(&mut self, parts: impl Iterator<Item = Range<usize>>) -> anyhow::Result<()> {
+    fn set(&mut self, parts: &[Range<usize>]) -> anyhow::Result<()> {
         self.counts.clear();
         self.displacements.clear();
         for part in parts {
@@ -146,7 +139,6 @@ fn in_place() -> *mut c_void {
     ptr::without_provenance_mut(if HANDLES_ARE_INTEGERS { usize::MAX } else { 1 })
 }
 
-/// Converts a count to MPI's type.
 fn count_of(number: usize) -> anyhow::Result<c_int> {
     c_int::try_from(number)
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
@@ -259,16 +251,12 @@ impl Carrier for MpiRank {
         unsafe { self.call(work, from, to) }
     }
 
-    fn result_start(&self, work: &Work, placement: Placement) -> usize {
-        match (work.collective, placement) {
-            // NCCL has it at the rank's own part.
-            (Collective::ReduceScatter, Placement::InPlace) => 0,
-            _ => work.collective.result_start(&work.counts, work.participant.rank, placement),
-        }
+    fn result_start(&self, work: &Work) -> usize {
+        // NCCL has it at the rank's own part when it runs in place.
+        if work.collective == Collective::ReduceScatter { 0 } else { work.result_start() }
     }
 }
 
-/// The address `start` bytes into a buffer.
 fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
     whole.wrapping_add(start).cast::<c_void>()
 }
@@ -280,16 +268,15 @@ impl MpiRank {
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in
     /// the place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
-        let Participant { rank, root, .. } = work.participant;
+        let root = work.participant.root;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // Elements from one rank to another.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
-        if let Some(traffic) = &work.traffic {
-            self.sent.set(traffic.send_ranges(rank))?;
-            self.received.set(traffic.receive_ranges(rank))?;
-        }
+        let (send_parts, receive_parts) = work.parts();
+        self.sent.set(send_parts)?;
+        self.received.set(receive_parts)?;
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is
         // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a function
         // returns.
@@ -380,7 +367,6 @@ impl MpiRank {
     }
 }
 
-/// The next rank and the previous one.
 fn neighbours(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
     Ok((count_of(participant.next())?, count_of(participant.previous())?))
 }

@@ -12,7 +12,7 @@ use collectives::nccl::{
 use super::operation::{OperationBuffers, PeerExchange};
 use crate::backend::operands::Operands;
 use crate::backend::{BufferSizes, Work};
-use crate::collective::{Collective, Layout as _};
+use crate::collective::Collective;
 use record::Placement;
 
 /// Bytes of the largest element.
@@ -27,22 +27,17 @@ pub(super) struct RankMemory {
     sizes: BufferSizes,
     /// Elements by which operands are shifted.
     unaligned: usize,
-    known: BufferRegistration,
-}
-
-/// Registration of the buffers with NCCL, until this is dropped.
-#[derive(Debug)]
-enum BufferRegistration {
-    Not,
-    Registered { _guards: [Registration; 2], note: Option<String> },
-    Windows { _guards: [Window; 2], active: bool },
+    registrations: Vec<Registration>,
+    windows: Vec<Window>,
+    /// The part of the requested registration that was not possible.
+    pub(super) note: Option<String>,
 }
 
 /// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and collectives
 /// without an in-place form are measured in one buffer as well.
-pub(super) fn overlaps(work: &Work, placement: Placement) -> bool {
+pub(super) fn overlaps(work: &Work) -> bool {
     work.collective == Collective::Hypercube
-        || placement == Placement::InPlace && !work.collective.has_in_place()
+        || work.placement == Placement::InPlace && !work.collective.has_in_place()
 }
 
 impl RankMemory {
@@ -60,11 +55,12 @@ impl RankMemory {
             receive: alloc(sizes.receive)?,
             sizes,
             unaligned,
-            known: BufferRegistration::Not,
+            registrations: Vec::new(),
+            windows: Vec::new(),
+            note: None,
         })
     }
 
-    /// Registers both buffers with NCCL.
     pub(super) fn register(
         &mut self,
         communicator: &Communicator,
@@ -73,40 +69,30 @@ impl RankMemory {
         let loaded = communicator.library().version();
         let windows = loaded >= nccl::Version::new(2, 27, 0);
         let (send, receive) = (&self.send, &self.receive);
-        self.known = match how {
-            record::Registration::None => BufferRegistration::Not,
+        match how {
+            record::Registration::None => {}
             record::Registration::Symmetric if windows => {
-                let send = communicator.window(send, WindowKind::Symmetric)?;
-                let receive = communicator.window(receive, WindowKind::Symmetric)?;
-                let active = send.is_active() && receive.is_active();
-                BufferRegistration::Windows { _guards: [send, receive], active }
+                for memory in [send, receive] {
+                    self.windows.push(communicator.window(memory, WindowKind::Symmetric)?);
+                }
+                if !self.windows.iter().all(Window::is_active) {
+                    self.note = Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned());
+                }
             }
             asked => {
-                let note = format!(
-                    "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
-                );
-                let note = (asked == record::Registration::Symmetric).then_some(note);
-                let _guards = [communicator.register(send)?, communicator.register(receive)?];
-                BufferRegistration::Registered { _guards, note }
+                if asked == record::Registration::Symmetric {
+                    self.note = Some(format!(
+                        "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
+                    ));
+                }
+                self.registrations = vec![communicator.register(send)?, communicator.register(receive)?];
             }
-        };
+        }
         Ok(())
     }
 
-    /// The part of the requested registration that was not possible.
-    pub(super) fn note(&self) -> Option<String> {
-        match &self.known {
-            BufferRegistration::Registered { note, .. } => note.clone(),
-            BufferRegistration::Windows { active: false, .. } => {
-                Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned())
-            }
-            BufferRegistration::Not | BufferRegistration::Windows { .. } => None,
-        }
-    }
-
-    /// The operands of operation `index` of a loop.
-    pub(super) fn operands(&self, work: &Work, placement: Placement, index: usize) -> Operands {
-        Operands::new(work, placement, index, &self.sizes, self.unaligned)
+    pub(super) fn operands(&self, work: &Work, index: usize) -> Operands {
+        Operands::new(work, index, &self.sizes, self.unaligned)
     }
 
     /// Views of the operands. For operations that do not [overlap](overlaps).
@@ -134,7 +120,7 @@ impl RankMemory {
         let from = if operands.placement == Placement::InPlace { &self.receive } else { &self.send };
         Ok(match (work.collective, operands.placement) {
             (Collective::Hypercube, _) => OperationBuffers::Steps(self.steps(work, result.start)?),
-            (_, Placement::InPlace) if !overlaps(work, operands.placement) => {
+            (_, Placement::InPlace) if !overlaps(work) => {
                 OperationBuffers::InPlace(part(&self.receive, work, operands.whole())?)
             }
             _ => OperationBuffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
@@ -171,19 +157,17 @@ impl RankMemory {
     }
 
     /// Address of this rank's input; `None` when it has none.
-    pub(super) fn input_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let start = self.operands(work, placement, 0).input.start;
-        let memory = if placement == Placement::InPlace { &self.receive } else { &self.send };
-        work.collective.has_input(work.participant).then(|| element(memory, work, start))
+    pub(super) fn input_address(&self, work: &Work) -> Option<u64> {
+        let start = self.operands(work, 0).input.start;
+        let memory = if work.placement == Placement::InPlace { &self.receive } else { &self.send };
+        work.has_input().then(|| element(memory, work, start))
     }
 
-    /// Address of this rank's result.
-    pub(super) fn result_address(&self, work: &Work, placement: Placement) -> u64 {
-        element(&self.receive, work, self.operands(work, placement, 0).result.start)
+    pub(super) fn result_address(&self, work: &Work) -> u64 {
+        element(&self.receive, work, self.operands(work, 0).result.start)
     }
 }
 
-/// The address of element `index`.
 fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
     memory.read(memory.stream()).address() + (index * work.data_type.size()) as u64
 }

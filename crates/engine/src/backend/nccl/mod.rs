@@ -13,13 +13,14 @@ use std::thread;
 use anyhow::Context as _;
 use collectives::DataType;
 use collectives::nccl::{self, Communicator, Library, UniqueId};
-use collectives::world::{self, World};
+use collectives::world::World;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
 use super::discovery::Discovery;
 use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
+use crate::agreement::gather;
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
@@ -101,97 +102,89 @@ fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::Driver
     unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
 }
 
-/// Properties of the buffers.
-#[derive(Clone, Copy, Debug)]
-struct BufferSettings {
-    /// Elements by which they are shifted.
-    unaligned: usize,
-    /// Registration with NCCL.
-    registration: record::Registration,
-}
-
-/// The GPUs of this process, and the data that its ranks need to connect.
-pub(super) struct GpuNode {
+/// The data that the ranks of a process need to open their GPUs and to connect.
+struct Opening {
     library: Library,
     id: UniqueId,
     config: nccl::Config,
-    settings: BufferSettings,
+    /// Elements by which the buffers are shifted.
+    unaligned: usize,
+    registration: record::Registration,
     default_stream: bool,
     /// The first type that is measured.
     first_type: DataType,
-    fp8: bool,
-    threads: usize,
-    assignment: GpuAssignment,
-    /// The number of ranks on each rank's GPU.
+    /// CUDA ordinal of each rank's GPU.
+    ordinals: Vec<usize>,
     ranks_on_gpus: Vec<usize>,
     /// Position of the process's first rank.
-    position: GroupPosition,
-    provenance: Provenance,
-    notes: Vec<String>,
+    first: GroupPosition,
 }
 
-impl GpuNode {
-    pub(super) fn prepare(
-        settings: &Request,
-        process: &dyn World,
-        processes: &[Discovery<Gpus>],
-    ) -> Result<Self, Stop> {
-        let found: Vec<(&str, &Gpus)> = processes
-            .iter()
-            .filter_map(|each| Some((each.host.as_str(), each.result.as_ref().ok()?)))
-            .collect();
-        let first = one_version(&found)?;
-        let threads = settings.threads.unwrap_or(1);
-        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
-        // The only option that may differ between processes: with a process per GPU it selects each one's.
-        let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
-        let bases: Vec<Option<usize>> =
-            bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
-        let processes_of_host: Vec<ProcessGpus<'_>> = processes
-            .iter()
-            .zip(&found)
-            .zip(bases)
-            .map(|((each, (host, gpus)), base)| ProcessGpus {
-                host,
-                identity: &each.host_id,
-                addresses: &gpus.addresses,
-                base,
-                multi_rank: gpus.multi_rank,
-            })
-            .collect();
-        let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, settings, library.version())?;
-        let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
-        let config = config(library, settings)?;
-        let colors: Vec<u64> = (0..process.size())
-            .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
-            .collect();
-        let assignment = shares.swap_remove(process.rank());
-        let position = position(&colors, process.rank(), assignment.ordinals.len());
-        let id = exchange_id(library, process, &colors)?;
-        let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
-        let capability = capabilities.min().copied().unwrap_or_default();
-        let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
-        let mut notes = notes::notes(settings, library.version(), capability);
-        notes.extend(notes::shared_gpus(most_on_a_gpu));
-        let default_stream = settings.default_stream;
-        let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
-        let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
-        Ok(Self {
-            library,
-            id,
-            config,
-            settings,
-            default_stream,
-            first_type,
-            fp8,
-            threads,
-            assignment,
-            ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
-            position,
-            provenance: first.provenance(),
-            notes,
+/// Prepares NCCL between GPUs: assigns the GPUs of all processes, and exchanges the unique ids.
+pub(super) fn prepare(
+    settings: &Request,
+    process: &dyn World,
+    processes: &[Discovery<Gpus>],
+) -> Result<Node, Stop> {
+    let found: Vec<(&str, &Gpus)> =
+        processes.iter().filter_map(|each| Some((each.host.as_str(), each.result.as_ref().ok()?))).collect();
+    let first = one_version(&found)?;
+    let threads = settings.threads.unwrap_or(1);
+    let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+    // The only option that may differ between processes: with a process per GPU it selects each one's.
+    let bases = gather(process, &settings.variables.device)?;
+    let processes_of_host: Vec<ProcessGpus<'_>> = processes
+        .iter()
+        .zip(&found)
+        .zip(bases)
+        .map(|((each, (host, gpus)), base)| ProcessGpus {
+            host,
+            identity: &each.host_id,
+            addresses: &gpus.addresses,
+            base,
+            multi_rank: gpus.multi_rank,
         })
-    }
+        .collect();
+    let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, settings, library.version())?;
+    let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
+    let config = config(library, settings)?;
+    let colors: Vec<u64> = (0..process.size())
+        .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
+        .collect();
+    let assignment = shares.swap_remove(process.rank());
+    let position = position(&colors, process.rank(), assignment.ordinals.len());
+    let id = exchange_id(library, process, &colors)?;
+    let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
+    let capability = capabilities.min().copied().unwrap_or_default();
+    let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
+    let mut notes = notes::notes(settings, library.version(), capability);
+    notes.extend(notes::shared_gpus(most_on_a_gpu));
+    let mut capabilities = Capabilities::default();
+    capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
+    let opening = Opening {
+        library,
+        id,
+        config,
+        unaligned: settings.unaligned,
+        registration: settings.registration,
+        default_stream: settings.default_stream,
+        first_type: settings.data_types.first().copied().unwrap_or(DataType::Float32),
+        ordinals: assignment.ordinals,
+        ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
+        first: position,
+    };
+    let opening = Arc::new(opening);
+    Ok(Node {
+        threads,
+        gpus: assignment.gpus,
+        first: position,
+        capabilities,
+        versus: None,
+        provenance: first.provenance(),
+        notes,
+        default_max_bytes: DEFAULT_MAX_BYTES,
+        open: Box::new(move |index| opening.open(index)),
+    })
 }
 
 /// Returns the first process's GPUs. Refuses different versions of NCCL.
@@ -301,113 +294,52 @@ fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<
     Ok(UniqueId::from_bytes(bytes))
 }
 
-impl Node for GpuNode {
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn gpus(&self) -> usize {
-        self.assignment.gpus
-    }
-
-    fn position(&self, index: usize) -> GroupPosition {
-        GroupPosition { rank: self.position.rank + index, ..self.position }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::default();
-        capabilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
-        capabilities
-    }
-
-    fn provenance(&self) -> Provenance {
-        self.provenance.clone()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.notes.clone()
-    }
-
-    fn default_max_bytes(&self) -> u64 {
-        DEFAULT_MAX_BYTES
-    }
-
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
-        let ordinal = self.assignment.ordinals[index];
+impl Opening {
+    fn open(self: &Arc<Self>, index: usize) -> anyhow::Result<RankDevice> {
+        let ordinal = self.ordinals[index];
         let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
         let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
         let stream = stream.with_context(|| format!("creating a stream on GPU {ordinal}"))?;
-        let (free, _) = context.mem_get_info()?;
-        Ok(Box::new(GpuDevice {
-            library: self.library,
-            id: self.id,
-            position: self.position(index),
-            config: self.config.clone(),
-            ordinal,
-            context,
-            stream,
-            free: free as u64,
-            ranks_on_gpu: self.ranks_on_gpus[index] as u64,
-            settings: self.settings,
-            first_type: self.first_type,
-        }))
-    }
-}
-
-struct GpuDevice {
-    library: Library,
-    id: UniqueId,
-    position: GroupPosition,
-    config: nccl::Config,
-    ordinal: usize,
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
-    free: u64,
-    ranks_on_gpu: u64,
-    settings: BufferSettings,
-    first_type: DataType,
-}
-
-impl RankDevice for GpuDevice {
-    fn describe(&self) -> Rank {
-        let (domain, bus, device) = pci_address(self.ordinal).unwrap_or_default();
-        Rank {
-            rank: 0,
-            group: usize::try_from(self.position.color).unwrap_or(usize::MAX),
-            pid: 0,
-            host: String::new(),
-            device: Some(self.ordinal),
-            pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
-            device_name: self.context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
-        }
+        let free = context.mem_get_info()?.0 as u64;
+        let (domain, bus, device) = pci_address(ordinal).unwrap_or_default();
+        let opening = Arc::clone(self);
+        Ok(RankDevice {
+            rank: Rank {
+                group: usize::try_from(self.first.color).unwrap_or(usize::MAX),
+                device: Some(ordinal),
+                pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
+                device_name: context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
+                ..Rank::default()
+            },
+            capacity: (free / self.ranks_on_gpus[index] as u64).saturating_sub(RESERVE),
+            memory: format!("GPU {ordinal}"),
+            connect: Box::new(move |_, buffer_sizes, body| {
+                opening.connect(index, &stream, free, buffer_sizes, body)
+            }),
+        })
     }
 
-    fn capacity(&self) -> u64 {
-        (self.free / self.ranks_on_gpu).saturating_sub(RESERVE)
-    }
-
-    fn memory(&self) -> String {
-        format!("GPU {}", self.ordinal)
-    }
-
+    /// Connects rank `index` of this process. `free` is the GPU's free memory before, in bytes.
     fn connect(
-        self: Box<Self>,
-        _world: &world::Handle,
+        &self,
+        index: usize,
+        stream: &Arc<CudaStream>,
+        free: u64,
         buffer_sizes: BufferSizes,
         body: &mut RankBody<'_>,
     ) -> anyhow::Result<()> {
-        let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
-        let GroupPosition { rank, ranks, .. } = self.position;
+        let context = stream.context();
+        let (rank, ranks) = (self.first.rank + index, self.first.ranks);
         let (communicator, data) = thread::scope(|scope| {
             // At the same time as NCCL, which waits for the other ranks.
             let loading =
                 thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
-                    let mut data = DeviceData::new(&self.context)?;
+                    let mut data = DeviceData::new(context)?;
                     data.load(self.first_type)?;
                     tracing::debug!(rank, "kernels of the test data loaded");
                     anyhow::Ok(data)
                 })?;
-            let communicator = Communicator::builder(self.library, &self.stream)
+            let communicator = Communicator::builder(self.library, stream)
                 .rank(rank, ranks)
                 .id(&self.id)
                 .config(&self.config)
@@ -416,16 +348,15 @@ impl RankDevice for GpuDevice {
             let data = loading.join().map_err(|_| anyhow::anyhow!("loading kernels panicked"))??;
             anyhow::Ok((communicator, data))
         })?;
-        let connected = free()?;
-        let mut memory = RankMemory::alloc(&communicator, buffer_sizes, self.settings.unaligned)?;
+        let connected = context.mem_get_info()?.0 as u64;
+        let mut memory = RankMemory::alloc(&communicator, buffer_sizes, self.unaligned)?;
         let used = MemoryUse {
-            initialization: self.free.saturating_sub(connected),
-            buffers: connected.saturating_sub(free()?),
+            initialization: free.saturating_sub(connected),
+            buffers: connected.saturating_sub(context.mem_get_info()?.0 as u64),
             operations: 0,
         };
-        memory.register(&communicator, self.settings.registration)?;
-        let mut rank = GpuRank::new(&communicator, data, memory, used);
-        body(&mut rank)
+        memory.register(&communicator, self.registration)?;
+        body(&mut GpuRank::new(&communicator, data, memory, used))
     }
 }
 

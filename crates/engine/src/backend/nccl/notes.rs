@@ -4,8 +4,7 @@ use collectives::nccl::{SYMMETRIC_RACE, Version};
 
 use super::assignment::MULTI_RANK;
 use crate::data::EARLY_CAPABILITY;
-use crate::request::Request;
-use crate::request::SYMMETRIC_FENCE;
+use crate::request::{Request, SYMMETRIC_FENCE};
 use record::Registration;
 
 /// Notes on the requested settings. `capability` is the least of all GPUs.

@@ -11,11 +11,10 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operation::{LaunchMode, LoopParameters, Scalar};
+use super::operation::{LaunchMode, LoopOp, Scalar};
 use super::rank::GpuRank;
-use crate::backend::{StreamRounds, Work};
-use crate::data::{Tally, expected_bits};
-use record::Placement;
+use crate::backend::{Barrier, StreamRounds, Work};
+use crate::data::Tally;
 
 /// Number of eager rounds after which the host waits for the stream. Operations that start too early were seen mainly
 /// in the first rounds after such a wait.
@@ -30,19 +29,18 @@ impl GpuRank<'_> {
     pub(super) fn rounds_on_stream<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &StreamRounds,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
         // Loading cannot be captured, and may wait for the device, which must not wait for another rank then.
         self.data.load(work.data_type)?;
         if self.data.triggers_early() {
             self.data.load_invert()?;
         }
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         self.data.clear(self.stream())?;
         if rounds.graph_launches > 0 {
-            let graph = self.capture_rounds(work, placement, rounds, &common)?;
+            let graph = self.capture_rounds(work, rounds, &scaled)?;
             barrier()?;
             for _ in 0..rounds.graph_launches {
                 graph.launch().context("launching the graph of the check on the stream")?;
@@ -52,31 +50,28 @@ impl GpuRank<'_> {
         } else {
             barrier()?;
             for round in 0..rounds.rounds {
-                self.round(work, placement, rounds, round, &common)?;
+                self.round(work, rounds, round, &scaled)?;
                 if (round + 1).is_multiple_of(SERIES) {
                     self.wait()?;
                 }
             }
             self.wait()?;
         }
-        Ok(self.data.tally(self.stream())?)
+        self.data.tally(self.stream())
     }
 
-    /// Captures all rounds in one graph.
     fn capture_rounds<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &StreamRounds,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
         // Relaxed, as in the safe layer, because NCCL may allocate memory meanwhile.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
             .context("beginning the capture of the check on the stream")?;
-        let queued =
-            (0..rounds.rounds).try_for_each(|round| self.round(work, placement, rounds, round, common));
+        let queued = (0..rounds.rounds).try_for_each(|round| self.round(work, rounds, round, scaled));
         // Ends the capture also when a round has failed.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         queued?;
@@ -86,47 +81,38 @@ impl GpuRank<'_> {
         Ok(graph)
     }
 
-    /// Queues one round.
     fn round<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &StreamRounds,
         round: usize,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
-        self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
-        let operands = self.memory.operands(work, placement, 0);
+        self.write_input(work, seed, DELAYS[round % DELAYS.len()])?;
+        let operands = self.memory.operands(work, 0);
         self.copy_own_part(work, &operands)?;
         let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
-        self.queue(mode, work, common, placement, &operands, false)?;
+        self.queue(mode, work, scaled, &operands, false)?;
         if let Some(index) = rounds.corrupt_index {
-            self.damage_on_stream(work, placement, seed, index)?;
+            self.corrupt_on_stream(work, seed, index)?;
         }
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
-        let address = self.memory.result_address(work, placement);
+        let address = self.memory.result_address(work);
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         let bytes = elements * work.data_type.size() as u64;
         // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
-        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }?;
-        Ok(())
+        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }
     }
 
     /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, if the GPU
     /// supports that.
-    fn write_input(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        seed: u64,
-        delay: Duration,
-    ) -> anyhow::Result<()> {
-        if let Some(kept) = self.kept_address(work, placement) {
+    fn write_input(&mut self, work: &Work, seed: u64, delay: Duration) -> anyhow::Result<()> {
+        if let Some(kept) = self.kept_address(work) {
             self.fill_at(work, seed, kept)?;
         }
-        let Some(input) = self.memory.input_address(work, placement) else { return Ok(()) };
+        let Some(input) = self.memory.input_address(work) else { return Ok(()) };
         self.fill_at(work, seed, input)?;
         if self.data.triggers_early() {
             let bytes = (work.counts.send * work.data_type.size()) as u64;
@@ -140,21 +126,12 @@ impl GpuRank<'_> {
     }
 
     /// Queues a write of a wrong value to an element of the result, if there is such an element.
-    fn damage_on_stream(
-        &self,
-        work: &Work,
-        placement: Placement,
-        seed: u64,
-        index: usize,
-    ) -> anyhow::Result<()> {
-        let Some(bits) = expected_bits(&work.data_spec(seed), &work.result(), index as u64)? else {
-            return Ok(());
-        };
+    pub(super) fn corrupt_on_stream(&self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        let Some(wrong) = work.wrong_bits(seed, index)? else { return Ok(()) };
         let size = work.data_type.size();
-        let wrong = (bits ^ work.significant_bit()?).to_le_bytes();
-        let address = self.memory.result_address(work, placement) + (index * size) as u64;
+        let address = self.memory.result_address(work) + (index * size) as u64;
         // Byte by byte, because a graph keeps the value of a memset, but only the source address of a copy.
-        for (place, &byte) in (address..).zip(&wrong[..size]) {
+        for (place, &byte) in (address..).zip(&wrong.to_le_bytes()[..size]) {
             // SAFETY: the element is in this rank's memory, and its stream is alive.
             unsafe { result::memset_d8_async(place, byte, 1, self.stream().cu_stream()) }
                 .context("damaging the result")?;

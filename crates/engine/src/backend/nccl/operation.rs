@@ -1,7 +1,5 @@
 //! One operation as calls of the safe layer: immediate, in a group, or in a graph.
 
-use std::ops::Range;
-
 use collectives::nccl::{
     self, Call, Capture, Collectives as _, Communicator, DeviceBuffer, DeviceBufferMut, Group, Launch,
     Memory, MemoryView, MemoryViewMut, Reduction, ScaledSum,
@@ -45,7 +43,6 @@ scalar! {
     F8E5M2: F8E5M2::from_f64;
 }
 
-/// The buffers of one operation, as views or as memory.
 pub(super) enum OperationBuffers<S, R> {
     /// A send and a receive buffer.
     Two(S, R),
@@ -55,7 +52,6 @@ pub(super) enum OperationBuffers<S, R> {
     Steps(Vec<PeerExchange<R>>),
 }
 
-/// Views of memory.
 pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
 impl OperationBuffers<Memory, Memory> {
@@ -78,17 +74,9 @@ pub(super) struct PeerExchange<R> {
     pub(super) peer: usize,
 }
 
-/// Parameters that the operations of a loop share.
-pub(super) struct LoopParameters<'c, T> {
-    /// The operator of a mulsum.
-    pub(super) scaled: Option<ScaledSum<'c, T>>,
-    /// Parts of an alltoallv: ranges of the send buffer.
-    pub(super) sent: Vec<Range<usize>>,
-    /// Ranges of the receive buffer.
-    pub(super) received: Vec<Range<usize>>,
-}
+/// The operator of the operations of a loop, if it is a mulsum, which has to be created.
+pub(super) type LoopOp<'c, T> = Option<ScaledSum<'c, T>>;
 
-/// Mode of an operation's launch.
 #[derive(Clone, Copy)]
 pub(super) enum LaunchMode<'w> {
     Immediate,
@@ -98,14 +86,6 @@ pub(super) enum LaunchMode<'w> {
     Captured,
 }
 
-/// A send and a receive at the same time, with any peers.
-struct SendRecvPair<'b, S, R> {
-    send: &'b S,
-    to: usize,
-    receive: &'b mut R,
-    from: usize,
-}
-
 /// Queues one operation.
 // Inlined together with its callees, so that buffers of one operation stay in registers: this saves 10 ns.
 #[inline(always)]
@@ -113,20 +93,23 @@ pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<
     mode: LaunchMode<'_>,
     communicator: &Communicator,
     work: &Work,
-    common: &LoopParameters<'_, T>,
+    scaled: &LoopOp<'_, T>,
     buffers: &mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()> {
     match (work.collective, buffers) {
         (Collective::SendRecv, OperationBuffers::Two(send, receive)) => {
-            exchange(mode, communicator, neighbours(work, send, receive))?;
+            let (to, from) = (work.participant.next(), work.participant.previous());
+            exchange(mode, communicator, (send, to), (receive, from))?;
         }
         (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
-            steps.iter_mut().try_for_each(|step| exchange(mode, communicator, step.pair()))?;
+            for PeerExchange { send, receive, peer } in steps {
+                exchange(mode, communicator, (send, *peer), (receive, *peer))?;
+            }
         }
         (_, buffers) => match mode {
-            LaunchMode::Immediate => single(communicator.call(), work, common, buffers)?,
-            LaunchMode::Capture(capture) => single(capture.on(communicator), work, common, buffers)?,
-            LaunchMode::Captured => single(captured(communicator), work, common, buffers)?,
+            LaunchMode::Immediate => single(communicator.call(), work, scaled, buffers)?,
+            LaunchMode::Capture(capture) => single(capture.on(communicator), work, scaled, buffers)?,
+            LaunchMode::Captured => single(captured(communicator), work, scaled, buffers)?,
         },
     }
     Ok(())
@@ -137,7 +120,7 @@ pub(super) fn add<'env, 'c: 'env, T, S, R>(
     group: &Group<'env>,
     communicator: &'env Communicator,
     work: &Work,
-    common: &'env LoopParameters<'c, T>,
+    scaled: &'env LoopOp<'c, T>,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
@@ -147,12 +130,15 @@ where
 {
     match (work.collective, buffers) {
         (Collective::SendRecv, OperationBuffers::Two(send, receive)) => {
-            neighbours(work, send, receive).queue(group.on(communicator))?;
+            let (to, from) = (work.participant.next(), work.participant.previous());
+            send_and_receive(group.on(communicator), (send, to), (receive, from))?;
         }
         (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
-            steps.iter_mut().try_for_each(|step| step.pair().queue(group.on(communicator)))?;
+            for PeerExchange { send, receive, peer } in steps {
+                send_and_receive(group.on(communicator), (send, *peer), (receive, *peer))?;
+            }
         }
-        (_, buffers) => single(group.on(communicator), work, common, buffers)?,
+        (_, buffers) => single(group.on(communicator), work, scaled, buffers)?,
     }
     Ok(())
 }
@@ -165,11 +151,6 @@ fn captured(communicator: &Communicator) -> Call<'_> {
     unsafe { communicator.captured() }
 }
 
-/// The exchange of a sendrecv: to the next rank, from the previous one.
-fn neighbours<'b, S, R>(work: &Work, send: &'b S, receive: &'b mut R) -> SendRecvPair<'b, S, R> {
-    SendRecvPair { send, to: work.participant.next(), receive, from: work.participant.previous() }
-}
-
 impl PeerExchange<Memory> {
     fn views<T: Element>(&mut self) -> Result<PeerExchange<MemoryViewMut<'_, T>>, nccl::Error> {
         let Self { send, receive, peer } = self;
@@ -177,42 +158,38 @@ impl PeerExchange<Memory> {
     }
 }
 
-impl<R> PeerExchange<R> {
-    fn pair(&mut self) -> SendRecvPair<'_, R, R> {
-        SendRecvPair { send: &self.send, to: self.peer, receive: &mut self.receive, from: self.peer }
-    }
-}
-
-impl<'b, S: DeviceBuffer, R: DeviceBufferMut> SendRecvPair<'b, S, R> {
-    /// Queues both in a group.
-    fn queue<L: Launch<'b>>(self, call: Call<'b, L>) -> Result<(), nccl::Error> {
-        call.send(self.send, self.to)?;
-        call.recv(self.receive, self.from)
-    }
-
-    /// Queues both as one call, because a group cannot be captured together with other kernels.
-    fn queue_captured(self, communicator: &'b Communicator) -> Result<(), nccl::Error>
-    where
-        R: DeviceBufferMut<Element = S::Element>,
-    {
-        let mut sent = vec![0..0; communicator.size()];
-        let mut received = sent.clone();
-        sent[self.to] = 0..self.send.len();
-        received[self.from] = 0..self.receive.len();
-        captured(communicator).all_to_all_v(self.send, &sent, self.receive, &received)
-    }
-}
-
+/// Queues a send and a receive at the same time, each with its peer.
 fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
     mode: LaunchMode<'_>,
     communicator: &Communicator,
-    pair: SendRecvPair<'_, S, R>,
+    (send, to): (&S, usize),
+    (receive, from): (&mut R, usize),
 ) -> Result<(), nccl::Error> {
     match mode {
-        LaunchMode::Immediate => nccl::group(|group| pair.queue(group.on(communicator))),
-        LaunchMode::Capture(capture) => capture.group(|capture| pair.queue(capture.on(communicator))),
-        LaunchMode::Captured => pair.queue_captured(communicator),
+        LaunchMode::Immediate => {
+            nccl::group(|group| send_and_receive(group.on(communicator), (send, to), (receive, from)))
+        }
+        LaunchMode::Capture(capture) => {
+            capture.group(|capture| send_and_receive(capture.on(communicator), (send, to), (receive, from)))
+        }
+        // As one call, because a group cannot be captured together with other kernels.
+        LaunchMode::Captured => {
+            let mut sent = vec![0..0; communicator.size()];
+            let mut received = sent.clone();
+            sent[to] = 0..send.len();
+            received[from] = 0..receive.len();
+            captured(communicator).all_to_all_v(send, &sent, receive, &received)
+        }
     }
+}
+
+fn send_and_receive<'b, S: DeviceBuffer, R: DeviceBufferMut, L: Launch<'b>>(
+    call: Call<'b, L>,
+    (send, to): (&'b S, usize),
+    (receive, from): (&'b mut R, usize),
+) -> Result<(), nccl::Error> {
+    call.send(send, to)?;
+    call.recv(receive, from)
 }
 
 /// Queues a collective that is a single call.
@@ -220,7 +197,7 @@ fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element
 fn single<'env, 'c: 'env, T, S, R, L>(
     call: Call<'env, L>,
     work: &Work,
-    common: &'env LoopParameters<'c, T>,
+    scaled: &'env LoopOp<'c, T>,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
@@ -234,7 +211,7 @@ where
     let queued = match (work.collective, buffers) {
         (Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter, buffers) => {
             let own = work.op.and_then(|op| op.built_in()).unwrap_or(ReduceOp::Sum);
-            return match &common.scaled {
+            return match scaled {
                 None => reduction(call, work, own, buffers),
                 Some(op) => reduction(call, work, op, buffers),
             };
@@ -249,7 +226,8 @@ where
         (Collective::Scatter, InPlace(buffer)) => call.scatter_in_place(buffer, root),
         (Collective::AllToAll, Two(send, receive)) => call.all_to_all(send, receive),
         (Collective::AllToAllV, Two(send, receive)) => {
-            call.all_to_all_v(send, &common.sent, receive, &common.received)
+            let (sent, received) = work.parts();
+            call.all_to_all_v(send, sent, receive, received)
         }
         (collective, _) => anyhow::bail!("{collective} has no operation on such buffers"),
     };

@@ -1,27 +1,25 @@
 //! One rank's buffers and communicator on its GPU.
 
-use crate::collective::Layout as _;
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
+use collectives::nccl::{self, Capture, Communicator, Graph};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::memory::{RankMemory, overlaps};
-use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
+use super::operation::{self, LaunchMode, LoopOp, OperationBuffers, Scalar, Views};
 use crate::backend::operands::Operands;
-use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
+use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
-use record::{Blocking, Placement};
+use record::Blocking;
 
 /// Approximate number of operations that are prepared before the clock starts. Later operations reuse the operands of
 /// the first.
 const PREPARED: usize = 4096;
 
-/// One rank.
 pub(super) struct GpuRank<'a> {
     pub(super) communicator: &'a Communicator,
     pub(super) data: DeviceData,
@@ -37,8 +35,8 @@ pub(super) struct GpuRank<'a> {
 struct Prepared<'m, T> {
     operands: Vec<Operands>,
     /// The operands as separate memory, if several operations are queued together or their buffers overlap: two views
-    /// of the same memory cannot exist at the same time.
-    apart: Option<Vec<Views<'m, T>>>,
+    /// of the same memory cannot exist at the same time. Else empty.
+    apart: Vec<Views<'m, T>>,
 }
 
 impl<'a> GpuRank<'a> {
@@ -57,39 +55,15 @@ impl<'a> GpuRank<'a> {
     }
 
     /// Address of the copy of the input, for a rank whose receive buffer must stay unchanged.
-    pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let kept = work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace;
-        kept.then(|| self.memory.receive_address(work))
+    pub(super) fn kept_address(&self, work: &Work) -> Option<u64> {
+        work.keeps_receive().then(|| self.memory.receive_address(work))
     }
 
-    /// Parameters that the operations of a loop share.
-    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<LoopParameters<'a, T>, nccl::Error> {
-        let participant = work.participant;
-        let scaled = match work.op {
-            Some(Op::MulSum) if work.collective.reduces() => {
-                Some(self.communicator.scaled_sum(T::of(Op::scale_of(participant.rank as u32)))?)
-            }
-            _ => None,
-        };
-        let traffic = work.traffic.as_deref();
-        let sent = traffic.map(|traffic| traffic.send_ranges(participant.rank).collect()).unwrap_or_default();
-        let received =
-            traffic.map(|traffic| traffic.receive_ranges(participant.rank).collect()).unwrap_or_default();
-        Ok(LoopParameters { scaled, sent, received })
-    }
-
-    /// Separate memory for each operation, if it is needed. `aggregated` operations are queued together.
-    fn apart(
-        &self,
-        work: &Work,
-        placement: Placement,
-        operands: &[Operands],
-        aggregated: usize,
-    ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
-        let needed = aggregated > 1 || overlaps(work, placement);
-        needed
-            .then(|| operands.iter().map(|operands| self.memory.apart(work, operands)).collect())
-            .transpose()
+    /// Creates the operator of a mulsum.
+    pub(super) fn scaled<T: Scalar>(&self, work: &Work) -> Result<LoopOp<'a, T>, nccl::Error> {
+        let is_scaled = work.op == Some(Op::MulSum) && work.collective.reduces();
+        let scale = || T::of(Op::scale_of(work.participant.rank as u32));
+        is_scaled.then(|| self.communicator.scaled_sum(scale())).transpose()
     }
 
     /// Copies a hypercube's own part to its position before the exchanges.
@@ -107,35 +81,28 @@ impl<'a> GpuRank<'a> {
         &mut self,
         mode: LaunchMode<'_>,
         work: &Work,
-        common: &LoopParameters<'_, T>,
-        placement: Placement,
+        scaled: &LoopOp<'_, T>,
         operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
-        if at_once || overlaps(work, placement) {
+        if at_once || overlaps(work) {
             let mut apart = self.memory.apart(work, operands)?;
-            operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
+            operation::queue(mode, self.communicator, work, scaled, &mut apart.views::<T>()?)
         } else {
             let mut buffers = self.memory.views::<T>(operands)?;
-            operation::queue(mode, self.communicator, work, common, &mut buffers)
+            operation::queue(mode, self.communicator, work, scaled, &mut buffers)
         }
     }
 
-    fn start_typed<T: Scalar>(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        index: usize,
-        graph: bool,
-    ) -> anyhow::Result<()> {
-        let common = self.common::<T>(work)?;
-        let operands = self.memory.operands(work, placement, index);
+    fn start_typed<T: Scalar>(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+        let scaled = self.scaled::<T>(work)?;
+        let operands = self.memory.operands(work, index);
         self.copy_own_part(work, &operands)?;
         if !graph {
-            return self.queue(LaunchMode::Immediate, work, &common, placement, &operands, false);
+            return self.queue(LaunchMode::Immediate, work, &scaled, &operands, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, false)
+            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, false)
         })?;
         graph.launch()?;
         // The graph must not be dropped before it has run.
@@ -147,22 +114,22 @@ impl<'a> GpuRank<'a> {
     fn iterate<T: Scalar>(
         &mut self,
         work: &Work,
-        common: &LoopParameters<'_, T>,
+        scaled: &LoopOp<'_, T>,
         prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
-        let Some(apart) = &mut prepared.apart else {
+        if prepared.apart.is_empty() {
             let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
-            return operation::queue(LaunchMode::Immediate, self.communicator, work, common, &mut buffers);
-        };
+            return operation::queue(LaunchMode::Immediate, self.communicator, work, scaled, &mut buffers);
+        }
         let operands = &prepared.operands[operations.clone()];
         operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
         let communicator = self.communicator;
-        match &mut apart[operations] {
-            [one] => operation::queue(LaunchMode::Immediate, communicator, work, common, one),
+        match &mut prepared.apart[operations] {
+            [one] => operation::queue(LaunchMode::Immediate, communicator, work, scaled, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
-                buffers.try_for_each(|buffers| operation::add(group, communicator, work, common, buffers))
+                buffers.try_for_each(|buffers| operation::add(group, communicator, work, scaled, buffers))
             }),
         }
     }
@@ -170,21 +137,24 @@ impl<'a> GpuRank<'a> {
     fn time_typed<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, blocking, .. } = *timed_loop;
         if timed_loop.each {
             self.make_events(2 * iterations)?;
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
-        let common = self.common::<T>(work)?;
-        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, placement, index));
+        let scaled = self.scaled::<T>(work)?;
+        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, index));
         let operands: Vec<_> = operands.collect();
-        let mut apart = self.apart(work, placement, &operands, aggregated)?;
-        let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
-        let mut operations = Prepared { operands, apart: views.transpose()? };
+        let mut apart: Vec<_> = if aggregated > 1 || overlaps(work) {
+            operands.iter().map(|operands| self.memory.apart(work, operands)).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let apart = apart.iter_mut().map(OperationBuffers::views).collect::<Result<_, _>>()?;
+        let mut operations = Prepared { operands, apart };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
@@ -193,7 +163,7 @@ impl<'a> GpuRank<'a> {
                 self.events[2 * iteration].record(self.stream())?;
             }
             let first = iteration % prepared * aggregated;
-            self.iterate(work, &common, &mut operations, first..first + aggregated)?;
+            self.iterate(work, &scaled, &mut operations, first..first + aggregated)?;
             if timed_loop.each {
                 self.events[2 * iteration + 1].record(self.stream())?;
             }
@@ -222,15 +192,14 @@ impl<'a> GpuRank<'a> {
     fn time_graph<T: Scalar>(
         &mut self,
         work: &Work,
-        placement: Placement,
         timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
-        let common = self.common::<T>(work)?;
+        let scaled = self.scaled::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
-            let operands = self.memory.operands(work, placement, index);
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, aggregated > 1)
+            let operands = self.memory.operands(work, index);
+            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -286,14 +255,13 @@ impl<'a> GpuRank<'a> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
-        unsafe { self.data.fill(stream, &spec, work.participant.rank as u32, 0, address, bytes) }?;
-        Ok(())
+        unsafe { self.data.fill(stream, &spec, work.participant.rank as u32, 0, address, bytes) }
     }
 }
 
 impl Backend for GpuRank<'_> {
     fn notes(&self) -> Vec<String> {
-        self.memory.note().into_iter().collect()
+        self.memory.note.iter().cloned().collect()
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
@@ -301,13 +269,13 @@ impl Backend for GpuRank<'_> {
         Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.used })
     }
 
-    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let cleared = self.memory.operands(work, placement, 0).cleared().len() * work.data_type.size();
+    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
+        let cleared = self.memory.operands(work, 0).cleared().len() * work.data_type.size();
         let receive = self.memory.receive_address(work);
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
-        let addresses = [self.memory.input_address(work, placement), self.kept_address(work, placement)];
+        let addresses = [self.memory.input_address(work), self.kept_address(work)];
         for address in addresses.into_iter().flatten() {
             self.fill_at(work, seed, address)?;
         }
@@ -315,66 +283,46 @@ impl Backend for GpuRank<'_> {
         Ok(())
     }
 
-    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
-        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, index, graph))
+    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+        with_element!(work.data_type, T => self.start_typed::<T>(work, index, graph))
     }
 
     fn complete(&mut self) -> anyhow::Result<()> {
         self.wait()
     }
 
-    fn time(
-        &mut self,
-        work: &Work,
-        placement: Placement,
-        timed_loop: &TimedLoop,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Times> {
+    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
         with_element!(work.data_type, T => if timed_loop.graph_launches > 0 {
-            self.time_graph::<T>(work, placement, timed_loop, barrier)
+            self.time_graph::<T>(work, timed_loop, barrier)
         } else {
-            self.time_typed::<T>(work, placement, timed_loop, barrier)
+            self.time_typed::<T>(work, timed_loop, barrier)
         })
     }
 
-    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
-        if index < work.counts.receive {
-            let size = work.data_type.size();
-            let address = self.memory.result_address(work, placement) + (index * size) as u64;
-            let mut element = [0_u8; 8];
-            let stream = self.stream().cu_stream();
-            // On the stream of the check, because the driver's other copies may return before their data has arrived.
-            // SAFETY: the element is in this rank's memory, and lives until its copy is done.
-            unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
-            self.wait()?;
-            work.corrupt(&mut element[..size])?;
-            // SAFETY: as above.
-            unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
-            self.wait()?;
-        }
-        Ok(())
+    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+        self.corrupt_on_stream(work, seed, index)?;
+        self.wait()
     }
 
-    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
         if elements == 0 {
             return Ok(Mismatches::default());
         }
         let size = work.data_type.size();
-        let address = self.memory.result_address(work, placement);
+        let address = self.memory.result_address(work);
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
-        Ok(unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }?)
+        unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }
     }
 
     fn check_on_stream(
         &mut self,
         work: &Work,
-        placement: Placement,
         rounds: &StreamRounds,
-        barrier: &dyn Fn() -> anyhow::Result<()>,
+        barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
-        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, placement, rounds, barrier))
+        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, rounds, barrier))
     }
 }

@@ -2,16 +2,36 @@
 //!
 //! Structs have NCCL's layout up to the last field that is read.
 
-pub(super) mod v2;
-pub(super) mod v3;
-pub(super) mod v4;
-pub(super) mod v5;
-pub(super) mod v6;
-
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use super::operation::ProfiledOperation;
+use crate::nccl_choice::{Bytes, Choice, copies};
+use record::Algorithm;
+
+/// NCCL 2.24 and 2.25.
+#[used]
+#[unsafe(export_name = "ncclProfiler_v2")]
+pub(super) static V2: Plugin<InitV2, Descriptor<u8, 2, 1, 0>> = Plugin::new(init_v2);
+
+/// NCCL 2.26.
+#[used]
+#[unsafe(export_name = "ncclProfiler_v3")]
+pub(super) static V3: Plugin<InitV2, Descriptor<u8, 2, 0, 0>> = Plugin::new(init_v2);
+
+/// NCCL 2.27.
+#[used]
+#[unsafe(export_name = "ncclProfiler_v4")]
+pub(super) static V4: Plugin<InitV4, Descriptor<u8, 0, 0, 1>> = Plugin::new(init_v4);
+
+/// NCCL 2.28.
+#[used]
+#[unsafe(export_name = "ncclProfiler_v5")]
+pub(super) static V5: Plugin<InitV5, Descriptor<u64, 0, 0, 1>> = Plugin::new(init_v5);
+
+/// NCCL 2.29 and later.
+#[used]
+#[unsafe(export_name = "ncclProfiler_v6")]
+pub(super) static V6: Plugin<InitV5, Descriptor<u64, 0, 0, 1>> = Plugin::new(init_v5);
 
 /// Types of events, from NCCL's `nccl_profiler.h`.
 pub(super) const GROUP: c_int = 1 << 0;
@@ -19,32 +39,15 @@ pub(super) const COLLECTIVE: c_int = 1 << 1;
 pub(super) const SEND_OR_RECEIVE: c_int = 1 << 2;
 pub(super) const COPIES: c_int = 1 << 12;
 
-/// `ncclSuccess`.
 pub(super) const SUCCESS: c_int = 0;
-
-/// The description of an event: its type (one byte up to v4, whose neighbours are undefined, then eight), and the
-/// details of that type.
-#[repr(C)]
-pub(super) struct Descriptor<K, C: Copy, P: Copy> {
-    kind: K,
-    parent: *mut c_void,
-    rank: c_int,
-    details: Details<C, P>,
-}
-
-#[repr(C)]
-union Details<C: Copy, P: Copy> {
-    collective: C,
-    send_or_receive: P,
-    copies: v6::CopiesV6,
-}
 
 /// The table of one version: `ncclProfiler_v<n>_t`.
 #[repr(C)]
 pub(super) struct Plugin<I, D> {
     pub(super) name: *const c_char,
     pub(super) init: I,
-    pub(super) start_event: StartEvent<D>,
+    pub(super) start_event:
+        unsafe extern "C" fn(context: *mut c_void, event: *mut *mut c_void, descriptor: *const D) -> c_int,
     pub(super) stop_event: unsafe extern "C" fn(event: *mut c_void) -> c_int,
     pub(super) record_event_state:
         unsafe extern "C" fn(event: *mut c_void, state: c_int, arguments: *mut c_void) -> c_int,
@@ -54,20 +57,74 @@ pub(super) struct Plugin<I, D> {
 // SAFETY: the table and the static that its one pointer names are only read.
 unsafe impl<I: Sync, D> Sync for Plugin<I, D> {}
 
-type StartEvent<D> =
-    unsafe extern "C" fn(context: *mut c_void, event: *mut *mut c_void, descriptor: *const D) -> c_int;
+/// The description of an event: its type, and the details of that type.
+///
+/// Versions differ in the width of the type (one byte up to v4, whose neighbours are undefined, then eight), and in the
+/// number of certain fields (0, or as many as there are): `NAMES` (the communicator's name and hash), `TRAFFIC`, and
+/// `CHANNELS`. Without the last, sends and receives lack their channels, and those of a collective are an upper bound.
+#[repr(C)]
+pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
+    kind: K,
+    parent: *mut c_void,
+    rank: c_int,
+    details: Details<NAMES, TRAFFIC, CHANNELS>,
+}
 
-impl<I, K, C, P> Plugin<I, Descriptor<K, C, P>>
-where
-    K: Copy + Into<u64>,
-    C: Copy + Into<ProfiledOperation>,
-    P: Copy + Into<ProfiledOperation>,
+/// A name is a pointer, and a hash has 8 bytes.
+const _: () = assert!(size_of::<*const c_char>() == size_of::<u64>());
+
+#[repr(C)]
+union Details<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
+    collective: Collective<NAMES, TRAFFIC>,
+    send_or_receive: SendOrReceive<NAMES, CHANNELS>,
+    /// Copies by copy engines, from v6 on.
+    copies: Call<NAMES>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Call<const NAMES: usize> {
+    names: [u64; NAMES],
+    sequence: u64,
+    function: *const c_char,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    root: c_int,
+    data_type: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Collective<const NAMES: usize, const TRAFFIC: usize> {
+    call: Call<NAMES>,
+    traffic: [usize; TRAFFIC],
+    channels: u8,
+    warps: u8,
+    algorithm: *const c_char,
+    protocol: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SendOrReceive<const NAMES: usize, const CHANNELS: usize> {
+    names: [u64; NAMES],
+    function: *const c_char,
+    buffer: *mut c_void,
+    data_type: *const c_char,
+    count: usize,
+    peer: c_int,
+    channels: [u8; CHANNELS],
+}
+
+impl<I, K: Copy + Into<u64>, const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize>
+    Plugin<I, Descriptor<K, NAMES, TRAFFIC, CHANNELS>>
 {
     const fn new(init: I) -> Self {
         Self {
             name: c"nccl-bench".as_ptr(),
             init,
-            start_event: start_event::<K, C, P>,
+            start_event: start_event::<K, NAMES, TRAFFIC, CHANNELS>,
             stop_event,
             record_event_state,
             finalize,
@@ -75,33 +132,158 @@ where
     }
 }
 
+impl<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> Details<NAMES, TRAFFIC, CHANNELS> {
+    /// NCCL's choice for the operation; `None` for an event of another kind, and for an operation that has none.
+    ///
+    /// # Safety
+    /// The details must be those of the kind, and their texts C strings, or null.
+    unsafe fn choice(&self, kind: u64) -> Option<Choice> {
+        let kind = c_int::try_from(kind).ok()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kind {
+                COLLECTIVE => {
+                    let Collective { call, channels, algorithm, protocol, .. } = self.collective;
+                    let channels = if CHANNELS == 0 { 0 } else { channels };
+                    call.choice(Algorithm {
+                        algorithm: name(algorithm)?,
+                        protocol: name(protocol),
+                        channels: known(channels),
+                    })
+                }
+                SEND_OR_RECEIVE => self.send_or_receive.choice(),
+                COPIES => self.copies.choice(copies("copy_engine")),
+                _ => None,
+            }
+        }
+    }
+}
+
+impl<const NAMES: usize> Call<NAMES> {
+    /// # Safety
+    /// The texts must be C strings, or null.
+    unsafe fn choice(self, algorithm: Algorithm) -> Option<Choice> {
+        // SAFETY: the caller's promise.
+        let (function, data_type) = unsafe { (name(self.function)?, name(self.data_type)?) };
+        let bytes = Bytes::Count(bytes(self.count, &data_type)?);
+        Some(Choice { collective: Some(function), bytes, algorithm })
+    }
+}
+
+impl<const NAMES: usize, const CHANNELS: usize> SendOrReceive<NAMES, CHANNELS> {
+    fn choice(self) -> Option<Choice> {
+        // A rank's own part is copied, and an empty part is not sent.
+        if self.peer == 0 || self.count == 0 {
+            return None;
+        }
+        let channels = self.channels.first().copied().and_then(known);
+        let algorithm = Algorithm { algorithm: "p2p".to_owned(), protocol: None, channels };
+        Some(Choice { collective: None, bytes: Bytes::Part, algorithm })
+    }
+}
+
+/// A number of channels, which is 0 when it is not known.
+fn known(channels: u8) -> Option<u32> {
+    (channels > 0).then(|| channels.into())
+}
+
+/// One of NCCL's names in lower case; `None` for null and for `Unknown`.
+///
+/// # Safety
+/// The text must be a C string, or null.
+unsafe fn name(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().to_ascii_lowercase()).filter(|name| name != "unknown")
+}
+
+/// Bytes of `count` elements. The name of the type has the bits of one: `ncclfloat32`, `ncclfloat8e4m3`.
+pub(super) fn bytes(count: usize, data_type: &str) -> Option<u64> {
+    let digits = data_type.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    let bits: u64 = digits[..end].parse().ok()?;
+    (count as u64).checked_mul(bits / 8)
+}
+
 /// A handle that is not null. NCCL takes it for a context or an event, and it is never read.
 pub(super) fn handle() -> *mut c_void {
     NonNull::dangling().as_ptr()
 }
 
-/// Called when a communicator is initialised.
-///
-/// # Safety
-/// `context` must be valid for writes, and `mask` the address of NCCL's static mask.
-unsafe fn init(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
-    // SAFETY: the caller's promise.
+type InitV2 = unsafe extern "C" fn(context: *mut *mut c_void, mask: *mut c_int) -> c_int;
+
+type InitV4 = unsafe extern "C" fn(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    hash: u64,
+    hosts: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: *const c_void,
+) -> c_int;
+
+type InitV5 = unsafe extern "C" fn(
+    context: *mut *mut c_void,
+    id: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    hosts: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: *const c_void,
+) -> c_int;
+
+/// Called when a communicator is initialised, with an address for the context, and that of NCCL's static mask.
+unsafe extern "C" fn init_v2(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
+    // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *context = handle() };
     super::set_mask_address(mask);
     SUCCESS
 }
 
+unsafe extern "C" fn init_v4(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    _: *const c_char,
+    _: u64,
+    _: c_int,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+) -> c_int {
+    // SAFETY: as in `init_v2`.
+    unsafe { init_v2(context, mask) }
+}
+
+unsafe extern "C" fn init_v5(
+    context: *mut *mut c_void,
+    _: u64,
+    mask: *mut c_int,
+    _: *const c_char,
+    _: c_int,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+) -> c_int {
+    // SAFETY: as in `init_v2`.
+    unsafe { init_v2(context, mask) }
+}
+
 /// Called when an event begins, on any thread of NCCL.
-unsafe extern "C" fn start_event<K, C, P>(
+unsafe extern "C" fn start_event<
+    K: Copy + Into<u64>,
+    const NAMES: usize,
+    const TRAFFIC: usize,
+    const CHANNELS: usize,
+>(
     _context: *mut c_void,
     event: *mut *mut c_void,
-    descriptor: *const Descriptor<K, C, P>,
-) -> c_int
-where
-    K: Copy + Into<u64>,
-    C: Copy + Into<ProfiledOperation>,
-    P: Copy + Into<ProfiledOperation>,
-{
+    descriptor: *const Descriptor<K, NAMES, TRAFFIC, CHANNELS>,
+) -> c_int {
     // SAFETY: NCCL passes a descriptor of this version, of which this is the beginning.
     let Descriptor { kind, rank, details, .. } = unsafe { &*descriptor };
     let kind = (*kind).into();
@@ -110,20 +292,11 @@ where
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *event = group };
     // Other ranks are left out, as in NCCL's log. A graph that was captured while choices were recorded reports later.
-    if *rank != 0 || !super::is_enabled() {
-        return SUCCESS;
-    }
-    // SAFETY: the type says which of the details it is.
-    let operation: ProfiledOperation = unsafe {
-        match i32::try_from(kind) {
-            Ok(COLLECTIVE) => details.collective.into(),
-            Ok(SEND_OR_RECEIVE) => details.send_or_receive.into(),
-            Ok(COPIES) => details.copies.into(),
-            _ => return SUCCESS,
-        }
-    };
-    // SAFETY: NCCL's names are C strings.
-    if let Some(choice) = unsafe { operation.choice() } {
+    if *rank == 0
+        && super::is_enabled()
+        // SAFETY: the type says which of the details it is. NCCL's names are C strings.
+        && let Some(choice) = unsafe { details.choice(kind) }
+    {
         super::record(choice);
     }
     SUCCESS

@@ -1,7 +1,6 @@
 use std::ffi::{CString, c_void};
 
-use super::abi::{GROUP, Plugin, SUCCESS, handle, v2, v3, v4, v5, v6};
-use super::operation::bytes;
+use super::abi::{GROUP, Plugin, SUCCESS, V2, V3, V4, V5, V6, bytes, handle};
 use super::*;
 use crate::nccl_choice::Bytes;
 use record::Algorithm;
@@ -135,8 +134,8 @@ pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, chan
     };
     set_enabled(true);
     match channels {
-        Some(_) => start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &recorded)),
-        None => start(&v3::PLUGIN, &LAYOUT_V3.collective(0, &recorded)),
+        Some(_) => start(&V6, &LAYOUT_V5.collective(0, &recorded)),
+        None => start(&V3, &LAYOUT_V3.collective(0, &recorded)),
     };
     set_enabled(false);
 }
@@ -212,23 +211,23 @@ fn each_version_of_the_interface_is_understood() {
     };
     // SAFETY: in all of these a place for a context, and a static mask.
     unsafe {
-        begins(&|context| (v2::PLUGIN.init)(context, MASK.as_ptr()));
-        version(&v2::PLUGIN, &LAYOUT_V2, &MASK, false);
-        begins(&|context| (v3::PLUGIN.init)(context, MASK.as_ptr()));
-        version(&v3::PLUGIN, &LAYOUT_V3, &MASK, false);
-        begins(&|context| (v4::PLUGIN.init)(context, MASK.as_ptr(), c"".as_ptr(), 7, 1, 8, 3, null));
-        version(&v4::PLUGIN, &LAYOUT_V4, &MASK, true);
-        begins(&|context| (v5::PLUGIN.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
-        version(&v5::PLUGIN, &LAYOUT_V5, &MASK, true);
-        begins(&|context| (v6::PLUGIN.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
-        version(&v6::PLUGIN, &LAYOUT_V5, &MASK, true);
+        begins(&|context| (V2.init)(context, MASK.as_ptr()));
+        version(&V2, &LAYOUT_V2, &MASK, false);
+        begins(&|context| (V3.init)(context, MASK.as_ptr()));
+        version(&V3, &LAYOUT_V3, &MASK, false);
+        begins(&|context| (V4.init)(context, MASK.as_ptr(), c"".as_ptr(), 7, 1, 8, 3, null));
+        version(&V4, &LAYOUT_V4, &MASK, true);
+        begins(&|context| (V5.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&V5, &LAYOUT_V5, &MASK, true);
+        begins(&|context| (V6.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&V6, &LAYOUT_V5, &MASK, true);
     }
 
     // Another communicator that begins meanwhile changes nothing.
     set_enabled(true);
     begins(&|context| {
         // SAFETY: as above.
-        unsafe { (v6::PLUGIN.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
+        unsafe { (V6.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
     });
     assert_eq!(MASK.load(Ordering::Relaxed), EVENTS);
     set_enabled(false);
@@ -242,7 +241,7 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
     raw.put(56, &4096_usize.to_le_bytes());
     raw.text(72, c"ncclFloat8e4m3");
     set_enabled(true);
-    start(&v6::PLUGIN, &raw);
+    start(&V6, &raw);
     set_enabled(false);
     let copied = choice(Some("alltoall"), Bytes::Count(4096), ("copy_engine", None, None));
     assert_eq!(choices(), [(copied, 1)]);
@@ -252,12 +251,12 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
 fn what_nccl_has_no_name_for_is_not_known() {
     let _turn = turn();
     set_enabled(true);
-    start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
+    start(&V6, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
     let mut without = LAYOUT_V5.collective(0, &RING);
     without.put(LAYOUT_V5.function, &[0; 8]);
-    start(&v6::PLUGIN, &without);
+    start(&V6, &without);
     assert_eq!(choices(), []);
-    start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
+    start(&V6, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
     set_enabled(false);
     assert_eq!(choices(), [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]);
 }
@@ -267,7 +266,7 @@ fn what_is_told_takes_no_more_memory_than_it_needs() {
     let _turn = turn();
     set_enabled(true);
     for count in 0..2 * MOST_CHOICES {
-        start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
+        start(&V6, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
     }
     set_enabled(false);
     assert_eq!(choices().len(), MOST_CHOICES);

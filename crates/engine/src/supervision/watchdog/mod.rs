@@ -9,11 +9,12 @@
 
 mod status;
 mod time_limit;
+mod worker;
 
 use std::borrow::Cow;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::world;
@@ -22,6 +23,7 @@ use super::{Salvage, TIMED_OUT};
 use record::Outcome;
 use status::{RankStatus, explain};
 pub use time_limit::TimeLimit;
+use worker::{Owner, Worker};
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -37,32 +39,27 @@ const BEFORE_RANKS: u64 = 1000;
 /// The watchdog of this process. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct Watchdog {
-    state: Arc<WatchdogState>,
+    worker: Option<Worker>,
+    ranks: WatchedRanks,
     process: Option<RankProgress>,
-    thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
-struct WatchdogState {
-    ranks: Mutex<Vec<Arc<WatchedRank>>>,
-    stopped: Mutex<bool>,
-    stop: Condvar,
-}
+type WatchedRanks = Arc<Mutex<Vec<Arc<WatchedRank>>>>;
 
 /// Reports the steps of one rank, or of a process that has no ranks yet. Dropping it means that the rank has ended.
 ///
 /// A report takes an uncontended lock and reads the clock: too much for a timed loop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RankProgress {
     rank: Arc<WatchedRank>,
-    state: Option<Arc<WatchdogState>>,
+    all: WatchedRanks,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WatchedRank {
     /// `rank 3`, `process 1`.
     name: String,
-    current: Mutex<Option<CurrentStep>>,
+    current: Mutex<CurrentStep>,
 }
 
 /// The step that a rank has begun last.
@@ -83,12 +80,7 @@ impl Watchdog {
     /// # Errors
     /// When no thread can be started.
     pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
-        let state = Arc::new(WatchdogState {
-            ranks: Mutex::default(),
-            stopped: Mutex::default(),
-            stop: Condvar::new(),
-        });
-        let mut watchdog = Self { state, process: None, thread: None };
+        let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
         watchdog.process = Some(watchdog.add(format!("process {}", process.rank()), 0));
         if let Some(limit) = limit {
             let watcher = Watcher {
@@ -96,10 +88,9 @@ impl Watchdog {
                 host: world::host().name,
                 limit,
                 salvage: salvage.clone(),
-                state: Arc::clone(&watchdog.state),
+                ranks: Arc::clone(&watchdog.ranks),
             };
-            let thread = thread::Builder::new().name("watch".to_owned()).spawn(move || watcher.run())?;
-            watchdog.thread = Some(thread);
+            watchdog.worker = Some(Worker::start("watch", move |owner| watcher.run(owner))?);
         }
         Ok(watchdog)
     }
@@ -127,20 +118,9 @@ impl Watchdog {
             limited: true,
             device: String::new(),
         };
-        let rank = Arc::new(WatchedRank { name, current: Mutex::new(Some(step)) });
-        lock(&self.state.ranks).push(Arc::clone(&rank));
-        RankProgress { rank, state: Some(Arc::clone(&self.state)) }
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        *lock(&self.state.stopped) = true;
-        self.state.stop.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread only ends the watch.
-            let _ = thread.join();
-        }
+        let rank = Arc::new(WatchedRank { name, current: Mutex::new(step) });
+        lock(&self.ranks).push(Arc::clone(&rank));
+        RankProgress { rank, all: Arc::clone(&self.ranks) }
     }
 }
 
@@ -159,51 +139,36 @@ impl RankProgress {
 
     /// Sets the rank's device for messages: `GPU 3`.
     pub fn set_device(&self, device: impl Into<String>) {
-        if let Some(step) = &mut *lock(&self.rank.current) {
-            step.device = device.into();
-        }
+        lock(&self.rank.current).device = device.into();
     }
 
     fn begin(&self, name: Cow<'static, str>, limited: bool) {
-        if let Some(step) = &mut *lock(&self.rank.current) {
-            tracing::debug!("{}: {name}", self.rank.name);
-            step.number += 1;
-            (step.name, step.limited, step.since) = (name, limited, Instant::now());
-        }
+        tracing::debug!("{}: {name}", self.rank.name);
+        let mut step = lock(&self.rank.current);
+        step.number += 1;
+        (step.name, step.limited, step.since) = (name, limited, Instant::now());
     }
 }
 
 impl Drop for RankProgress {
     fn drop(&mut self) {
         // The last step of a thread that panics stays known.
-        if let Some(state) = &self.state
-            && !thread::panicking()
-        {
-            lock(&state.ranks).retain(|rank| !Arc::ptr_eq(rank, &self.rank));
+        if !thread::panicking() {
+            lock(&self.all).retain(|rank| !Arc::ptr_eq(rank, &self.rank));
         }
     }
 }
 
-impl WatchdogState {
-    /// Waits for the watchdog's drop, at most for `time`. Returns true when it was dropped.
-    fn stopped_within(&self, time: Duration) -> bool {
-        let stopped = lock(&self.stopped);
-        let waited = self.stop.wait_timeout_while(stopped, time, |stopped| !*stopped);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// State of the watchdog's thread.
 struct Watcher {
     process: world::Handle,
     host: String,
     limit: Duration,
     salvage: Salvage,
-    state: Arc<WatchdogState>,
+    ranks: WatchedRanks,
 }
 
 impl Watcher {
-    fn run(self) {
+    fn run(self, owner: &Owner) {
         let several = self.process.size() > 1;
         let mut is_heard = false;
         let mut next_note = Instant::now();
@@ -234,7 +199,7 @@ impl Watcher {
                 Some(since) if now - since < patience => {}
                 _ => self.end(&ranks),
             }
-            if self.state.stopped_within(POLL_INTERVAL) {
+            if owner.dropped_within(POLL_INTERVAL) {
                 // The last note must not look like a step that goes on.
                 if is_heard {
                     self.process.note("");
@@ -244,21 +209,20 @@ impl Watcher {
         }
     }
 
-    /// The status of this process's ranks.
     fn own(&self) -> Vec<RankStatus> {
-        let ranks = lock(&self.state.ranks).clone();
+        let ranks = lock(&self.ranks).clone();
         let status = |rank: &Arc<WatchedRank>| {
-            let step = lock(&rank.current).clone()?;
+            let step = lock(&rank.current).clone();
             let device = if step.device.is_empty() { String::new() } else { format!(" ({})", step.device) };
-            Some(RankStatus {
+            RankStatus {
                 name: rank.name.clone(),
                 location: format!("{}{device}", self.host),
                 number: step.number,
                 step: step.name.replace('\n', " "),
                 age: step.limited.then(|| step.since.elapsed()),
-            })
+            }
         };
-        ranks.iter().filter_map(status).collect()
+        ranks.iter().map(status).collect()
     }
 
     fn end(&self, ranks: &[RankStatus]) -> ! {
@@ -285,7 +249,7 @@ mod tests {
             host: "here".to_owned(),
             limit: Duration::from_secs(1),
             salvage: Salvage::default(),
-            state: Arc::clone(&watchdog.state),
+            ranks: Arc::clone(&watchdog.ranks),
         };
         let known = || {
             watcher

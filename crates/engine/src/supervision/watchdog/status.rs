@@ -13,9 +13,7 @@ pub(super) struct RankStatus {
     pub(super) name: String,
     /// Host and device: `node1 (GPU 3)`.
     pub(super) location: String,
-    /// Number of the step.
     pub(super) number: u64,
-    /// Name of the step.
     pub(super) step: String,
     /// Time since the step began; `None` when the step has no time limit.
     pub(super) age: Option<Duration>,

@@ -1,12 +1,11 @@
 //! Time limit of a process that has not joined a world yet.
 
 use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use collectives::world;
 
+use super::worker::{Owner, Worker};
 use crate::supervision::TIMED_OUT;
 
 /// Time after which a waiting process reports what it waits for.
@@ -15,8 +14,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(20);
 /// Time limit of a process that has not joined a world yet. The limit ends when this is dropped.
 #[derive(Debug)]
 pub struct TimeLimit {
-    ended: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
 }
 
 impl TimeLimit {
@@ -26,19 +24,16 @@ impl TimeLimit {
     /// # Errors
     /// When no thread can be started.
     pub fn start(limit: Duration, step: &'static str) -> io::Result<Self> {
-        let (ended, receiver) = mpsc::channel::<()>();
-        let thread =
-            thread::Builder::new().name("limit".to_owned()).spawn(move || enforce(limit, step, &receiver))?;
-        Ok(Self { ended: Some(ended), thread: Some(thread) })
+        Ok(Self { _worker: Worker::start("limit", move |owner| enforce(limit, step, owner))? })
     }
 }
 
-fn enforce(limit: Duration, step: &str, ended: &mpsc::Receiver<()>) {
+fn enforce(limit: Duration, step: &str, owner: &Owner) {
     let rank = world::Started::detect().rank;
     let name = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
     let host = world::host().name;
     let report_after = limit.min(REPORT_AFTER);
-    if ended.recv_timeout(report_after) != Err(RecvTimeoutError::Timeout) {
+    if owner.dropped_within(report_after) {
         return;
     }
     if report_after < limit && rank.is_none_or(|rank| rank < 2) {
@@ -49,20 +44,10 @@ fn enforce(limit: Duration, step: &str, ended: &mpsc::Receiver<()>) {
             limit.as_secs()
         );
     }
-    if ended.recv_timeout(limit - report_after) != Err(RecvTimeoutError::Timeout) {
+    if owner.dropped_within(limit - report_after) {
         return;
     }
     eprintln!("nccl-bench: {name} on {host} did not finish {step} within {} s", limit.as_secs_f64());
     // SAFETY: ends the process without the exit handlers of libraries, one of which hangs.
     unsafe { libc::_exit(i32::from(TIMED_OUT)) }
-}
-
-impl Drop for TimeLimit {
-    fn drop(&mut self) {
-        drop(self.ended.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread only ends the limit.
-            let _ = thread.join();
-        }
-    }
 }

@@ -121,9 +121,9 @@ fn measure(
 
 /// The signal that asks any rank to stop. Collective.
 fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>, Stop> {
-    let own = interrupt.requested().map_or(0, Signal::number);
+    let own = interrupt.requested().map_or(0, |signal| signal as i32);
     let all: Vec<i32> = exchange::gathered(world, &own)?;
-    Ok(all.into_iter().filter_map(Signal::from_number).max())
+    Ok(all.into_iter().filter_map(|number| Signal::try_from(number).ok()).max())
 }
 
 /// Refuses sizes that do not fit into the host's memory: the system would kill the process.
@@ -157,7 +157,7 @@ impl Output<'_> {
     fn unless_closed<T>(&self, result: io::Result<T>, closed: T) -> io::Result<T> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.interrupt.request(Signal::Pipe);
+                self.interrupt.request(Signal::SIGPIPE);
                 Ok(closed)
             }
             Err(error) => Err(io::Error::new(error.kind(), format!("writing to standard output: {error}"))),

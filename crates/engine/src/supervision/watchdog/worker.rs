@@ -1,0 +1,41 @@
+//! A thread that ends with its owner.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// A thread that is told to end, and joined, when this is dropped.
+#[derive(Debug)]
+pub(super) struct Worker {
+    owner: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread's view of its [`Worker`].
+pub(super) struct Owner(Receiver<()>);
+
+impl Worker {
+    pub(super) fn start(name: &str, body: impl FnOnce(&Owner) + Send + 'static) -> io::Result<Self> {
+        let (owner, receiver) = mpsc::channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || body(&Owner(receiver)))?;
+        Ok(Self { owner: Some(owner), thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.owner.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread only ends its work.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Owner {
+    /// Waits for the drop of the [`Worker`], at most for `time`. Returns true when it was dropped.
+    pub(super) fn dropped_within(&self, time: Duration) -> bool {
+        self.0.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
+    }
+}
