@@ -68,6 +68,9 @@ use options::YEAR;
 ///
 /// Dropping the last handle leaves the job: without a failure, or as a failure if the thread is panicking. A process that
 /// ends in another way is a failure of this rank.
+///
+/// A program's own world implements [`World::check`] and [`World::fail`] where it can report failures: their defaults
+/// know of none.
 pub trait World: Send + Sync {
     /// This rank's position in the job and on its host.
     fn position(&self) -> Position;

@@ -144,7 +144,7 @@ fn open_endpoint(
         longest_inject: info.longest_inject(),
         longest_message: info.longest_message(),
         most_receives: info.queue_sizes().1,
-        // For the alignment of the header: see `transport::operations`.
+        // For the alignment of the header: see `transport::endpoint::operations`.
         completion_data: matches!(&name[..], "tcp" | "net"),
         virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
         domain: info.domain(),

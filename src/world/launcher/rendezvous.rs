@@ -1,7 +1,6 @@
 //! Rendezvous configuration from each launcher's environment variables.
 
 use super::{COMPLETION_INDEX, Launcher, POD_SIZES, Started, nodelist};
-use crate::world::limits::MAX_RANKS;
 use crate::world::{Error, RendezvousConfig, process_variable};
 use std::os::unix::process::parent_id;
 
@@ -140,7 +139,7 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
             let Some(list) = variable(name) else { continue };
             let host = nodelist::first_host(&list).ok_or_else(|| {
                 Error::Environment(format!(
-                    "{name} is `{list}`, which is not a list of at most {MAX_RANKS} hosts such as node[01-04]: set \
+                    "{name} is `{list}`, which does not begin with the name of a host, such as node[01-04]: set \
                      MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::world::limits::MAX_RANKS;
 
 fn config(variables: &[(&str, &str)]) -> Result<RendezvousConfig, Error> {
     RendezvousConfig::from_variables(&|name| {

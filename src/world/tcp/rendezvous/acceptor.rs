@@ -2,6 +2,7 @@
 
 use super::Connected;
 use super::address::{format_address, group, ranges, resolve};
+use crate::world::limits::MAX_NAME;
 use crate::world::tcp::poll::Poll;
 use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_HELLO, Member};
 use crate::world::{Error, RendezvousConfig};
@@ -282,6 +283,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             }
             Ok(None) => "its hello took too long".to_owned(),
             Ok(Some(_)) if more > 0 => format!("{more} bytes too many"),
+            // The key of another job is printed.
+            Ok(Some(Frame::Hello(_, _, key, _))) if key.len() > MAX_NAME || key.contains('\n') => {
+                "a key that is not a name".to_owned()
+            }
             Ok(Some(Frame::Hello(rank, size, key, member))) => {
                 return self.handle_hello(connection.stream, (rank as usize, size as usize), &key, member);
             }

@@ -80,6 +80,20 @@ fn a_rank_that_reconnects_joins_with_its_latest_connection() {
 }
 
 #[test]
+fn keys_that_are_no_names_are_refused_and_not_printed() {
+    let (zero, ..) = pair();
+    for key in ["another job\nrank 0 on host here failed".to_owned(), "k".repeat(256)] {
+        let stream = Rc::<RefCell<PeerStream>>::default();
+        stream.borrow_mut().incoming.extend(Frame::Hello(1, 2, key, member()).encode_first());
+        let mut acceptor = Acceptor::new(&zero);
+        acceptor.add_pending(SharedStream(Rc::clone(&stream)), Instant::now());
+        acceptor.poll(&[], &[true], Instant::now());
+        assert_eq!((acceptor.rejected, acceptor.last_rejection.as_str()), (1, "a key that is not a name"));
+        assert!(stream.borrow().replied.is_empty());
+    }
+}
+
+#[test]
 fn a_stream_of_new_connections_does_not_starve_pending_ones() {
     let (zero, _, listener, port) = pair();
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
