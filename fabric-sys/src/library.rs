@@ -115,6 +115,20 @@ impl Fabric {
         Err(LoadError { attempts })
     }
 
+    /// Loads one particular file. It stays loaded for the rest of the process.
+    ///
+    /// # Safety
+    /// The file must be a libfabric: loading runs its code, and the functions are called as libfabric's.
+    ///
+    /// # Errors
+    /// The reason that the file cannot be used.
+    pub unsafe fn from_path(path: &Path) -> Result<Self, LoadError> {
+        // SAFETY: the caller vouches for the file.
+        unsafe { Self::open(path.as_os_str()) }.map_err(|reason| LoadError {
+            attempts: vec![Attempt { place: path.display().to_string(), reason }],
+        })
+    }
+
     /// # Safety
     /// `name` must resolve to a libfabric, if to anything.
     unsafe fn open(name: &OsStr) -> Result<Self, String> {
