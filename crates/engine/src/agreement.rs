@@ -72,9 +72,6 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
 }
 
 /// Sends a value of this rank to all others. Returns the values of all ranks, in order.
-///
-/// # Errors
-/// When a rank has failed.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)

@@ -87,7 +87,6 @@ impl HypercubeStep {
 impl Counts {
     /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is rounded down
     /// to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
-    #[must_use]
     pub fn new(
         collective: Collective,
         bytes: u64,
@@ -119,7 +118,6 @@ impl Counts {
     }
 
     /// The reported size: bytes of the larger buffer.
-    #[must_use]
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
     }
@@ -146,13 +144,11 @@ pub struct Work {
 
 impl Work {
     /// The size that the table prints: bytes of the larger buffer.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.counts.bytes(self.data_type)
     }
 
     /// Returns false when no rank has an element, so that there is nothing to verify.
-    #[must_use]
     pub fn has_elements(&self) -> bool {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
@@ -256,7 +252,6 @@ impl Work {
 }
 
 /// The fabric backend's collective, if that one has a choice of algorithms.
-#[must_use]
 pub fn on_fabric(collective: Collective) -> Option<fabric::Collective> {
     match collective {
         Collective::AllReduce => Some(fabric::Collective::AllReduce),

@@ -68,7 +68,6 @@ pub(crate) struct TimedLoop {
 
 impl TimedLoop {
     /// Total number of operations.
-    #[must_use]
     pub(crate) fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
@@ -89,14 +88,12 @@ pub(crate) struct StreamRounds {
 
 impl StreamRounds {
     /// Returns `count` rounds, queued one by one.
-    #[must_use]
     pub(crate) const fn eager(count: usize, seed: u64) -> Self {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
     /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
     /// unless `count` is 1: a round must not find its own right data of the launch before.
-    #[must_use]
     pub(crate) fn graph(count: usize, seed: u64) -> Self {
         // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
@@ -104,7 +101,6 @@ impl StreamRounds {
     }
 
     /// Total number of rounds.
-    #[must_use]
     pub(crate) fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }

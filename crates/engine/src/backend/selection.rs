@@ -18,7 +18,6 @@ pub(crate) struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
     /// Starts the search, unless `settings` selects another backend.
-    #[must_use]
     pub(crate) fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
             return Self(None);

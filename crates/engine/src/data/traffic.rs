@@ -77,19 +77,16 @@ impl Matrix {
     }
 
     /// The factor that was applied to the numbers of the file.
-    #[must_use]
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
     /// Number of ranks of the matrix.
-    #[must_use]
     pub fn ranks(&self) -> usize {
         self.rows.len()
     }
 
     /// The most that one of the first `ranks` ranks sends or receives, in bytes.
-    #[must_use]
     pub fn busiest(&self, ranks: usize) -> u64 {
         let sent = |from: usize| self.rows[from][..ranks].iter().sum();
         let received = |to: usize| self.rows[..ranks].iter().map(|row| row[to]).sum();
@@ -110,7 +107,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// The traffic of an operation of `bytes` bytes.
-    #[must_use]
     pub fn new(pattern: &Pattern, bytes: u64, data_type: DataType, ranks: usize) -> Self {
         match pattern {
             Pattern::Spread(spread) => Self::generated(bytes, data_type, ranks, *spread),
@@ -123,7 +119,6 @@ impl Traffic {
     }
 
     /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets them.
-    #[must_use]
     pub fn generated(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
         let size = data_type.size();
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size;
@@ -161,37 +156,31 @@ impl Traffic {
     }
 
     /// The part for each rank, by rank, in the send buffer of `from`.
-    #[must_use]
     pub fn send_parts(&self, from: usize) -> &[Range<usize>] {
         &self.sent[from * self.ranks..][..self.ranks]
     }
 
     /// The part of each rank, by rank, in the receive buffer of `to`.
-    #[must_use]
     pub fn receive_parts(&self, to: usize) -> &[Range<usize>] {
         &self.received[to * self.ranks..][..self.ranks]
     }
 
     /// Elements that a rank sends in all.
-    #[must_use]
     pub fn sent(&self, rank: usize) -> usize {
         self.send_parts(rank).last().map_or(0, |last| last.end)
     }
 
     /// Elements that a rank receives in all.
-    #[must_use]
     pub fn received(&self, rank: usize) -> usize {
         self.receive_parts(rank).last().map_or(0, |last| last.end)
     }
 
     /// The most that one rank sends or receives.
-    #[must_use]
     pub fn busiest(&self) -> usize {
         (0..self.ranks).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
     }
 
     /// The reported count: an even part; 0 for a matrix.
-    #[must_use]
     pub fn parameter(&self) -> usize {
         self.parameter
     }

@@ -37,7 +37,6 @@ const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
 /// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
-#[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
     let message = line.split_once("NCCL INFO ")?.1.trim();
     let (what, how) = message.split_once(" Bytes -> ")?;
@@ -157,9 +156,6 @@ impl Log {
 
     /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
     /// started.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn clear(&mut self) -> io::Result<()> {
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -171,9 +167,6 @@ impl Log {
 
     /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in the order
     /// of the last line. An operation has one line, or one for each GPU of this process.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
         let mut position = self.position;

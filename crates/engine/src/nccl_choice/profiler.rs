@@ -88,7 +88,6 @@ pub fn clear() {
 }
 
 /// The choices recorded since [`clear`], with their numbers of operations, in the order of the last operation.
-#[must_use]
 pub fn choices() -> Vec<(Choice, u64)> {
     recorded().clone()
 }

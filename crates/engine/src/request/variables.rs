@@ -40,7 +40,6 @@ pub enum GroupSplit {
 
 impl GroupSplit {
     /// The group of a process.
-    #[must_use]
     pub fn color(self, process: usize) -> u64 {
         let process = process as u64;
         match self {

@@ -87,9 +87,6 @@ impl Session {
     ///
     /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
     /// threads that run already would still receive the signals.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {

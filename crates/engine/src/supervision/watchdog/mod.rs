@@ -76,9 +76,6 @@ struct CurrentStep {
 impl Watchdog {
     /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit` no thread
     /// runs. Drop it before the last handle of `process`.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
         watchdog.process = Some(watchdog.add(format!("process {}", process.rank()), 0));
