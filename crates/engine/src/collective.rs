@@ -109,7 +109,7 @@ impl Counts {
                 Some(traffic) => Self {
                     send: traffic.sent(participant.rank),
                     receive: traffic.received(participant.rank),
-                    parameter: traffic.parameter(),
+                    parameter: traffic.parameter,
                     largest: traffic.busiest(),
                 },
                 None => counts(whole, whole, part),
@@ -158,7 +158,7 @@ impl Work {
         let rank = self.participant.rank;
         self.traffic
             .as_ref()
-            .map_or((&[], &[]), |traffic| (traffic.send_parts(rank), traffic.receive_parts(rank)))
+            .map_or((&[], &[]), |traffic| (&traffic.send_parts[rank], &traffic.receive_parts[rank]))
     }
 
     /// Start of this rank's input in the receive buffer when the operation runs in place, in elements.
@@ -219,7 +219,7 @@ impl Work {
                 (0..ranks).map(|from| copied(from, rank * parameter, parameter)).collect()
             }
             Collective::AllToAllV => self.traffic.as_ref().map_or_else(Vec::new, |traffic| {
-                let part = |from: usize| &traffic.send_parts(from)[rank];
+                let part = |from: usize| &traffic.send_parts[from][rank];
                 (0..ranks).map(|from| copied(from, part(from).start, part(from).len())).collect()
             }),
             Collective::SendRecv => vec![copied(self.participant.previous(), 0, receive)],

@@ -338,7 +338,7 @@ fn several_checks_add_up_until_they_are_cleared() {
 fn a_kernel_that_triggers_early_inverts_every_byte() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    if !data.triggers_early() {
+    if !data.triggers_early {
         assert!(data.load_invert().is_err(), "the driver loads a kernel that the GPU cannot run");
         return;
     }

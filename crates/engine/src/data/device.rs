@@ -40,12 +40,14 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load).
+/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load). Methods
+/// fail when the driver does.
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
     multiprocessors: u32,
-    triggers_early: bool,
+    /// True when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
+    pub triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
     /// The kernel of invert.cu.
     invert: Option<CudaFunction>,
@@ -223,11 +225,6 @@ impl DeviceData {
         copied.and(done).map_err(failed("the check"))?;
         let [wrong, inverted_first] = report;
         Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
-    }
-
-    /// Returns true when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
-    pub fn triggers_early(&self) -> bool {
-        self.triggers_early
     }
 
     /// Loads the kernel of [`invert`](Self::invert).
