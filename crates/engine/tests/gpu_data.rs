@@ -93,7 +93,7 @@ const RANKS: [u32; 7] = [1, 2, 3, 8, 17, 300, 1025];
 /// Every type and operator, with every number of ranks.
 fn problems(ops: &[Option<Op>]) -> Vec<DataSpec> {
     let mut all = Vec::new();
-    for data_type in data::supported_types() {
+    for data_type in DataType::ALL {
         for &op in ops {
             all.extend(RANKS.map(|ranks| DataSpec { seed: 77, ranks, op, data_type }));
         }
@@ -381,7 +381,7 @@ fn throughput() {
     let mut data = DeviceData::new(&context).unwrap();
     let bytes = 1 << 30;
     let buffer = Buffer::new(&context, 0, bytes);
-    for data_type in data::supported_types() {
+    for data_type in DataType::ALL {
         for op in [None].into_iter().chain(Op::ALL.map(Some)) {
             let spec = DataSpec { seed: 77, ranks: 8, op, data_type };
             let count = (bytes / data_type.size()) as u64;

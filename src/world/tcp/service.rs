@@ -23,13 +23,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Polling interval while the hook runs.
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
 /// A wakeup that is later than this means that the machine or this process was suspended, so silence does not show
 /// that peers are dead.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
-/// The service thread's state of a connection.
 pub(crate) struct Peer<'a> {
     rank: usize,
     connection: &'a Connection,
@@ -69,7 +67,6 @@ struct Closing {
     failed: bool,
 }
 
-/// Serves the connections of a world until it is closed.
 pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
     let mut service = Service::new(state, decoders);
     loop {
@@ -118,7 +115,6 @@ impl<'a> Service<'a> {
         self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
     }
 
-    /// Ends the process once its exit is due and the hook is done.
     fn exit_if_due(&mut self, now: Instant) {
         let Some(exit) = self.exit.as_mut().filter(|exit| now >= exit.at) else { return };
         match &exit.hook {

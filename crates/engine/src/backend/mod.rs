@@ -37,7 +37,6 @@ macro_rules! with_element {
     }};
 }
 
-mod discovery;
 mod fabric;
 mod host;
 #[cfg(feature = "mpi")]
@@ -51,7 +50,6 @@ pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use selection::{Search, choose};
 
-/// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedLoop {
     /// Number of iterations, at least 1.
@@ -67,7 +65,6 @@ pub(crate) struct TimedLoop {
 }
 
 impl TimedLoop {
-    /// Total number of operations.
     pub(crate) fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
@@ -100,13 +97,11 @@ impl StreamRounds {
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
-    /// Total number of rounds.
     pub(crate) fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
 
-/// Times of a timed loop on one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     /// Time of all operations, from the start of the first to the completion of the last.
@@ -137,7 +132,6 @@ pub(crate) enum BackendRole {
     Baseline,
 }
 
-/// Function that waits for all ranks.
 pub(crate) type Barrier<'a> = dyn Fn() -> anyhow::Result<()> + 'a;
 
 /// One rank's buffers and communicator. Used by one thread. Methods fail when the device or the communicator does.
@@ -159,7 +153,6 @@ pub(crate) trait Backend {
         None
     }
 
-    /// The memory in use, if it is known.
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
@@ -274,13 +267,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Position of rank `index` of this process in its group.
     pub(crate) fn position(&self, index: usize) -> GroupPosition {
         GroupPosition { rank: self.first.rank + index, ..self.first }
     }
 }
 
-/// Function that opens the device of a rank of this process, by the rank's index.
 pub(crate) type OpenDevice = dyn Fn(usize) -> anyhow::Result<RankDevice> + Sync;
 
 /// A rank's device, before the rank is connected.
@@ -295,8 +286,6 @@ pub(crate) struct RankDevice {
     pub connect: Box<Connect>,
 }
 
-/// See [`RankDevice::connect`].
 pub(crate) type Connect = dyn FnOnce(&world::Handle, BufferSizes, &mut RankBody<'_>) -> anyhow::Result<()>;
 
-/// Function that runs with a connected rank.
 pub(crate) type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;

@@ -13,7 +13,6 @@ pub(super) struct Operands {
     pub(super) placement: Placement,
     /// Elements of the send buffer; in place, of the receive buffer.
     pub(super) input: Range<usize>,
-    /// Elements of the receive buffer.
     pub(super) result: Range<usize>,
 }
 

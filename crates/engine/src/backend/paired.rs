@@ -43,7 +43,6 @@ fn device(primary: RankDevice, baseline: RankDevice) -> RankDevice {
 struct PairedRank<'a> {
     primary: &'a mut dyn Backend,
     baseline: &'a mut dyn Backend,
-    /// The backend that runs operations.
     active: BackendRole,
 }
 
@@ -80,7 +79,6 @@ impl Backend for PairedRank<'_> {
         self.active = active;
     }
 
-    /// Fills the buffers of both backends.
     fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
         self.primary.fill(work, seed)?;
         self.baseline.fill(work, seed)

@@ -49,7 +49,6 @@ pub struct DeviceData {
     /// True when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
     pub triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
-    /// The kernel of invert.cu.
     invert: Option<CudaFunction>,
     /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch
     /// with a slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed,

@@ -55,11 +55,6 @@ pub use op::Op;
 use recipe::Recipe;
 use value::{FormatTask, dispatch, value_bits};
 
-/// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
-pub fn supported_types() -> Vec<DataType> {
-    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_ok()).collect()
-}
-
 /// Specification of the test data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSpec {
@@ -219,7 +214,6 @@ pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> any
     Ok(found)
 }
 
-/// Checks that the segments have `bytes` bytes together.
 fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> anyhow::Result<()> {
     let elements = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.count));
     let expected = elements.saturating_mul(size as u64);

@@ -40,10 +40,7 @@ const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FIL
 pub fn parse_line(line: &str) -> Option<Choice> {
     let message = line.split_once("NCCL INFO ")?.1.trim();
     let (what, how) = message.split_once(" Bytes -> ")?;
-    let (named, bytes) = match what.rsplit_once(": ") {
-        Some((named, bytes)) => (Some(named), bytes),
-        None => (None, what),
-    };
+    let (named, bytes) = what.rsplit_once(": ").map_or((None, what), |(named, bytes)| (Some(named), bytes));
     let bytes: u64 = bytes.parse().ok()?;
     let (name, kind) = match named {
         Some(named) => match named.split_once(" [") {
@@ -110,7 +107,6 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 #[derive(Debug)]
 pub struct Log {
     source: LogFile,
-    /// Read position, in bytes.
     position: u64,
 }
 
@@ -263,10 +259,7 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::
 
 /// Returns true when `NCCL_DEBUG_SUBSYS` includes NCCL's choices: `INIT,TUNING`, `ALL`, `^NET`.
 fn has_tuning(subsystems: &str) -> bool {
-    let (inverted, list) = match subsystems.strip_prefix('^') {
-        Some(list) => (true, list),
-        None => (false, subsystems),
-    };
+    let (inverted, list) = subsystems.strip_prefix('^').map_or((false, subsystems), |list| (true, list));
     let named =
         list.split(',').any(|name| ["TUNING", "ALL"].iter().any(|known| known.eq_ignore_ascii_case(name)));
     named != inverted

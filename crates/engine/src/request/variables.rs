@@ -91,7 +91,8 @@ impl Variables {
     /// When a value is invalid. The message names the variable and the allowed values.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let mask = parsed(&set, "NCCL_TESTS_SPLIT_MASK", GroupSplit::from_mask, "a hexadecimal mask, as in 0x7")?;
+        let mask =
+            parsed(&set, "NCCL_TESTS_SPLIT_MASK", GroupSplit::from_mask, "a hexadecimal mask, as in 0x7")?;
         let split = match mask {
             None => parsed(
                 &set,

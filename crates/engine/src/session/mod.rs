@@ -153,13 +153,11 @@ struct ProcessContext<'a> {
     salvage: &'a Salvage,
 }
 
-/// Saves the results and ends the job.
 fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! {
     await_cause(error, rank);
     salvage.end(rank, FAILED, &format!("{error:#}"))
 }
 
-/// Chooses the backend and runs a thread for each rank of this process.
 fn measure(
     request: &Request,
     search: backend::Search,

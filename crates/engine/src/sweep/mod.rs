@@ -80,7 +80,6 @@ pub(crate) trait RankObserver {
     /// Begins a step, for the watchdog and the progress display.
     fn begin_step(&self, _what: String) {}
 
-    /// Begins a step without a time limit.
     fn begin_unlimited_step(&self, _what: &'static str) {}
 
     /// The signal that stops the sweep after this measurement, if any.
@@ -88,7 +87,6 @@ pub(crate) trait RankObserver {
         None
     }
 
-    /// Called before each measurement.
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
         Ok(())
     }

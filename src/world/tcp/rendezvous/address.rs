@@ -3,10 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Resolves a host name or address and a port.
 pub(crate) type Resolve<'a> = &'a dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// Resolves with the system's resolver.
 pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     (host, port).to_socket_addrs().map(Iterator::collect)
 }

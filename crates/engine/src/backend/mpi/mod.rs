@@ -79,7 +79,6 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
     })
 }
 
-/// Path of the MPI library; empty if it is not known.
 fn library_path() -> String {
     let mut found = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -144,7 +143,6 @@ fn count_of(number: usize) -> anyhow::Result<c_int> {
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
 }
 
-/// Turns a return code into an error with MPI's message.
 fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     const ROOM: usize = ffi::MPI_MAX_ERROR_STRING as usize;
     if code == ffi::MPI_SUCCESS as c_int {

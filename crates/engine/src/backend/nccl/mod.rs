@@ -18,9 +18,8 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
-use super::discovery::Discovery;
 use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
-use crate::agreement::gather;
+use crate::agreement::{Discovery, gather};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
@@ -111,12 +110,10 @@ struct Opening {
     unaligned: usize,
     registration: record::Registration,
     default_stream: bool,
-    /// The first type that is measured.
     first_type: DataType,
     /// CUDA ordinal of each rank's GPU.
     ordinals: Vec<usize>,
     ranks_on_gpus: Vec<usize>,
-    /// Position of the process's first rank.
     first: GroupPosition,
 }
 
