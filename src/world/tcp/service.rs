@@ -6,7 +6,7 @@ use super::state::TcpState;
 use super::wire::{Frame, FrameDecoder};
 use crate::lock::lock;
 use crate::world::call::Contribution;
-use crate::world::{Error, OnFailure, process_exit};
+use crate::world::{OnFailure, process_exit};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -111,7 +111,12 @@ impl<'a> Service<'a> {
         }
         let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
         process_exit::report_once(&self.state.exit_message(&failure.error));
-        let hook = start_exit_hook(self.state, &failure.error).map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
+        let hook = lock(&self.state.exit_hook).take();
+        let hook = hook.and_then(|hook| {
+            let error = failure.error.clone();
+            thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
+        });
+        let hook = hook.map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
         self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
     }
 
@@ -308,11 +313,4 @@ fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
     if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {
         peer.connection.close();
     }
-}
-
-/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit).
-fn start_exit_hook(state: &TcpState, error: &Error) -> Option<JoinHandle<()>> {
-    let hook = lock(&state.exit_hook).take()?;
-    let error = error.clone();
-    thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
 }

@@ -198,11 +198,8 @@ pub(crate) trait Backend {
 /// Sizes of a rank's two buffers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferSizes {
-    /// The largest size of the sweep.
-    pub size: usize,
-    /// Size of the send buffer.
     pub send: usize,
-    /// Size of the receive buffer.
+    /// The largest size of the sweep.
     pub receive: usize,
 }
 

@@ -11,19 +11,13 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 
 /// Formats ascending numbers as ranges: `1-3, 7`.
 pub(crate) fn ranges(numbers: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &number in numbers {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => parts.push((number, number)),
-        }
-    }
-    let parts = parts.iter().map(|&(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first}, {last}"),
-        _ => format!("{first}-{last}"),
+    let runs = numbers.chunk_by(|one, other| one + 1 == *other);
+    let ranges = runs.map(|run| match run {
+        [one] => one.to_string(),
+        [one, other] => format!("{one}, {other}"),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
     });
-    parts.collect::<Vec<_>>().join(", ")
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
 /// Groups values by key, in the order of their first values.

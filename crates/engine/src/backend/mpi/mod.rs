@@ -227,7 +227,7 @@ impl Carrier for MpiRank {
         let part = |elements: usize| work.participant.rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
         let whole = data.as_mut_ptr();
-        let at = |start: usize| data_at(whole, start);
+        let at = |start: usize| whole.wrapping_add(start).cast::<c_void>();
         let (from, to) = match work.collective {
             Collective::Hypercube => return self.hypercube(work, data),
             Collective::SendRecv => return self.replace(work, data),
@@ -253,10 +253,6 @@ impl Carrier for MpiRank {
         // NCCL has it at the rank's own part when it runs in place.
         if work.collective == Collective::ReduceScatter { 0 } else { work.result_start() }
     }
-}
-
-fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
-    whole.wrapping_add(start).cast::<c_void>()
 }
 
 impl MpiRank {
