@@ -109,7 +109,7 @@ impl<'a> Service<'a> {
         if !exits || self.exit.is_some() || self.closing.is_some() {
             return;
         }
-        let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
+        let Some(failure) = self.state.failure.get().filter(|failure| !failure.own) else { return };
         process_exit::report_once(&self.state.exit_message(&failure.error));
         let hook = lock(&self.state.exit_hook).take();
         let hook = hook.and_then(|hook| {
@@ -149,7 +149,7 @@ impl<'a> Service<'a> {
             closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
             closing.backlog = backlog;
         }
-        if state.failure().is_some() && !closing.failed {
+        if state.failure.get().is_some() && !closing.failed {
             closing.failed = true;
             closing.deadline = now + CLOSE_TIMEOUT;
         }

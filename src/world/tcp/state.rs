@@ -125,10 +125,6 @@ impl TcpState {
         (call.number, call.result.take())
     }
 
-    pub(crate) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
-    }
-
     /// Fails all operations of this rank, and at rank 0 those of all others. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
@@ -198,7 +194,7 @@ impl TcpState {
     }
 
     fn exit_if_peer_failed(&self) {
-        let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
+        let Some(failure) = self.failure.get().filter(|failure| !failure.own) else { return };
         if self.options.on_failure == OnFailure::Exit {
             thread::sleep(SERVICE_EXIT_TIMEOUT);
         }
@@ -208,7 +204,7 @@ impl TcpState {
     }
 
     fn report_exit(&self, rank: Option<usize>, message: &str) {
-        let line = match self.failure() {
+        let line = match self.failure.get() {
             // The failure of one of its ranks is more specific.
             Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
             _ => {

@@ -157,7 +157,7 @@ pub(super) fn prepare(
     let notes = notes::notes(settings, library.version(), capability, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
-    let opening = Opening {
+    let opening = Arc::new(Opening {
         library,
         id,
         config,
@@ -168,8 +168,7 @@ pub(super) fn prepare(
         ordinals: assignment.ordinals,
         ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
         first: position,
-    };
-    let opening = Arc::new(opening);
+    });
     Ok(Node {
         threads,
         gpus: assignment.gpus,
