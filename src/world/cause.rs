@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 /// ranks notice at once, and its connections are closed afterwards. Shorter than the time for which rank 0 stays
 /// connected after it has left ([`tcp`](super::tcp)), so that this rank's failure still reaches the others.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Polling interval.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Returns the rank failure that has caused a communication library's error, waiting up to two seconds for `world` to

@@ -319,7 +319,6 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     }
 }
 
-/// Joins through [`Options::join_mpi`].
 fn join_mpi(options: &Options, started: Started) -> Result<Handle, Error> {
     let join = options.join_mpi.ok_or_else(|| {
         let by = if started.mpi { format!(" that {} started", started.launcher) } else { String::new() };

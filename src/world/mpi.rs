@@ -145,7 +145,6 @@ impl World for Mpi {
         self.name.clone()
     }
 
-    /// `MPI_Barrier`.
     fn barrier(&self) -> Result<(), Error> {
         let _turn = lock(&self.call);
         self.world().barrier();
@@ -183,14 +182,8 @@ impl World for Mpi {
                 &mut PartitionMut::new(&mut all[..], &counts[..], &starts[..]),
             );
         }
-        let mut rest = &all[..];
-        let mut messages = Vec::with_capacity(self.size());
-        for count in counts {
-            let (message, after) = rest.split_at(index(count));
-            messages.push(message.to_vec());
-            rest = after;
-        }
-        Ok(messages)
+        let message = |(&start, &count): (&i32, &i32)| all[index(start)..][..index(count)].to_vec();
+        Ok(starts.iter().zip(&counts).map(message).collect())
     }
 
     fn monitor(&self) -> Option<&dyn World> {

@@ -108,7 +108,6 @@ impl Default for Options {
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Options {
-    /// Limits all durations to [`YEAR`].
     pub(crate) fn bounded(&self) -> Self {
         Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
     }

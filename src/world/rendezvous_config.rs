@@ -35,7 +35,6 @@ impl RendezvousConfig {
         Self { rank, size, hosts: vec![host], ports: vec![port], ..Self::default() }.checked()
     }
 
-    /// Validates the configuration.
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let Self { rank, size, .. } = self;
         let wrong = |message: String| Err(Error::Environment(message));

@@ -9,7 +9,6 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Spinning time.
 const SPIN: Duration = Duration::from_micros(50);
 /// Time from the beginning of a wait until the thread parks; it yields after [`SPIN`].
 const YIELD: Duration = Duration::from_millis(1);

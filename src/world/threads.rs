@@ -69,9 +69,7 @@ struct Team {
     call: Mutex<LocalCall>,
     /// Time limit of a call, from its first rank to its last.
     limit: Mutex<Option<Duration>>,
-    /// Calls reported by ranks.
     call_log: Mutex<CallLog>,
-    /// Number of completed calls.
     completed: AtomicUsize,
     /// True once a thread has left or failed, so that no further call can complete.
     broken: AtomicBool,
@@ -92,7 +90,6 @@ struct LocalCall {
     departed: Option<(usize, Departure)>,
 }
 
-/// Departure of a rank.
 enum Departure {
     Left,
     Panicked,

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::request::{Request, SYMMETRIC_FENCE};
-use crate::supervision::Stop;
+use crate::supervision::{Stop, ranges};
 
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
@@ -72,12 +72,29 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
 }
 
 /// Sends a value of this rank to all others. Returns the values of all ranks, in order.
-///
-/// # Errors
-/// When a rank has failed.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+/// The libraries and devices that one process found.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Discovery<T> {
+    /// The name of the process's host.
+    pub host: String,
+    /// Identity of the host, which distinguishes hosts of the same name.
+    pub host_id: String,
+    /// The search's result, or the reason for which nothing can be used.
+    pub result: Result<T, String>,
+}
+
+/// Sends this process's result to all others. Returns the results of all processes, in rank order.
+pub(crate) fn exchange<T>(process: &dyn World, result: Result<T, String>) -> anyhow::Result<Vec<Discovery<T>>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let world::Host { name: host, id: host_id } = world::host();
+    gather(process, &Discovery { host, host_id, result })
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.
@@ -153,15 +170,8 @@ fn difference(all: &[Asked]) -> Option<String> {
 
 /// `process 1`, `processes 0, 2-5`.
 fn numbers(members: &[usize]) -> String {
-    let runs = members.chunk_by(|one, other| one + 1 == *other);
-    let ranges: Vec<String> = runs
-        .map(|run| match run {
-            [only] => only.to_string(),
-            run => format!("{}-{}", run[0], run[run.len() - 1]),
-        })
-        .collect();
     let noun = if members.len() == 1 { "process" } else { "processes" };
-    format!("{noun} {}", ranges.join(", "))
+    format!("{noun} {}", ranges(members))
 }
 
 #[cfg(test)]

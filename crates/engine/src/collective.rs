@@ -87,7 +87,6 @@ impl HypercubeStep {
 impl Counts {
     /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is rounded down
     /// to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
-    #[must_use]
     pub fn new(
         collective: Collective,
         bytes: u64,
@@ -110,7 +109,7 @@ impl Counts {
                 Some(traffic) => Self {
                     send: traffic.sent(participant.rank),
                     receive: traffic.received(participant.rank),
-                    parameter: traffic.parameter(),
+                    parameter: traffic.parameter,
                     largest: traffic.busiest(),
                 },
                 None => counts(whole, whole, part),
@@ -119,7 +118,6 @@ impl Counts {
     }
 
     /// The reported size: bytes of the larger buffer.
-    #[must_use]
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
     }
@@ -146,13 +144,11 @@ pub struct Work {
 
 impl Work {
     /// The size that the table prints: bytes of the larger buffer.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.counts.bytes(self.data_type)
     }
 
     /// Returns false when no rank has an element, so that there is nothing to verify.
-    #[must_use]
     pub fn has_elements(&self) -> bool {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
@@ -162,7 +158,7 @@ impl Work {
         let rank = self.participant.rank;
         self.traffic
             .as_ref()
-            .map_or((&[], &[]), |traffic| (traffic.send_parts(rank), traffic.receive_parts(rank)))
+            .map_or((&[], &[]), |traffic| (&traffic.send_parts[rank], &traffic.receive_parts[rank]))
     }
 
     /// Start of this rank's input in the receive buffer when the operation runs in place, in elements.
@@ -223,7 +219,7 @@ impl Work {
                 (0..ranks).map(|from| copied(from, rank * parameter, parameter)).collect()
             }
             Collective::AllToAllV => self.traffic.as_ref().map_or_else(Vec::new, |traffic| {
-                let part = |from: usize| &traffic.send_parts(from)[rank];
+                let part = |from: usize| &traffic.send_parts[from][rank];
                 (0..ranks).map(|from| copied(from, part(from).start, part(from).len())).collect()
             }),
             Collective::SendRecv => vec![copied(self.participant.previous(), 0, receive)],
@@ -256,20 +252,9 @@ impl Work {
 }
 
 /// The fabric backend's collective, if that one has a choice of algorithms.
-#[must_use]
 pub fn on_fabric(collective: Collective) -> Option<fabric::Collective> {
-    match collective {
-        Collective::AllReduce => Some(fabric::Collective::AllReduce),
-        Collective::AllGather => Some(fabric::Collective::AllGather),
-        Collective::ReduceScatter => Some(fabric::Collective::ReduceScatter),
-        Collective::Broadcast => Some(fabric::Collective::Broadcast),
-        Collective::Reduce => Some(fabric::Collective::Reduce),
-        Collective::AllToAll => Some(fabric::Collective::AllToAll),
-        Collective::AllToAllV => Some(fabric::Collective::AllToAllV),
-        Collective::Gather => Some(fabric::Collective::Gather),
-        Collective::Scatter => Some(fabric::Collective::Scatter),
-        Collective::SendRecv | Collective::Hypercube => None,
-    }
+    // A collective is read by that backend's name for it, too.
+    fabric::Collective::ALL.into_iter().find(|known| known.name().parse() == Ok(collective))
 }
 
 #[cfg(test)]

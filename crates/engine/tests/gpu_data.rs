@@ -93,7 +93,7 @@ const RANKS: [u32; 7] = [1, 2, 3, 8, 17, 300, 1025];
 /// Every type and operator, with every number of ranks.
 fn problems(ops: &[Option<Op>]) -> Vec<DataSpec> {
     let mut all = Vec::new();
-    for data_type in data::supported_types() {
+    for data_type in DataType::ALL {
         for &op in ops {
             all.extend(RANKS.map(|ranks| DataSpec { seed: 77, ranks, op, data_type }));
         }
@@ -338,7 +338,7 @@ fn several_checks_add_up_until_they_are_cleared() {
 fn a_kernel_that_triggers_early_inverts_every_byte() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    if !data.triggers_early() {
+    if !data.triggers_early {
         assert!(data.load_invert().is_err(), "the driver loads a kernel that the GPU cannot run");
         return;
     }
@@ -381,7 +381,7 @@ fn throughput() {
     let mut data = DeviceData::new(&context).unwrap();
     let bytes = 1 << 30;
     let buffer = Buffer::new(&context, 0, bytes);
-    for data_type in data::supported_types() {
+    for data_type in DataType::ALL {
         for op in [None].into_iter().chain(Op::ALL.map(Some)) {
             let spec = DataSpec { seed: 77, ranks: 8, op, data_type };
             let count = (bytes / data_type.size()) as u64;

@@ -95,7 +95,7 @@ pub(crate) mod tests {
     use crate::command::measure::{self, ParsedMeasurement};
 
     use collectives::DataType;
-    use engine::data::{self, Op};
+    use engine::data::Op;
     use engine::request::Step;
     use engine::request::{BackendChoice, Request, Roots, Variables, Versus};
     use record::{Average, Blocking, Registration};
@@ -185,7 +185,7 @@ pub(crate) mod tests {
         assert_eq!(found.step, Step::Bytes(1 << 20));
         let all = settings("nccl-bench all -d all");
         assert_eq!(all.collectives, Collective::ALL);
-        assert_eq!(all.data_types, data::supported_types());
+        assert_eq!(all.data_types, DataType::ALL);
     }
 
     #[test]
@@ -284,7 +284,7 @@ pub(crate) mod tests {
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));
-        let names: Vec<_> = data::supported_types().into_iter().map(DataType::name).collect();
+        let names: Vec<_> = DataType::ALL.into_iter().map(DataType::name).collect();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(&format!("or all: {} [default: float]", names.join(" "))), "{text}");
     }

@@ -3,11 +3,9 @@
 use crate::world::Error;
 use std::time::Duration;
 
-/// Contribution of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contribution {
     Barrier,
-    /// Message of an all_gather.
     Message(Vec<u8>),
 }
 
@@ -56,7 +54,6 @@ pub(crate) struct LateRank {
     pub(crate) note: String,
 }
 
-/// Maximum number of late ranks in a message.
 const MAX_NAMED: usize = 8;
 
 /// Error for a call that some ranks have not reached within `limit`. The first late rank is the failed one; the reason names

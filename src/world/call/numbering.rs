@@ -19,12 +19,10 @@ impl Numbering {
         self.0.store(count.max(1), Ordering::SeqCst);
     }
 
-    /// First rank of a process.
     pub(crate) fn first(&self, process: usize) -> usize {
         process.saturating_mul(self.count())
     }
 
-    /// Number of ranks in each process.
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

@@ -81,7 +81,6 @@ const SIGNATURES: &[Signature] = &[
     (Launcher::Kubernetes, &[COMPLETION_INDEX], POD_SIZES, &[COMPLETION_INDEX]),
 ];
 
-/// Index of a pod in an indexed Job.
 pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 /// Variables of a pod template that give the number of pods.

@@ -46,7 +46,6 @@ impl<'a> Poll<'a> {
         self.entries[index].revents & !libc::POLLOUT != 0
     }
 
-    /// True if connection `index` accepts bytes.
     pub(crate) fn writable(&self, index: usize) -> bool {
         self.entries[index].revents & libc::POLLOUT != 0
     }

@@ -6,7 +6,7 @@ use super::state::TcpState;
 use super::wire::{Frame, FrameDecoder};
 use crate::lock::lock;
 use crate::world::call::Contribution;
-use crate::world::{Error, OnFailure, process_exit};
+use crate::world::{OnFailure, process_exit};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -23,13 +23,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Polling interval while the hook runs.
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
 /// A wakeup that is later than this means that the machine or this process was suspended, so silence does not show
 /// that peers are dead.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
-/// The service thread's state of a connection.
 pub(crate) struct Peer<'a> {
     rank: usize,
     connection: &'a Connection,
@@ -69,7 +67,6 @@ struct Closing {
     failed: bool,
 }
 
-/// Serves the connections of a world until it is closed.
 pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
     let mut service = Service::new(state, decoders);
     loop {
@@ -112,13 +109,17 @@ impl<'a> Service<'a> {
         if !exits || self.exit.is_some() || self.closing.is_some() {
             return;
         }
-        let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
+        let Some(failure) = self.state.failure.get().filter(|failure| !failure.own) else { return };
         process_exit::report_once(&self.state.exit_message(&failure.error));
-        let hook = start_exit_hook(self.state, &failure.error).map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
+        let hook = lock(&self.state.exit_hook).take();
+        let hook = hook.and_then(|hook| {
+            let error = failure.error.clone();
+            thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
+        });
+        let hook = hook.map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
         self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
     }
 
-    /// Ends the process once its exit is due and the hook is done.
     fn exit_if_due(&mut self, now: Instant) {
         let Some(exit) = self.exit.as_mut().filter(|exit| now >= exit.at) else { return };
         match &exit.hook {
@@ -148,7 +149,7 @@ impl<'a> Service<'a> {
             closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
             closing.backlog = backlog;
         }
-        if state.failure().is_some() && !closing.failed {
+        if state.failure.get().is_some() && !closing.failed {
             closing.failed = true;
             closing.deadline = now + CLOSE_TIMEOUT;
         }
@@ -312,11 +313,4 @@ fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
     if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {
         peer.connection.close();
     }
-}
-
-/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit).
-fn start_exit_hook(state: &TcpState, error: &Error) -> Option<JoinHandle<()>> {
-    let hook = lock(&state.exit_hook).take()?;
-    let error = error.clone();
-    thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
 }

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit for sending an abort to the other ranks.
 const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Approximate maximum size of the calls that rank 0 forwards to each rank when it leaves, in bytes.
 const MAX_FORWARDED_BYTES: usize = 64 << 10;
@@ -29,10 +28,8 @@ pub(crate) struct TcpState {
     /// Connections by rank: rank 0 has one to every other rank, the others have one to rank 0.
     pub(crate) connections: Vec<Option<Connection>>,
     pub(crate) options: Options,
-    /// Held during a collective call.
     calling: Mutex<()>,
     call: Mutex<CallState>,
-    /// True once `call` has a result.
     has_result: AtomicBool,
     /// True once no result can arrive any more.
     stopped: AtomicBool,
@@ -75,9 +72,7 @@ struct CallState {
     /// Contributions by rank; at rank 0 only.
     contributions: Vec<Option<Contribution>>,
     count: usize,
-    /// Arrival of the first rank.
     started: Option<Instant>,
-    /// Ranks that have left the job.
     departed: Vec<bool>,
     result: Option<CallResult>,
 }
@@ -130,10 +125,6 @@ impl TcpState {
         (call.number, call.result.take())
     }
 
-    pub(crate) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
-    }
-
     /// Fails all operations of this rank, and at rank 0 those of all others. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
@@ -147,7 +138,6 @@ impl TcpState {
         self.stop(Failure { error, code, own: true }, &frame);
     }
 
-    /// Frame that reports a failure of this process or its rank `rank`.
     fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
         if self.rank == 0 {
             Frame::Failed(code, self.own_failure(rank, &reason))
@@ -190,7 +180,6 @@ impl TcpState {
         self.numbering.failed(rank, None, self.host(rank), &reason.into())
     }
 
-    /// Message of this process when it exits because another one has failed.
     pub(crate) fn exit_message(&self, error: &Error) -> String {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
@@ -205,7 +194,7 @@ impl TcpState {
     }
 
     fn exit_if_peer_failed(&self) {
-        let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
+        let Some(failure) = self.failure.get().filter(|failure| !failure.own) else { return };
         if self.options.on_failure == OnFailure::Exit {
             thread::sleep(SERVICE_EXIT_TIMEOUT);
         }
@@ -214,9 +203,8 @@ impl TcpState {
         process_exit::exit(failure.code);
     }
 
-    /// Prints the reason for which this process ends the job.
     fn report_exit(&self, rank: Option<usize>, message: &str) {
-        let line = match self.failure() {
+        let line = match self.failure.get() {
             // The failure of one of its ranks is more specific.
             Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
             _ => {
@@ -277,7 +265,6 @@ impl TcpState {
         }
     }
 
-    /// Completes a call that all ranks have contributed to.
     fn complete(&self, mut call: MutexGuard<'_, CallState>) {
         call.count = 0;
         call.started = None;
@@ -332,7 +319,6 @@ impl TcpState {
         }
     }
 
-    /// Sets the note of a rank; at rank 0 only.
     pub(crate) fn set_note(&self, rank: usize, text: String) {
         if let Some(note) = lock(&self.notes).get_mut(rank) {
             *note = text;

@@ -54,7 +54,7 @@ fn a_failure_is_sent_before_it_is_visible() {
         let state = TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake);
         thread::scope(|scope| {
             scope.spawn(|| state.fail(state.rank_failed(1, "called nothing more, and left"), 1));
-            while state.failure().is_none() {
+            while state.failure.get().is_none() {
                 std::hint::spin_loop();
             }
             let mut frame = [0; 1024];

@@ -6,9 +6,9 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Options};
 use collectives::world::World;
 
-use super::discovery::exchange;
 use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
+use crate::agreement::exchange;
 use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::request::Request;

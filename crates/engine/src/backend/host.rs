@@ -21,23 +21,19 @@ use record::{BackendLibrary, Blocking, Placement, Provenance, Rank, Registration
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-/// Function that connects one rank with all others.
 pub(super) type Connector = dyn Fn(&world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
 /// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`], aligned to
 /// the elements. Methods fail when the library does.
 pub(super) trait Carrier {
-    /// The transport, if it is known.
     fn transport(&self) -> Option<String> {
         None
     }
 
-    /// The algorithm of an operation, if it is known.
     fn algorithm(&self, _work: &Work) -> Option<record::Algorithm> {
         None
     }
 
-    /// Runs an operation from one buffer into the other.
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
 
     /// Runs an operation within one buffer, which has the length of the longer one.
@@ -247,7 +243,6 @@ impl Backend for HostRank {
         Ok(())
     }
 
-    /// Returns when the operation is complete.
     fn start(&mut self, work: &Work, index: usize, _graph: bool) -> anyhow::Result<()> {
         let operands = Operands::new(work, index, &self.buffer_sizes, 0);
         match work.placement {

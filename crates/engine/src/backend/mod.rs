@@ -37,7 +37,6 @@ macro_rules! with_element {
     }};
 }
 
-mod discovery;
 mod fabric;
 mod host;
 #[cfg(feature = "mpi")]
@@ -51,7 +50,6 @@ pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use selection::{Search, choose};
 
-/// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedLoop {
     /// Number of iterations, at least 1.
@@ -67,8 +65,6 @@ pub(crate) struct TimedLoop {
 }
 
 impl TimedLoop {
-    /// Total number of operations.
-    #[must_use]
     pub(crate) fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
@@ -89,28 +85,23 @@ pub(crate) struct StreamRounds {
 
 impl StreamRounds {
     /// Returns `count` rounds, queued one by one.
-    #[must_use]
     pub(crate) const fn eager(count: usize, seed: u64) -> Self {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
     /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
     /// unless `count` is 1: a round must not find its own right data of the launch before.
-    #[must_use]
     pub(crate) fn graph(count: usize, seed: u64) -> Self {
         // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
-    /// Total number of rounds.
-    #[must_use]
     pub(crate) fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
 
-/// Times of a timed loop on one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     /// Time of all operations, from the start of the first to the completion of the last.
@@ -141,7 +132,6 @@ pub(crate) enum BackendRole {
     Baseline,
 }
 
-/// Function that waits for all ranks.
 pub(crate) type Barrier<'a> = dyn Fn() -> anyhow::Result<()> + 'a;
 
 /// One rank's buffers and communicator. Used by one thread. Methods fail when the device or the communicator does.
@@ -163,7 +153,6 @@ pub(crate) trait Backend {
         None
     }
 
-    /// The memory in use, if it is known.
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
@@ -209,11 +198,8 @@ pub(crate) trait Backend {
 /// Sizes of a rank's two buffers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferSizes {
-    /// The largest size of the sweep.
-    pub size: usize,
-    /// Size of the send buffer.
     pub send: usize,
-    /// Size of the receive buffer.
+    /// The largest size of the sweep.
     pub receive: usize,
 }
 
@@ -278,13 +264,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Position of rank `index` of this process in its group.
     pub(crate) fn position(&self, index: usize) -> GroupPosition {
         GroupPosition { rank: self.first.rank + index, ..self.first }
     }
 }
 
-/// Function that opens the device of a rank of this process, by the rank's index.
 pub(crate) type OpenDevice = dyn Fn(usize) -> anyhow::Result<RankDevice> + Sync;
 
 /// A rank's device, before the rank is connected.
@@ -299,8 +283,6 @@ pub(crate) struct RankDevice {
     pub connect: Box<Connect>,
 }
 
-/// See [`RankDevice::connect`].
 pub(crate) type Connect = dyn FnOnce(&world::Handle, BufferSizes, &mut RankBody<'_>) -> anyhow::Result<()>;
 
-/// Function that runs with a connected rank.
 pub(crate) type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;

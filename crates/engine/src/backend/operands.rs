@@ -13,7 +13,6 @@ pub(super) struct Operands {
     pub(super) placement: Placement,
     /// Elements of the send buffer; in place, of the receive buffer.
     pub(super) input: Range<usize>,
-    /// Elements of the receive buffer.
     pub(super) result: Range<usize>,
 }
 
@@ -26,7 +25,7 @@ impl Operands {
         let input = match work.placement {
             Placement::InPlace => receive + work.in_place_input(),
             // A send buffer that is smaller than the largest size moves on by the length of the input.
-            Placement::OutOfPlace if sizes.send >= sizes.size => start(sizes.send, work.bytes()),
+            Placement::OutOfPlace if sizes.send >= sizes.receive => start(sizes.send, work.bytes()),
             Placement::OutOfPlace => start(sizes.send, counts.send * size),
         };
         let result = receive + work.result_start();
@@ -99,7 +98,7 @@ mod tests {
                         let work = work(collective, bytes, data_type, rank, ranks);
                         let sent = work.counts.send * data_type.size();
                         for (size, send) in [(4096, 4096), (9000, 9000), (4096, sent)] {
-                            let buffer_sizes = BufferSizes { size, send, receive: size };
+                            let buffer_sizes = BufferSizes { send, receive: size };
                             for placement in [Placement::OutOfPlace, Placement::InPlace] {
                                 let work = Work { placement, ..work.clone() };
                                 for index in 0..5 {
@@ -155,7 +154,7 @@ mod tests {
     fn operations_move_on_through_the_buffers() {
         let work = work(Collective::AllGather, 64, DataType::Float32, 1, 2);
         let starts = |placement, send| {
-            let buffer_sizes = BufferSizes { size: 200, send, receive: 200 };
+            let buffer_sizes = BufferSizes { send, receive: 200 };
             let work = Work { placement, ..work.clone() };
             let operands = (0..4).map(|index| Operands::new(&work, index, &buffer_sizes, 2));
             operands.map(|operands| (operands.input.start, operands.result.start)).collect::<Vec<_>>()

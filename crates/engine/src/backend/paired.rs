@@ -43,7 +43,6 @@ fn device(primary: RankDevice, baseline: RankDevice) -> RankDevice {
 struct PairedRank<'a> {
     primary: &'a mut dyn Backend,
     baseline: &'a mut dyn Backend,
-    /// The backend that runs operations.
     active: BackendRole,
 }
 
@@ -80,7 +79,6 @@ impl Backend for PairedRank<'_> {
         self.active = active;
     }
 
-    /// Fills the buffers of both backends.
     fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
         self.primary.fill(work, seed)?;
         self.baseline.fill(work, seed)
@@ -168,7 +166,7 @@ mod tests {
             capacity: name.len() as u64,
             memory: name.to_owned(),
             connect: Box::new(move |_, buffer_sizes, body| {
-                noted.note(&format!("connects for {}", buffer_sizes.size));
+                noted.note(&format!("connects for {}", buffer_sizes.receive));
                 body(&mut noted)?;
                 noted.note("is closed");
                 Ok(())
@@ -187,7 +185,7 @@ mod tests {
         let counts = Counts::new(collective, 64, data_type, participant, None);
         let (op, placement, seed) = (Some(Op::Sum), Placement::OutOfPlace, 7);
         let work = Work { collective, data_type, op, participant, placement, counts, traffic: None };
-        let buffer_sizes = BufferSizes { size: 64, send: 64, receive: 64 };
+        let buffer_sizes = BufferSizes { send: 64, receive: 64 };
         let world = world::single();
         (both.connect)(&world, buffer_sizes, &mut |backend| {
             backend.fill(&work, seed)?;

@@ -4,10 +4,10 @@ use std::thread::{self, JoinHandle};
 
 use collectives::world::World;
 
-use super::discovery::{Discovery, exchange};
 use super::host::{self, FindHostBackend};
 use super::paired::paired;
 use super::{Node, fabric, nccl};
+use crate::agreement::{Discovery, exchange};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
@@ -17,8 +17,6 @@ use crate::supervision::Stop;
 pub(crate) struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
-    /// Starts the search, unless `settings` selects another backend.
-    #[must_use]
     pub(crate) fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
             return Self(None);

@@ -40,14 +40,15 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load).
+/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load). Methods
+/// fail when the driver does.
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
     multiprocessors: u32,
-    triggers_early: bool,
+    /// True when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
+    pub triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
-    /// The kernel of invert.cu.
     invert: Option<CudaFunction>,
     /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch
     /// with a slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed,
@@ -59,9 +60,6 @@ const REPORT_BYTES: usize = 16;
 
 impl DeviceData {
     /// Prepares the checks of one device.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn new(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
         let multiprocessors = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
@@ -82,9 +80,6 @@ impl DeviceData {
     }
 
     /// Loads the kernels for elements of this type. The driver compiles them, unless its cache has the result.
-    ///
-    /// # Errors
-    /// If there is no test data of this type, or the driver fails.
     pub fn load(&mut self, data_type: DataType) -> anyhow::Result<()> {
         let format = FormatTag::of(data_type)?;
         self.kernels(format).map(drop)
@@ -177,9 +172,6 @@ impl DeviceData {
     }
 
     /// Enqueues on `stream`: clear the findings of [`count`](Self::count).
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn clear(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<()> {
         stream.context().bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
         // SAFETY: the report has so many bytes; every stream that uses it is of its context.
@@ -189,9 +181,6 @@ impl DeviceData {
 
     /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before. May be
     /// captured into a graph once the type is [loaded](Self::load).
-    ///
-    /// # Errors
-    /// As for [`check`](Self::check).
     ///
     /// # Safety
     /// As for [`check`](Self::check), until the work is done.
@@ -225,9 +214,6 @@ impl DeviceData {
     }
 
     /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear), if any.
-    ///
-    /// # Errors
-    /// If the driver fails, or what is on the stream did.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<Option<Tally>> {
         // The copy would wait with the context locked, while another rank may have to launch work in it.
         stream.synchronize().map_err(failed("the check"))?;
@@ -240,16 +226,7 @@ impl DeviceData {
         Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
     }
 
-    /// Returns true when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
-    #[must_use]
-    pub fn triggers_early(&self) -> bool {
-        self.triggers_early
-    }
-
     /// Loads the kernel of [`invert`](Self::invert).
-    ///
-    /// # Errors
-    /// If the driver fails, as it does below [`EARLY_CAPABILITY`].
     pub fn load_invert(&mut self) -> anyhow::Result<()> {
         self.inverter().map(drop)
     }
@@ -269,9 +246,6 @@ impl DeviceData {
     /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first triggers
     /// programmatic launch, so that a kernel which allows that may start, then waits for this long, and writes after
     /// that. May be captured into a graph once it is [loaded](Self::load_invert).
-    ///
-    /// # Errors
-    /// If the driver fails, as it does below [`EARLY_CAPABILITY`].
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).

@@ -2,12 +2,31 @@
 
 use collectives::DataType;
 
-/// Ranges of the powers of two that floats of one operator are scaled by: the smallest, and how many minus one
+/// Range of the powers of two that floats of one operator are scaled by: the smallest, and how many minus one
 /// (a power of two minus one, so that it masks random bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exponents {
     pub(super) low: i32,
     pub(super) mask: u32,
+}
+
+/// Powers of two that the data of a float format is scaled by.
+pub(super) struct Ranges {
+    /// Of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all are normal
+    /// floats.
+    pub(super) sum: Exponents,
+    /// Of a product: every partial product lies at most 2^4 beside them, and is a normal float.
+    pub(super) prod: Exponents,
+    /// Of an average that is exact (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest share divided by
+    /// the number of ranks is normal too.
+    pub(super) exact_avg: Exponents,
+    /// Of any other average: the two shares are normal and their sum is finite; so are both divided by the number of
+    /// ranks. The smallest average lies so far from zero that no NaN of the other sign, which is next to zero in the
+    /// order of bit patterns, comes within the tolerance.
+    pub(super) pair: Exponents,
+    /// Of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal, and their sum
+    /// divided by so many ranks is below half of the smallest subnormal. Only for formats of 8 bits.
+    pub(super) vanishing: Exponents,
 }
 
 /// Storage format of an element type. Signed and unsigned integers of one size share a format.
@@ -115,57 +134,16 @@ impl FormatTag {
         })
     }
 
-    /// Powers of two of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all
-    /// are normal floats.
-    pub(super) const fn sum_exponents(self) -> Exponents {
-        match self {
-            Self::Float8E4M3 => Exponents { low: -5, mask: 7 },
-            Self::Float8E5M2 => Exponents { low: -9, mask: 15 },
-            Self::Float16 => Exponents { low: -11, mask: 15 },
-            _ => Exponents { low: -32, mask: 63 },
-        }
-    }
-
-    /// Powers of two of a product: every partial product lies at most 2^4 beside them, and is a normal float.
-    pub(super) const fn prod_exponents(self) -> Exponents {
-        match self {
-            Self::Float8E4M3 => Exponents { low: -1, mask: 3 },
-            Self::Float8E5M2 => Exponents { low: -8, mask: 15 },
-            Self::Float16 => Exponents { low: -8, mask: 15 },
-            _ => Exponents { low: -32, mask: 63 },
-        }
-    }
-
-    /// Powers of two of an average that is exact (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest
-    /// share divided by the number of ranks is normal too.
-    pub(super) const fn exact_avg_exponents(self) -> Exponents {
-        match self {
-            Self::Float8E4M3 => Exponents { low: 3, mask: 1 },
-            Self::Float8E5M2 => Exponents { low: -4, mask: 15 },
-            Self::Float16 => Exponents { low: 1, mask: 3 },
-            _ => Exponents { low: -32, mask: 63 },
-        }
-    }
-
-    /// Powers of two of any other average: the two shares are normal and their sum is finite; so are both divided by
-    /// the number of ranks. The smallest average lies so far from zero that no NaN of the other sign, which is next to
-    /// zero in the order of bit patterns, comes within the tolerance.
-    pub(super) const fn pair_exponents(self) -> Exponents {
-        match self {
-            Self::Float8E4M3 => Exponents { low: 2, mask: 3 },
-            Self::Float8E5M2 => Exponents { low: 4, mask: 7 },
-            Self::Float16 => Exponents { low: 1, mask: 3 },
-            _ => Exponents { low: -32, mask: 63 },
-        }
-    }
-
-    /// Powers of two of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal,
-    /// and their sum divided by so many ranks is below half of the smallest subnormal.
-    pub(super) const fn vanishing_exponents(self) -> Exponents {
-        match self {
-            Self::Float8E4M3 => Exponents { low: -8, mask: 3 },
-            _ => Exponents { low: -12, mask: 7 },
-        }
+    /// The ranges of a float format.
+    pub(super) fn ranges(self) -> Ranges {
+        let ranges = match self {
+            Self::Float8E4M3 => [(-5, 7), (-1, 3), (3, 1), (2, 3), (-8, 3)],
+            Self::Float8E5M2 => [(-9, 15), (-8, 15), (-4, 15), (4, 7), (-12, 7)],
+            Self::Float16 => [(-11, 15), (-8, 15), (1, 3), (1, 3), (-12, 7)],
+            _ => [(-32, 63), (-32, 63), (-32, 63), (-32, 63), (-12, 7)],
+        };
+        let [sum, prod, exact_avg, pair, vanishing] = ranges.map(|(low, mask)| Exponents { low, mask });
+        Ranges { sum, prod, exact_avg, pair, vanishing }
     }
 
     /// Largest number of ranks, a power of two, whose average is exact where it is over a power of two of ranks: 1/n

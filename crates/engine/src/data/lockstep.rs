@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::value::dispatch;
-use super::{DataSpec, ElementSource, Fill, Op, bits_at, supported_types};
+use super::{DataSpec, ElementSource, Fill, Op, bits_at};
 
 type FillFunction = unsafe extern "C" fn(*mut c_void, u64, u64, *const Recipe, u64);
 type CheckFunction = unsafe extern "C" fn(*const c_void, u64, u64, u64, *const Recipe, u64) -> Findings;
@@ -203,7 +203,7 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
 #[test]
 fn device_code_and_host_code_have_the_same_values_and_findings() {
     let code = DeviceCode::compile_formats();
-    for data_type in supported_types() {
+    for data_type in DataType::ALL {
         let mut runner =
             TestRunner::new(Config { cases: 600, failure_persistence: None, ..Config::default() });
         runner.run(&cases(), |case| compare(&code, &case, data_type)).unwrap();

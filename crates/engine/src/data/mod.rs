@@ -55,12 +55,6 @@ pub use op::Op;
 use recipe::Recipe;
 use value::{FormatTask, dispatch, value_bits};
 
-/// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
-#[must_use]
-pub fn supported_types() -> Vec<DataType> {
-    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_ok()).collect()
-}
-
 /// Specification of the test data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSpec {
@@ -84,9 +78,6 @@ impl DataSpec {
     /// Averages of 8-bit floats are exact up to 64 ranks, and there are few units in all beyond: 1 unit, and as many
     /// more as a subnormal reciprocal brings (e4m3: one per 64 ranks; e5m2: one per 16384), or none where it is zero
     /// (e4m3: from 1024 ranks on; e5m2: from 131072 on) and all averages are.
-    ///
-    /// # Errors
-    /// As for [`check`].
     pub fn tolerance(&self) -> anyhow::Result<u64> {
         Ok(match self.op {
             Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,
@@ -117,13 +108,11 @@ pub struct ExpectedSegment {
 
 impl ExpectedSegment {
     /// Results of the reduction, from global index `first_index` on.
-    #[must_use]
     pub const fn reduced(first_index: u64, count: u64) -> Self {
         Self { source: ElementSource::Reduced, first_index, count }
     }
 
     /// Elements of the input of `rank`, from global index `first_index` on.
-    #[must_use]
     pub const fn copied(rank: u32, first_index: u64, count: u64) -> Self {
         Self { source: ElementSource::Rank(rank), first_index, count }
     }
@@ -225,7 +214,6 @@ pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> any
     Ok(found)
 }
 
-/// Checks that the segments have `bytes` bytes together.
 fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> anyhow::Result<()> {
     let elements = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.count));
     let expected = elements.saturating_mul(size as u64);
@@ -290,9 +278,6 @@ impl FormatTask for Check<'_> {
 }
 
 /// The bits that element `index` of a buffer must have; `None` behind its last.
-///
-/// # Errors
-/// As for [`check`].
 pub fn expected_bits(
     spec: &DataSpec,
     segments: &[ExpectedSegment],

@@ -28,7 +28,6 @@ impl Op {
     pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::MulSum];
 
     /// The name that nccl-tests uses.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self.built_in() {
             Some(op) => op.name(),
@@ -37,7 +36,6 @@ impl Op {
     }
 
     /// The operator that every backend has built in; `None` for one that has to be created.
-    #[must_use]
     pub const fn built_in(self) -> Option<ReduceOp> {
         match self {
             Self::Sum => Some(ReduceOp::Sum),
@@ -51,7 +49,6 @@ impl Op {
 
     /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on odd ones.
     /// Both are exact in every element type.
-    #[must_use]
     pub const fn scale_of(rank: u32) -> f64 {
         if rank.is_multiple_of(2) { 1.0 } else { 2.0 }
     }

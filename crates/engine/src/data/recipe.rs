@@ -106,11 +106,11 @@ impl Recipe {
             flags: if is_signed { SIGNED } else { 0 },
             ..Self::default()
         };
-        let mut exponents = format.sum_exponents();
+        let mut exponents = format.ranges().sum;
         let (kind, number) = match op {
             Op::Sum => (SUM, 1),
             Op::Prod => {
-                exponents = format.prod_exponents();
+                exponents = format.ranges().prod;
                 (PROD, 2)
             }
             Op::Max | Op::Min => {
@@ -145,7 +145,7 @@ impl Recipe {
     fn set_float_average(&mut self, format: FormatTag, ranks: u32, rank: Option<u32>) -> (u32, Exponents) {
         if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() {
             // A sum whose division by the number of ranks only changes the exponent.
-            let mut exponents = format.exact_avg_exponents();
+            let mut exponents = format.ranges().exact_avg;
             if rank.is_none() {
                 exponents.low -= ranks.trailing_zeros().cast_signed();
             }
@@ -153,12 +153,12 @@ impl Recipe {
         }
         if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) {
             self.flags |= VANISHING;
-            return (AVG, format.vanishing_exponents());
+            return (AVG, format.ranges().vanishing);
         }
         if let (Some((significand, bias)), None) = (format.float(), rank) {
             self.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
         }
-        (AVG, format.pair_exponents())
+        (AVG, format.ranges().pair)
     }
 }
 

@@ -31,7 +31,8 @@ impl Default for Pattern {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     rows: Vec<Vec<u64>>,
-    scale: f64,
+    /// The factor that was applied to the numbers of the file.
+    pub scale: f64,
 }
 
 impl Matrix {
@@ -76,20 +77,12 @@ impl Matrix {
         }
     }
 
-    /// The factor that was applied to the numbers of the file.
-    #[must_use]
-    pub fn scale(&self) -> f64 {
-        self.scale
-    }
-
     /// Number of ranks of the matrix.
-    #[must_use]
     pub fn ranks(&self) -> usize {
         self.rows.len()
     }
 
     /// The most that one of the first `ranks` ranks sends or receives, in bytes.
-    #[must_use]
     pub fn busiest(&self, ranks: usize) -> u64 {
         let sent = |from: usize| self.rows[from][..ranks].iter().sum();
         let received = |to: usize| self.rows[..ranks].iter().map(|row| row[to]).sum();
@@ -100,17 +93,16 @@ impl Matrix {
 /// The elements that each rank sends to each. Parts are ordered by rank in both buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    ranks: usize,
-    /// Rank `from`'s part for rank `to` in the send buffer of `from`, at `from * ranks + to`.
-    sent: Vec<Range<usize>>,
-    /// The same part in the receive buffer of `to`, at `to * ranks + from`.
-    received: Vec<Range<usize>>,
-    parameter: usize,
+    /// The part for each rank, by rank, in the send buffer of each rank.
+    pub send_parts: Vec<Vec<Range<usize>>>,
+    /// The part of each rank, by rank, in the receive buffer of each rank.
+    pub receive_parts: Vec<Vec<Range<usize>>>,
+    /// The reported count: an even part; 0 for a matrix.
+    pub parameter: usize,
 }
 
 impl Traffic {
     /// The traffic of an operation of `bytes` bytes.
-    #[must_use]
     pub fn new(pattern: &Pattern, bytes: u64, data_type: DataType, ranks: usize) -> Self {
         match pattern {
             Pattern::Spread(spread) => Self::generated(bytes, data_type, ranks, *spread),
@@ -123,7 +115,6 @@ impl Traffic {
     }
 
     /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets them.
-    #[must_use]
     pub fn generated(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
         let size = data_type.size();
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size;
@@ -146,54 +137,33 @@ impl Traffic {
 
     fn from_cells(ranks: usize, cell: impl Fn(usize, usize) -> usize) -> Self {
         let parts = |cell: &dyn Fn(usize, usize) -> usize| {
-            let mut parts = Vec::with_capacity(ranks * ranks);
-            for rank in 0..ranks {
+            let of_rank = |rank: usize| {
                 let mut end = 0;
-                parts.extend((0..ranks).map(|peer| {
+                let part = |peer: usize| {
                     let start = end;
                     end += cell(rank, peer);
                     start..end
-                }));
-            }
-            parts
+                };
+                (0..ranks).map(part).collect()
+            };
+            (0..ranks).map(of_rank).collect()
         };
-        Self { ranks, sent: parts(&cell), received: parts(&|to, from| cell(from, to)), parameter: 0 }
-    }
-
-    /// The part for each rank, by rank, in the send buffer of `from`.
-    #[must_use]
-    pub fn send_parts(&self, from: usize) -> &[Range<usize>] {
-        &self.sent[from * self.ranks..][..self.ranks]
-    }
-
-    /// The part of each rank, by rank, in the receive buffer of `to`.
-    #[must_use]
-    pub fn receive_parts(&self, to: usize) -> &[Range<usize>] {
-        &self.received[to * self.ranks..][..self.ranks]
+        Self { send_parts: parts(&cell), receive_parts: parts(&|to, from| cell(from, to)), parameter: 0 }
     }
 
     /// Elements that a rank sends in all.
-    #[must_use]
     pub fn sent(&self, rank: usize) -> usize {
-        self.send_parts(rank).last().map_or(0, |last| last.end)
+        self.send_parts[rank].last().map_or(0, |last| last.end)
     }
 
     /// Elements that a rank receives in all.
-    #[must_use]
     pub fn received(&self, rank: usize) -> usize {
-        self.receive_parts(rank).last().map_or(0, |last| last.end)
+        self.receive_parts[rank].last().map_or(0, |last| last.end)
     }
 
     /// The most that one rank sends or receives.
-    #[must_use]
     pub fn busiest(&self) -> usize {
-        (0..self.ranks).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
-    }
-
-    /// The reported count: an even part; 0 for a matrix.
-    #[must_use]
-    pub fn parameter(&self) -> usize {
-        self.parameter
+        (0..self.send_parts.len()).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
     }
 }
 
@@ -205,22 +175,22 @@ mod tests {
     fn a_spread_of_one_sends_nothing_to_itself_and_most_to_the_farthest() {
         let traffic = Traffic::generated(6400, DataType::Float32, 4, 1.0);
         // 6400 bytes over distances 0 + 1 + 2 + 3 = 6, in multiples of 16 bytes: 0, 1056, 2128, 3200.
-        assert_eq!(traffic.send_parts(0), [0..0, 0..264, 264..796, 796..1596]);
-        assert_eq!(traffic.send_parts(3), [0..264, 264..796, 796..1596, 1596..1596]);
+        assert_eq!(traffic.send_parts[0], [0..0, 0..264, 264..796, 796..1596]);
+        assert_eq!(traffic.send_parts[3], [0..264, 264..796, 796..1596, 1596..1596]);
         for rank in 0..4 {
             assert_eq!((traffic.sent(rank), traffic.received(rank)), (1596, 1596));
         }
-        assert_eq!((traffic.busiest(), traffic.parameter()), (1596, 400));
-        assert_eq!(traffic.receive_parts(1), [0..264, 264..264, 264..1064, 1064..1596]);
+        assert_eq!((traffic.busiest(), traffic.parameter), (1596, 400));
+        assert_eq!(traffic.receive_parts[1], [0..264, 264..264, 264..1064, 1064..1596]);
     }
 
     #[test]
     fn without_spread_all_parts_are_the_same() {
         let traffic = Traffic::generated(6400, DataType::Float32, 4, 0.0);
         for rank in 0..4 {
-            assert_eq!(traffic.send_parts(rank), [0..400, 400..800, 800..1200, 1200..1600]);
+            assert_eq!(traffic.send_parts[rank], [0..400, 400..800, 800..1200, 1200..1600]);
         }
-        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).send_parts(0)[0], 0..16);
+        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).send_parts[0][0], 0..16);
     }
 
     #[test]
@@ -230,7 +200,7 @@ mod tests {
         assert_eq!((matrix.ranks(), matrix.busiest(2), matrix.busiest(1)), (2, 2064, 0));
         let traffic = Traffic::new(&Pattern::Matrix(matrix), 1, DataType::Float16, 2);
         assert_eq!((traffic.sent(1), traffic.received(1), traffic.busiest()), (1032, 128, 1032));
-        assert_eq!(traffic.parameter(), 0);
+        assert_eq!(traffic.parameter, 0);
     }
 
     #[test]

@@ -410,10 +410,8 @@ pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, ind
 
 /// A task on many values, compiled for each format and kind.
 pub(super) trait FormatTask {
-    /// Result of the task.
     type Output;
 
-    /// Does it with `value_bits::<F, KIND>`.
     fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output;
 }
 

@@ -37,14 +37,10 @@ const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
 /// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
-#[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
     let message = line.split_once("NCCL INFO ")?.1.trim();
     let (what, how) = message.split_once(" Bytes -> ")?;
-    let (named, bytes) = match what.rsplit_once(": ") {
-        Some((named, bytes)) => (Some(named), bytes),
-        None => (None, what),
-    };
+    let (named, bytes) = what.rsplit_once(": ").map_or((None, what), |(named, bytes)| (Some(named), bytes));
     let bytes: u64 = bytes.parse().ok()?;
     let (name, kind) = match named {
         Some(named) => match named.split_once(" [") {
@@ -111,7 +107,6 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 #[derive(Debug)]
 pub struct Log {
     source: LogFile,
-    /// Read position, in bytes.
     position: u64,
 }
 
@@ -157,9 +152,6 @@ impl Log {
 
     /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
     /// started.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn clear(&mut self) -> io::Result<()> {
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -171,9 +163,6 @@ impl Log {
 
     /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in the order
     /// of the last line. An operation has one line, or one for each GPU of this process.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
         let mut position = self.position;
@@ -270,10 +259,7 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::
 
 /// Returns true when `NCCL_DEBUG_SUBSYS` includes NCCL's choices: `INIT,TUNING`, `ALL`, `^NET`.
 fn has_tuning(subsystems: &str) -> bool {
-    let (inverted, list) = match subsystems.strip_prefix('^') {
-        Some(list) => (true, list),
-        None => (false, subsystems),
-    };
+    let (inverted, list) = subsystems.strip_prefix('^').map_or((false, subsystems), |list| (true, list));
     let named =
         list.split(',').any(|name| ["TUNING", "ALL"].iter().any(|known| known.eq_ignore_ascii_case(name)));
     named != inverted

@@ -94,7 +94,6 @@ fn add(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
 }
 
 /// NCCL's choice for `operation`: the most frequent one, and of equally frequent ones the last.
-#[must_use]
 pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
     choices
         .iter()
@@ -114,7 +113,6 @@ impl ChoiceSources {
     /// a note when choices will be missing.
     ///
     /// Call it in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
-    #[must_use]
     pub fn start(with_log: bool) -> (Self, Option<String>) {
         let profiled = profiler::start();
         match with_log.then(Log::start).transpose() {
@@ -129,9 +127,6 @@ impl ChoiceSources {
 
     /// Discards the choices so far. Call it before each measurement: before its first operation, but after NCCL has
     /// started.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn clear(&mut self) -> io::Result<()> {
         profiler::clear();
         self.log.as_mut().map_or(Ok(()), Log::clear)
@@ -140,9 +135,6 @@ impl ChoiceSources {
     /// NCCL's choice for an operation since [`clear`](Self::clear).
     ///
     /// The profiler has precedence. The log is read when the profiler has no complete choice.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn chosen(&mut self, operation: &OperationKey<'_>) -> io::Result<Option<Algorithm>> {
         let recorded = chosen(&profiler::choices(), operation);
         if recorded.as_ref().is_some_and(|recorded| recorded.channels.is_some()) {

@@ -88,7 +88,6 @@ pub fn clear() {
 }
 
 /// The choices recorded since [`clear`], with their numbers of operations, in the order of the last operation.
-#[must_use]
 pub fn choices() -> Vec<(Choice, u64)> {
     recorded().clone()
 }
@@ -102,7 +101,6 @@ fn set_mask_address(mask: *mut c_int) {
     set_mask(is_enabled());
 }
 
-/// Writes NCCL's mask, if its address is known.
 fn set_mask(enabled: bool) {
     let mask = MASK.load(Ordering::Acquire);
     if mask.is_null() {

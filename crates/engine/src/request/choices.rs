@@ -22,7 +22,6 @@ pub enum BackendChoice {
 
 impl BackendChoice {
     /// Returns true when the data may be on GPUs.
-    #[must_use]
     pub const fn may_use_gpus(self) -> bool {
         matches!(self, Self::Auto | Self::Nccl)
     }
@@ -102,7 +101,6 @@ pub struct FabricOptions {
 
 impl FabricOptions {
     /// The first option that was given, if any.
-    #[must_use]
     pub fn argument(&self) -> Option<&'static str> {
         let given = [
             ("--algo", !self.algorithms.is_empty()),

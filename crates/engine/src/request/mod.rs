@@ -133,7 +133,6 @@ pub struct Request {
 impl Request {
     /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default
     /// maximum, 20 iterations, one verification.
-    #[must_use]
     pub fn new(collectives: Vec<Collective>) -> Self {
         Self {
             collectives,
@@ -209,7 +208,6 @@ impl Request {
 
     /// The options and variables that must be equal on all processes: by name, with the value as text that is equal
     /// exactly when the values are.
-    #[must_use]
     pub fn common(&self) -> Vec<(&'static str, String)> {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]

@@ -40,7 +40,6 @@ pub enum GroupSplit {
 
 impl GroupSplit {
     /// The group of a process.
-    #[must_use]
     pub fn color(self, process: usize) -> u64 {
         let process = process as u64;
         match self {
@@ -51,23 +50,12 @@ impl GroupSplit {
         }
     }
 
-    /// Reads `NCCL_TESTS_SPLIT_MASK` or `NCCL_TESTS_SPLIT`, of which the mask has precedence.
-    fn read(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
-        if let Some(mask) = set("NCCL_TESTS_SPLIT_MASK") {
-            let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
-            let bits = u64::from_str_radix(digits, 16)
-                .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
-            return Ok(Some(Self::And(bits)));
-        }
-        let Some(text) = set("NCCL_TESTS_SPLIT") else { return Ok(None) };
-        let split = Self::parse(&text).ok_or_else(|| {
-            wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
-        })?;
-        Ok(Some(split))
+    fn from_mask(text: &str) -> Option<Self> {
+        let digits = text.trim_start_matches("0x").trim_start_matches("0X");
+        u64::from_str_radix(digits, 16).ok().map(Self::And)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let text = text.trim();
         let start = text.find(|c: char| c.is_ascii_digit())?;
         let (operator, number) = text.split_at(start);
         let number = number_of_any_base(number.trim())?;
@@ -79,10 +67,6 @@ impl GroupSplit {
             _ => None,
         }
     }
-}
-
-fn wrong(name: &str, value: &str, expected: &str) -> String {
-    format!("{name}={value}: write {expected}")
 }
 
 /// Parses a decimal, hexadecimal (0x), binary (0b) or octal (0) number.
@@ -107,22 +91,28 @@ impl Variables {
     /// When a value is invalid. The message names the variable and the allowed values.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let split = GroupSplit::read(&set)?;
-        let number = |name: &str, good: fn(f64) -> bool, what: &str| match set(name) {
-            None => Ok(None),
-            Some(text) => match text.trim().parse::<f64>() {
-                Ok(value) if good(value) => Ok(Some(value)),
-                _ => Err(wrong(name, &text, what)),
-            },
+        let mask =
+            parsed(&set, "NCCL_TESTS_SPLIT_MASK", GroupSplit::from_mask, "a hexadecimal mask, as in 0x7")?;
+        let split = match mask {
+            None => parsed(
+                &set,
+                "NCCL_TESTS_SPLIT",
+                GroupSplit::parse,
+                "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7",
+            )?,
+            mask => mask,
+        };
+        let number = |name, good: fn(&f64) -> bool, expected| {
+            parsed(&set, name, |text| text.parse().ok().filter(good), expected)
         };
         let spread = number(
             "NCCL_TESTS_ALLTOALLV_SPREAD",
-            |value| (0.0..=1.0).contains(&value),
+            |value| (0.0..=1.0).contains(value),
             "a number from 0 (even) to 1 (nothing to itself)",
         )?;
         let scale = number(
             "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE",
-            |value| value >= 0.0 && value.is_finite(),
+            |value| *value >= 0.0 && value.is_finite(),
             "a number from 0 on",
         )?;
         let pattern = match set("NCCL_TESTS_ALLTOALLV_MATRIX_FILE") {
@@ -132,32 +122,31 @@ impl Variables {
             ),
             None => Pattern::Spread(spread.unwrap_or(1.0)),
         };
-        let device = match set("NCCL_TESTS_DEVICE") {
-            None => None,
-            Some(text) => Some(
-                text.trim()
-                    .parse()
-                    .map_err(|_| wrong("NCCL_TESTS_DEVICE", &text, "the number of a GPU, from 0 on"))?,
-            ),
-        };
-        let without_symmetric_fence = match set(SYMMETRIC_FENCE) {
-            None => false,
-            Some(text) => match text.trim() {
-                "0" => true,
-                "1" => false,
-                _ => return Err(wrong(SYMMETRIC_FENCE, &text, "0 (off) or 1 (on, as without it)")),
-            },
-        };
+        let number_of_gpu = |text: &str| text.parse().ok();
+        let device = parsed(&set, "NCCL_TESTS_DEVICE", number_of_gpu, "the number of a GPU, from 0 on")?;
+        let switch = |text: &str| ["0", "1"].into_iter().position(|value| value == text);
+        let fence = parsed(&set, SYMMETRIC_FENCE, switch, "0 (off) or 1 (on, as without it)")?;
         Ok(Self {
             split,
             device,
-            min_bandwidth: number("NCCL_TESTS_MIN_BW", f64::is_finite, "GB/s, as in 350")?,
+            min_bandwidth: number("NCCL_TESTS_MIN_BW", |value| value.is_finite(), "GB/s, as in 350")?,
             pattern,
             traffic_summary: set("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY")
                 .is_some_and(|value| value.trim() != "0"),
-            without_symmetric_fence,
+            without_symmetric_fence: fence == Some(0),
         })
     }
+}
+
+/// The value of a variable that is set, without surrounding white space, through `parse`.
+fn parsed<T>(
+    set: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    expected: &str,
+) -> Result<Option<T>, String> {
+    let Some(text) = set(name) else { return Ok(None) };
+    parse(text.trim()).map(Some).ok_or_else(|| format!("{name}={text}: write {expected}"))
 }
 
 #[cfg(test)]

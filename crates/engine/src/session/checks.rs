@@ -11,14 +11,12 @@ use crate::supervision::Stop;
 /// Reduces the lists that were given as `all` to the capabilities of the backend.
 pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request {
     let mut request = request.clone();
-    let mut notes = Vec::new();
     if request.all.data_types {
-        keep(&mut request.data_types, &capabilities.data_types, &mut notes);
+        keep(&mut request.data_types, &capabilities.data_types, &mut request.notes);
     }
     if request.all.ops {
-        keep(&mut request.ops, &capabilities.ops, &mut notes);
+        keep(&mut request.ops, &capabilities.ops, &mut request.notes);
     }
-    request.notes.append(&mut notes);
     request
 }
 
@@ -33,7 +31,6 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     });
 }
 
-/// Checks that need the number of ranks.
 pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(

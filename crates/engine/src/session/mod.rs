@@ -87,9 +87,6 @@ impl Session {
     ///
     /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
     /// threads that run already would still receive the signals.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
@@ -156,13 +153,11 @@ struct ProcessContext<'a> {
     salvage: &'a Salvage,
 }
 
-/// Saves the results and ends the job.
 fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! {
     await_cause(error, rank);
     salvage.end(rank, FAILED, &format!("{error:#}"))
 }
 
-/// Chooses the backend and runs a thread for each rank of this process.
 fn measure(
     request: &Request,
     search: backend::Search,

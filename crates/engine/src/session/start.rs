@@ -1,7 +1,5 @@
 //! The record of a run before anything is measured.
 
-use std::collections::BTreeMap;
-
 use collectives::world;
 use record::{Outcome, Rank, Run, SCHEMA_VERSION, provenance};
 
@@ -9,15 +7,6 @@ use crate::backend::Node;
 use crate::nccl_choice;
 use crate::request::{Request, Step};
 
-/// The environment variables that affect the measurement, without those that this program has set.
-fn environment() -> BTreeMap<String, String> {
-    let mut variables = provenance::environment();
-    let own = nccl_choice::own_variables();
-    variables.retain(|name, _| !own.contains(&name.as_str()));
-    variables
-}
-
-/// The record before anything is measured.
 pub(super) fn start_of_record(
     request: &Request,
     node: &Node,
@@ -38,6 +27,9 @@ pub(super) fn start_of_record(
             "Check on the stream: {rounds} rounds per size and placement without the host between, eager and as a graph"
         ));
     }
+    let mut environment = provenance::environment();
+    let own = nccl_choice::own_variables();
+    environment.retain(|name, _| !own.contains(&name.as_str()));
     let (step_factor, step_bytes) = match request.step {
         Step::Factor(factor) => (Some(factor), None),
         Step::Bytes(bytes) => (None, Some(bytes)),
@@ -52,7 +44,7 @@ pub(super) fn start_of_record(
         provenance: record::Provenance {
             world: world.describe(),
             system: provenance::system(),
-            environment: environment(),
+            environment,
             ..node.provenance.clone()
         },
         settings: record::Settings {

@@ -31,13 +31,11 @@ const END_AFTER: Duration = Duration::from_millis(1800);
 const WAITED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
 
 /// The exit code of a process that ends because of a signal: 128 and its number.
-#[must_use]
 pub fn signal_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
 /// Outcome of a run that a signal ends.
-#[must_use]
 pub fn interrupted(signal: Signal) -> Outcome {
     Outcome::Interrupted { signal: signal.as_str().to_owned() }
 }
@@ -60,9 +58,6 @@ impl Interrupt {
     /// started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
     /// commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call this
     /// first in `main`: threads that run already would not block the signals.
-    ///
-    /// # Errors
-    /// When the system has no thread left.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
         let ignored: Vec<Signal> = WAITED.into_iter().filter(|&signal| is_ignored(signal)).collect();
@@ -89,7 +84,6 @@ impl Interrupt {
 
     /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks exchange its
     /// number, so that all stop at the same point.
-    #[must_use]
     pub fn requested(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
@@ -145,9 +139,6 @@ impl Interrupt {
 }
 
 /// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the process.
-///
-/// # Errors
-/// When the system refuses.
 pub fn ignore_file_size_signal() -> io::Result<()> {
     // SAFETY: no handler is installed.
     unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;

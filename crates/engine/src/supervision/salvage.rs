@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use collectives::world::{self, Error, World};
 
@@ -23,15 +23,14 @@ pub struct Salvage(Arc<SalvageState>);
 #[derive(Default)]
 struct SalvageState {
     state: Mutex<HookState>,
-    changed: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
-enum HookState {
-    #[default]
-    Nothing,
-    Ready(Hook),
-    Running,
+struct HookState {
+    /// Nothing while it runs, and after that.
+    ready: Option<Hook>,
+    running: bool,
 }
 
 impl fmt::Debug for Salvage {
@@ -46,30 +45,26 @@ impl Salvage {
     /// forever.
     pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
         let mut state = self.lock();
-        if !matches!(*state, HookState::Running) {
-            *state = HookState::Ready(Box::new(hook));
+        if !state.running {
+            state.ready = Some(Box::new(hook));
         }
     }
 
     /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five seconds.
     pub fn clear(&self) {
         let mut state = self.lock();
-        if matches!(*state, HookState::Ready(_)) {
-            *state = HookState::Nothing;
-        }
-        drop(self.wait(state));
+        state.ready = None;
+        self.wait(state);
     }
 
     /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does nothing when
     /// there is no hook, or it has run already.
     pub fn save(&self, outcome: Outcome) -> bool {
-        let before = {
-            let mut state = self.lock();
-            let next =
-                if matches!(*state, HookState::Nothing) { HookState::Nothing } else { HookState::Running };
-            std::mem::replace(&mut *state, next)
-        };
-        if let HookState::Ready(hook) = before {
+        let mut state = self.lock();
+        let hook = state.ready.take();
+        state.running |= hook.is_some();
+        drop(state);
+        if let Some(hook) = hook {
             let ended = Ended(self.clone());
             // If no thread can be started, the closure is dropped, which also ends it.
             let _ = thread::Builder::new().name("salvage".to_owned()).spawn(move || {
@@ -78,7 +73,7 @@ impl Salvage {
                 hook(outcome);
             });
         }
-        matches!(*self.wait(self.lock()), HookState::Nothing)
+        self.wait(self.lock())
     }
 
     /// Runs the hook also when the world ends this process because another rank has failed.
@@ -124,17 +119,10 @@ impl Salvage {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the hook runs, up to [`LIMIT`].
-    fn wait<'a>(&'a self, mut state: MutexGuard<'a, HookState>) -> MutexGuard<'a, HookState> {
-        let deadline = Instant::now() + LIMIT;
-        while matches!(*state, HookState::Running) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state
+    /// Waits while the hook runs, up to [`LIMIT`]. Returns false when it still does.
+    fn wait(&self, state: MutexGuard<'_, HookState>) -> bool {
+        let ended = self.0.ended.wait_timeout_while(state, LIMIT, |state| state.running);
+        !ended.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
@@ -143,8 +131,8 @@ struct Ended(Salvage);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        *self.0.lock() = HookState::Nothing;
-        self.0.0.changed.notify_all();
+        self.0.lock().running = false;
+        self.0.0.ended.notify_all();
     }
 }
 

@@ -29,7 +29,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Exit code of the process.
-    #[must_use]
     pub fn code(self) -> u8 {
         match self {
             Self::Good => 0,
@@ -64,7 +63,6 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 impl Stop {
     /// Exit code of the process.
-    #[must_use]
     pub fn code(&self) -> u8 {
         match self {
             Self::Refused(_) => REFUSED,
@@ -73,7 +71,6 @@ impl Stop {
     }
 
     /// Exit code of a failure.
-    #[must_use]
     pub fn code_of(error: &anyhow::Error) -> u8 {
         let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)))
             || matches!(error.downcast_ref(), Some(fabric::Error::TimedOut { .. }));

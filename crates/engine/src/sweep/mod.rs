@@ -37,13 +37,11 @@ pub struct SweepPlan {
 
 impl SweepPlan {
     /// Returns the plan for sizes up to `max_bytes`, without a baseline.
-    #[must_use]
     pub fn new(request: &Request, max_bytes: u64) -> Self {
         let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
-    #[must_use]
     pub(crate) fn timed_loop(&self) -> TimedLoop {
         TimedLoop {
             iterations: self.request.iterations,
@@ -55,7 +53,6 @@ impl SweepPlan {
     }
 
     /// Placements of a collective, in order.
-    #[must_use]
     pub fn placements(&self, collective: Collective) -> &'static [Placement] {
         let both = &[Placement::OutOfPlace, Placement::InPlace];
         if self.out_of_place_only.contains(&collective) { &both[..1] } else { both }
@@ -83,7 +80,6 @@ pub(crate) trait RankObserver {
     /// Begins a step, for the watchdog and the progress display.
     fn begin_step(&self, _what: String) {}
 
-    /// Begins a step without a time limit.
     fn begin_unlimited_step(&self, _what: &'static str) {}
 
     /// The signal that stops the sweep after this measurement, if any.
@@ -91,7 +87,6 @@ pub(crate) trait RankObserver {
         None
     }
 
-    /// Called before each measurement.
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
         Ok(())
     }
@@ -107,9 +102,6 @@ pub(crate) trait RankObserver {
 
 /// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has stopped it,
 /// if any.
-///
-/// # Errors
-/// When the backend or another rank fails, or the observer does.
 pub(crate) fn run(
     plan: &SweepPlan,
     world: &dyn World,

@@ -17,7 +17,6 @@ use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
 
-/// Seed of the data of timed operations.
 pub(super) const TIMING_SEED: u64 = 99;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
@@ -318,7 +317,6 @@ impl RankSweep<'_> {
     }
 }
 
-/// Describes a measurement for messages.
 fn describe(work: &Work) -> String {
     let op = work.op.map(|op| format!(" {}", op.name())).unwrap_or_default();
     let position = match work.placement {

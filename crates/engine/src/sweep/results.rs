@@ -115,7 +115,6 @@ pub(super) struct BackendResult {
 }
 
 impl BackendResult {
-    /// Adds the findings of a check on the stream.
     pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
         self.wrong = self.wrong.saturating_add(wrong);
         let way = if rounds.graph_launches == 0 { "eager" } else { "as a graph" };
@@ -129,7 +128,6 @@ impl BackendResult {
     }
 }
 
-/// Combines the results of all ranks to a measurement.
 pub(super) fn measurement(
     plan: &SweepPlan,
     work: &Work,
@@ -194,7 +192,6 @@ pub(super) fn measurement(
     }
 }
 
-/// Reduces the times of all ranks to one.
 pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = times.len() as f64;
     match average {

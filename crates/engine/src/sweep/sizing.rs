@@ -43,13 +43,13 @@ fn buffer_sizes(
     capacity: u64,
     ranks: usize,
 ) -> Result<BufferSizes, Stop> {
-    let size = usize::try_from(max_bytes)?;
+    let receive = usize::try_from(max_bytes)?;
     let send = if max_bytes.saturating_mul(2) <= capacity {
-        size
+        receive
     } else {
         usize::try_from(sent(settings, max_bytes, ranks))?
     };
-    Ok(BufferSizes { size, send, receive: size })
+    Ok(BufferSizes { send, receive })
 }
 
 /// Maximum number of bytes that a rank sends for a size.
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(largest_fitting(&both, capacity, 8), (9 << 30) / 2);
         let room = |max_bytes| buffer_sizes(&gather, max_bytes, capacity, 8).unwrap();
         let gib = 1_usize << 30;
-        assert_eq!(room(8 << 30), BufferSizes { size: 8 * gib, send: gib, receive: 8 * gib });
-        assert_eq!(room(4 << 30), BufferSizes { size: 4 * gib, send: 4 * gib, receive: 4 * gib });
+        assert_eq!(room(8 << 30), BufferSizes { send: gib, receive: 8 * gib });
+        assert_eq!(room(4 << 30), BufferSizes { send: 4 * gib, receive: 4 * gib });
     }
 }

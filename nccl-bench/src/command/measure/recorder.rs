@@ -334,6 +334,6 @@ fn traffic_summary(pattern: &Pattern, traffic: &Traffic, measurement: &Measureme
     let ranks: Vec<(u64, u64)> = (0..work.participant.ranks)
         .map(|rank| (bytes(traffic.sent(rank)), bytes(traffic.received(rank))))
         .collect();
-    let total_bytes = bytes(traffic.parameter() * work.participant.ranks);
+    let total_bytes = bytes(traffic.parameter * work.participant.ranks);
     table::alltoallv_summary(pattern, total_bytes, measurement.time_us, &ranks)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use collectives::DataType;
 use engine::collective::{Collective, UnknownCollective};
-use engine::data::{self, Op};
+use engine::data::Op;
 use engine::request::{Fault, Roots};
 use record::{Average, Blocking, Registration};
 
@@ -137,11 +137,11 @@ fn list<T: Copy>(text: &str, all: &[T], one: fn(&str) -> Result<T, String>) -> R
 }
 
 pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {
-    list(text, &data::supported_types(), data_type)
+    list(text, &DataType::ALL, data_type)
 }
 
 fn data_type(name: &str) -> Result<DataType, String> {
-    let names = || data::supported_types().into_iter().map(DataType::name).collect::<Vec<_>>().join(", ");
+    let names = || DataType::ALL.into_iter().map(DataType::name).collect::<Vec<_>>().join(", ");
     name.parse().map_err(|_| format!("'{name}' is none of {}, or all", names()))
 }
 

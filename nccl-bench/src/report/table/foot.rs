@@ -102,7 +102,7 @@ pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, byte
             format!("mode=generated nranks={ranks} total_bytes={total_bytes} spread={spread:.3}")
         }
         Pattern::Matrix(matrix) => {
-            let (dimension, scale) = (matrix.ranks(), matrix.scale());
+            let (dimension, scale) = (matrix.ranks(), matrix.scale);
             format!("mode=matrix nranks={ranks} matrix_dim={dimension} scale={scale:.3}")
         }
     };

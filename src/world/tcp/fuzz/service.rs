@@ -64,7 +64,7 @@ pub fn service(data: &[u8]) {
         .collect();
     let mut call = Call { number: 0, contributions: vec![None; SIZE] };
     let mut active = BTreeSet::new();
-    while !script.0.is_empty() && state.failure().is_none() {
+    while !script.0.is_empty() && state.failure.get().is_none() {
         let action = script.number();
         let count = peers.len();
         let (index, peer) = &mut peers[action / 16 % count];
@@ -164,7 +164,7 @@ impl Call {
 }
 
 fn check_failure(state: &TcpState, active: &BTreeSet<usize>) {
-    match state.failure().map(|failure| &failure.error) {
+    match state.failure.get().map(|failure| &failure.error) {
         None => assert!(state.connections.iter().flatten().all(Connection::is_open) || !active.is_empty()),
         Some(Error::RankFailed { rank, .. }) => {
             // Rank 0 may report a failure of any rank.

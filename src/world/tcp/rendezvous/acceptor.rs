@@ -20,12 +20,10 @@ pub(crate) const MAX_ACCEPTS: usize = 64;
 /// Number of descriptors reserved for other uses: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
 
-/// A connection with an incomplete handshake.
 pub(crate) struct Pending<S> {
     pub(crate) stream: S,
     pub(crate) decoder: FrameDecoder,
     since: Instant,
-    /// True once the connection has been polled.
     polled: bool,
 }
 
@@ -145,7 +143,6 @@ pub(crate) fn accept_ranks(
 }
 
 impl Acceptor<'_, TcpStream> {
-    /// Waits for events, at most for `timeout`, and handles them.
     pub(crate) fn serve(&mut self, listener: &TcpListener, timeout: Duration) -> io::Result<()> {
         let now = Instant::now();
         let oldest =

@@ -3,29 +3,21 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Resolves a host name or address and a port.
 pub(crate) type Resolve<'a> = &'a dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// Resolves with the system's resolver.
 pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     (host, port).to_socket_addrs().map(Iterator::collect)
 }
 
 /// Formats ascending numbers as ranges: `1-3, 7`.
 pub(crate) fn ranges(numbers: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &number in numbers {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => parts.push((number, number)),
-        }
-    }
-    let parts = parts.iter().map(|&(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first}, {last}"),
-        _ => format!("{first}-{last}"),
+    let runs = numbers.chunk_by(|one, other| one + 1 == *other);
+    let ranges = runs.map(|run| match run {
+        [one] => one.to_string(),
+        [one, other] => format!("{one}, {other}"),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
     });
-    parts.collect::<Vec<_>>().join(", ")
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
 /// Groups values by key, in the order of their first values.

@@ -185,7 +185,6 @@ impl<'a> Handshake<'a> {
         JoinError::Fatal(Error::Rendezvous(format!("the rendezvous at {} failed: {what}", self.name)))
     }
 
-    /// Error for a connection that has closed.
     pub(crate) fn ended(&self) -> JoinError {
         if self.accepted {
             return self.fatal("rank 0 ended while other ranks were missing".to_owned());
@@ -193,7 +192,6 @@ impl<'a> Handshake<'a> {
         JoinError::Retry("the server there closed the connection without a reply".to_owned())
     }
 
-    /// Error for a timeout or a failed connection.
     fn failed(&self, error: &io::Error) -> JoinError {
         if self.accepted {
             self.fatal(format!("rank 0 is silent: {error}"))

@@ -20,13 +20,11 @@ pub(crate) use acceptor::{Acceptor, MAX_ACCEPTS, MAX_PENDING};
 #[cfg(any(test, fuzzing))]
 pub(crate) use joiner::{Handshake, JoinError};
 
-/// The connected ranks of a job.
 pub(crate) struct Connected {
     pub(crate) members: Vec<Member>,
     /// Connections by rank, with bytes that were read beyond the rendezvous: rank 0 has one to every other rank, the
     /// others have one to rank 0.
     pub(crate) connections: Vec<Option<(TcpStream, FrameDecoder)>>,
-    /// Address of rank 0.
     pub(crate) address: String,
 }
 

@@ -22,9 +22,7 @@ pub(crate) struct Member {
     pub(crate) local: Option<(u32, u32)>,
 }
 
-/// A field of a frame.
 pub(crate) trait Field: Sized {
-    /// Appends the field.
     fn encode(&self, bytes: &mut Vec<u8>);
 
     /// Decodes the field, and removes it from the beginning of `bytes`.

@@ -110,7 +110,6 @@ impl FrameDecoder {
         Self { begins: true, ..Self::default() }
     }
 
-    /// Number of bytes that have not been decoded.
     pub(crate) fn buffered(&self) -> usize {
         self.bytes.len() - self.used
     }

@@ -13,7 +13,6 @@ pub(crate) use frame::{Frame, FrameDecoder};
 
 /// Time limit for each side's part of the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum length of a hello, in bytes.
 pub(crate) const MAX_HELLO: usize = 1024;
 /// Maximum length of one rank's all_gather message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;

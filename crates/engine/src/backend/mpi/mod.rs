@@ -79,7 +79,6 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
     })
 }
 
-/// Path of the MPI library; empty if it is not known.
 fn library_path() -> String {
     let mut found = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -144,7 +143,6 @@ fn count_of(number: usize) -> anyhow::Result<c_int> {
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
 }
 
-/// Turns a return code into an error with MPI's message.
 fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     const ROOM: usize = ffi::MPI_MAX_ERROR_STRING as usize;
     if code == ffi::MPI_SUCCESS as c_int {
@@ -229,7 +227,7 @@ impl Carrier for MpiRank {
         let part = |elements: usize| work.participant.rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
         let whole = data.as_mut_ptr();
-        let at = |start: usize| data_at(whole, start);
+        let at = |start: usize| whole.wrapping_add(start).cast::<c_void>();
         let (from, to) = match work.collective {
             Collective::Hypercube => return self.hypercube(work, data),
             Collective::SendRecv => return self.replace(work, data),
@@ -255,10 +253,6 @@ impl Carrier for MpiRank {
         // NCCL has it at the rank's own part when it runs in place.
         if work.collective == Collective::ReduceScatter { 0 } else { work.result_start() }
     }
-}
-
-fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
-    whole.wrapping_add(start).cast::<c_void>()
 }
 
 impl MpiRank {

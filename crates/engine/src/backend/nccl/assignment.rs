@@ -28,14 +28,12 @@ pub(super) struct ProcessGpus<'a> {
 /// The GPUs that are assigned to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GpuAssignment {
-    /// GPUs per thread.
     pub(super) gpus: usize,
     /// CUDA ordinal of each rank's GPU.
     pub(super) ordinals: Vec<usize>,
 }
 
 impl GpuAssignment {
-    /// Returns true when two ranks of the process share a GPU.
     pub(super) fn has_a_gpu_twice(&self) -> bool {
         (1..self.ordinals.len()).any(|index| self.ordinals[..index].contains(&self.ordinals[index]))
     }

@@ -18,9 +18,8 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
-use super::discovery::Discovery;
 use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
-use crate::agreement::gather;
+use crate::agreement::{Discovery, gather};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
@@ -111,12 +110,10 @@ struct Opening {
     unaligned: usize,
     registration: record::Registration,
     default_stream: bool,
-    /// The first type that is measured.
     first_type: DataType,
     /// CUDA ordinal of each rank's GPU.
     ordinals: Vec<usize>,
     ranks_on_gpus: Vec<usize>,
-    /// Position of the process's first rank.
     first: GroupPosition,
 }
 
@@ -157,11 +154,10 @@ pub(super) fn prepare(
     let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
     let capability = capabilities.min().copied().unwrap_or_default();
     let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
-    let mut notes = notes::notes(settings, library.version(), capability);
-    notes.extend(notes::shared_gpus(most_on_a_gpu));
+    let notes = notes::notes(settings, library.version(), capability, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
-    let opening = Opening {
+    let opening = Arc::new(Opening {
         library,
         id,
         config,
@@ -172,8 +168,7 @@ pub(super) fn prepare(
         ordinals: assignment.ordinals,
         ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
         first: position,
-    };
-    let opening = Arc::new(opening);
+    });
     Ok(Node {
         threads,
         gpus: assignment.gpus,

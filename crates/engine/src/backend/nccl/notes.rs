@@ -7,8 +7,13 @@ use crate::data::EARLY_CAPABILITY;
 use crate::request::{Request, SYMMETRIC_FENCE};
 use record::Registration;
 
-/// Notes on the requested settings. `capability` is the least of all GPUs.
-pub(super) fn notes(settings: &Request, loaded: Version, capability: (u32, u32)) -> Vec<String> {
+/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks_on_gpu` the most.
+pub(super) fn notes(
+    settings: &Request,
+    loaded: Version,
+    capability: (u32, u32),
+    ranks_on_gpu: usize,
+) -> Vec<String> {
     let mut notes = Vec::new();
     if settings.registration == Registration::Symmetric && SYMMETRIC_RACE.contains(&loaded) {
         let protection = if settings.variables.without_symmetric_fence {
@@ -30,17 +35,13 @@ pub(super) fn notes(settings: &Request, loaded: Version, capability: (u32, u32))
             capability.0, capability.1, EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }
+    if ranks_on_gpu > 1 {
+        notes.push(format!(
+            "up to {ranks_on_gpu} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one GPU with \
+             itself, and say nothing of NVLink or a network"
+        ));
+    }
     notes
-}
-
-/// The note on GPUs that several ranks share, if there are any.
-pub(super) fn shared_gpus(ranks: usize) -> Option<String> {
-    (ranks > 1).then(|| {
-        format!(
-            "up to {ranks} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one GPU with itself, and \
-             say nothing of NVLink or a network"
-        )
-    })
 }
 
 #[cfg(test)]
@@ -53,13 +54,12 @@ mod tests {
     }
 
     fn registered(registration: Registration, loaded: Version) -> Vec<String> {
-        notes(&Request { registration, ..request() }, loaded, (9, 0))
+        notes(&Request { registration, ..request() }, loaded, (9, 0), 1)
     }
 
     #[test]
     fn gpus_of_several_ranks_are_noted() {
-        assert_eq!(shared_gpus(1), None);
-        let note = shared_gpus(2).unwrap();
+        let note = &notes(&request(), Version::new(2, 28, 9), (9, 0), 2)[0];
         assert!(note.starts_with("up to 2 ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE)"), "{note}");
     }
 
@@ -68,9 +68,9 @@ mod tests {
         let mut settings = Request { registration: Registration::Symmetric, ..request() };
         for (off, words) in [(false, "The library orders them"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
             settings.variables.without_symmetric_fence = off;
-            let found = notes(&settings, Version::new(2, 28, 9), (9, 0));
+            let found = notes(&settings, Version::new(2, 28, 9), (9, 0), 1);
             assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
-            assert_eq!(notes(&settings, Version::new(2, 30, 7), (9, 0)), [""; 0]);
+            assert_eq!(notes(&settings, Version::new(2, 30, 7), (9, 0), 1), [""; 0]);
         }
     }
 
@@ -95,10 +95,10 @@ mod tests {
     fn a_check_on_the_stream_that_cannot_trigger_early_says_so() {
         let version = Version::new(2, 27, 0);
         let checked = Request { stream_checks: Some(200), ..request() };
-        assert_eq!(notes(&checked, version, (9, 0)), [""; 0]);
-        assert_eq!(notes(&checked, version, (10, 0)), [""; 0]);
-        let found = notes(&checked, version, (8, 9));
+        assert_eq!(notes(&checked, version, (9, 0), 1), [""; 0]);
+        assert_eq!(notes(&checked, version, (10, 0), 1), [""; 0]);
+        let found = notes(&checked, version, (8, 9), 1);
         assert!(found.len() == 1 && found[0].contains("capability 8.9"), "{found:?}");
-        assert_eq!(notes(&request(), version, (8, 9)), [""; 0]);
+        assert_eq!(notes(&request(), version, (8, 9), 1), [""; 0]);
     }
 }

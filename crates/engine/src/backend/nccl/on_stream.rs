@@ -34,7 +34,7 @@ impl GpuRank<'_> {
     ) -> anyhow::Result<Option<Tally>> {
         // Loading cannot be captured, and may wait for the device, which must not wait for another rank then.
         self.data.load(work.data_type)?;
-        if self.data.triggers_early() {
+        if self.data.triggers_early {
             self.data.load_invert()?;
         }
         let scaled = self.scaled::<T>(work)?;
@@ -114,7 +114,7 @@ impl GpuRank<'_> {
         }
         let Some(input) = self.memory.input_address(work) else { return Ok(()) };
         self.fill_at(work, seed, input)?;
-        if self.data.triggers_early() {
+        if self.data.triggers_early {
             let bytes = (work.counts.send * work.data_type.size()) as u64;
             for early in [None, Some(delay)] {
                 let stream = self.stream();

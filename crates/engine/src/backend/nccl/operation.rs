@@ -44,7 +44,6 @@ scalar! {
 }
 
 pub(super) enum OperationBuffers<S, R> {
-    /// A send and a receive buffer.
     Two(S, R),
     /// The one buffer of an operation in place.
     InPlace(R),
@@ -55,7 +54,6 @@ pub(super) enum OperationBuffers<S, R> {
 pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
 impl OperationBuffers<Memory, Memory> {
-    /// Views of the whole memory.
     pub(super) fn views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
         Ok(match self {
             Self::Two(send, receive) => OperationBuffers::Two(send.slice(..)?, receive.slice_mut(..)?),
@@ -86,7 +84,6 @@ pub(super) enum LaunchMode<'w> {
     Captured,
 }
 
-/// Queues one operation.
 // Inlined together with its callees, so that buffers of one operation stay in registers: this saves 10 ns.
 #[inline(always)]
 pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
@@ -115,7 +112,6 @@ pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<
     Ok(())
 }
 
-/// Adds one operation to a group.
 pub(super) fn add<'env, 'c: 'env, T, S, R>(
     group: &Group<'env>,
     communicator: &'env Communicator,

@@ -59,7 +59,6 @@ impl<'a> GpuRank<'a> {
         work.keeps_receive().then(|| self.memory.receive_address(work))
     }
 
-    /// Creates the operator of a mulsum.
     pub(super) fn scaled<T: Scalar>(&self, work: &Work) -> Result<LoopOp<'a, T>, nccl::Error> {
         let is_scaled = work.op == Some(Op::MulSum) && work.collective.reduces();
         let scale = || T::of(Op::scale_of(work.participant.rank as u32));

@@ -21,11 +21,11 @@ use collectives::world;
 
 use super::{Salvage, TIMED_OUT};
 use record::Outcome;
+pub(crate) use status::ranges;
 use status::{RankStatus, explain};
 pub use time_limit::TimeLimit;
 use worker::{Owner, Worker};
 
-/// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which a process sends the status of its ranks to rank 0's process.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -62,7 +62,6 @@ struct WatchedRank {
     current: Mutex<CurrentStep>,
 }
 
-/// The step that a rank has begun last.
 #[derive(Clone, Debug)]
 struct CurrentStep {
     number: u64,
@@ -76,9 +75,6 @@ struct CurrentStep {
 impl Watchdog {
     /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit` no thread
     /// runs. Drop it before the last handle of `process`.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
         watchdog.process = Some(watchdog.add(format!("process {}", process.rank()), 0));

@@ -87,15 +87,21 @@ fn counted(group: &[&RankStatus]) -> String {
         })
         .collect();
     numbers.sort_unstable();
-    let mut parts: Vec<String> = Vec::new();
-    for run in numbers.chunk_by(|one, other| one.0 == other.0 && one.1 + 1 == other.1) {
-        let ((kind, first), (_, last)) = (run[0], run[run.len() - 1]);
-        let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
-        // The kind is written once, before its first range.
-        let same = parts.iter().any(|part| part.starts_with(kind));
-        parts.push(if same { range } else { format!("{kind} {range}") });
-    }
-    parts.join(", ")
+    let kinds = numbers.chunk_by(|one, other| one.0 == other.0).map(|alike| {
+        let numbers: Vec<usize> = alike.iter().map(|&(_, number)| number).collect();
+        format!("{} {}", alike[0].0, ranges(&numbers))
+    });
+    kinds.collect::<Vec<_>>().join(", ")
+}
+
+/// Ascending numbers as ranges: `0, 2-5`.
+pub(crate) fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|one, other| one + 1 == *other);
+    let ranges = runs.map(|run| match run {
+        [only] => only.to_string(),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
