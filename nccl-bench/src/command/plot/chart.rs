@@ -3,13 +3,13 @@
 use super::axis::Axis;
 use super::markup::{Px, escaped, path, svg_text};
 use super::model::{Picture, Point, Section, Series};
-use super::{Metric, text};
+use super::{Metric, marker, text};
 
 /// Number of colours of runs in the style sheets.
 const COLOURS: usize = 10;
-/// Number of points in a chart above which dots are smaller.
+/// Number of points in a chart above which markers are smaller.
 const MANY_POINTS: usize = 250;
-/// Pixels between the points of a line below which dots are smaller.
+/// Pixels between the points of a line below which markers are smaller.
 const NARROW_STEP: f64 = 12.0;
 
 /// The layout of a chart, in the pixels of its SVG.
@@ -21,7 +21,7 @@ pub(super) struct Frame {
     pub(super) right: f64,
     top: f64,
     bottom: f64,
-    /// Distance of the first and last size from the frame, so that dots do not touch it.
+    /// Distance of the first and last size from the frame, so that markers do not touch it.
     inset: f64,
 }
 
@@ -67,7 +67,7 @@ impl Chart<'_> {
 
     /// The chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
     pub(super) fn draw(&self, frame: &Frame, tooltips: bool) -> String {
-        let Some(axes) = self.axes(frame) else {
+        let Some(axes) = self.axes(frame, true) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
             return svg_text("muted middle", middle, "nothing to draw");
         };
@@ -75,7 +75,6 @@ impl Chart<'_> {
         let (longest, all) = (points.clone().max().unwrap_or(0), points.sum::<usize>());
         let (from, to) = frame.sizes();
         let small = all > MANY_POINTS || (to - from) / (longest as f64) < NARROW_STEP;
-        let radius = if small { 1.5 } else { 2.5 };
         let mut drawn = self.draw_axes(frame, &axes);
         for series in &self.section.series {
             let lines = self.bands(series, &axes) + &self.lines(series, &axes);
@@ -83,8 +82,9 @@ impl Chart<'_> {
                 let (x, y) = self.place(point, &axes)?;
                 let tip = if tooltips { self.tooltip(series, point) } else { String::new() };
                 let wrong = if point.is_wrong() { "<circle class=\"wrong\" r=\"7\"/>" } else { "" };
+                let marker = marker::draw(point.algorithm(), small);
                 Some(format!(
-                    "<g class=\"point\" transform=\"translate({} {})\">{tip}<circle r=\"{radius}\"/>{wrong}</g>\n",
+                    "<g class=\"point\" transform=\"translate({} {})\">{tip}{marker}{wrong}</g>\n",
                     Px(x),
                     Px(y)
                 ))
@@ -110,7 +110,7 @@ impl Chart<'_> {
     /// collectives would be flat on a common one.
     pub(super) fn small(&self) -> String {
         let frame = Frame::SMALL;
-        let Some(axes) = self.axes(&frame) else { return String::new() };
+        let Some(axes) = self.axes(&frame, false) else { return String::new() };
         let lines = self.section.series.iter().map(|series| group(series, &self.lines(series, &axes)));
         format!(
             "<svg class=\"chart small\" viewBox=\"0 0 {} {}\" aria-hidden=\"true\">\
@@ -126,7 +126,7 @@ impl Chart<'_> {
     /// The sizes that have a point, ascending, each with its position on the axis: 0 for the first, 1 for the
     /// last.
     pub(super) fn sizes(&self) -> Vec<(u64, f64)> {
-        let Some(axes) = self.axes(&Frame::WIDE) else { return Vec::new() };
+        let Some(axes) = self.axes(&Frame::WIDE, true) else { return Vec::new() };
         let (from, to) = Frame::WIDE.sizes();
         let drawn = self.section.points().filter(|point| self.value(point).is_some());
         let mut sizes: Vec<u64> = drawn.map(|point| point.bytes).collect();
@@ -176,14 +176,14 @@ impl Chart<'_> {
         point.spread(self.metric, self.picture.options)
     }
 
-    /// The axes; `None` when there is nothing to draw.
-    fn axes(&self, frame: &Frame) -> Option<Axes> {
+    /// The axes, with room for the bands if these are drawn; `None` when there is nothing to draw.
+    fn axes(&self, frame: &Frame, bands: bool) -> Option<Axes> {
         let (mut sizes, mut values) = (Vec::new(), Vec::new());
         for point in self.section.points() {
             if let Some(value) = self.value(point) {
                 sizes.push(point.bytes);
                 values.push(value);
-                if let Some((low, high)) = self.spread(point) {
+                if bands && let Some((low, high)) = self.spread(point) {
                     values.extend([low, high]);
                 }
             }

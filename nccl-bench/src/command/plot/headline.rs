@@ -73,12 +73,15 @@ fn began(run: &Run) -> String {
     }
 }
 
-/// The result of verification; empty for wrong data and for none, which are [`problems`].
+/// The result of verification.
 fn verification(run: &Run) -> String {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
-    if verified == 0 || wrong_measurements(run) > 0 {
-        String::new()
+    let wrong = wrong_measurements(run);
+    if verified == 0 {
+        "Data not verified".to_owned()
+    } else if wrong > 0 {
+        format!("WRONG DATA in {wrong} of {}", text::counted(verified, "verified measurement"))
     } else if verified < all {
         format!("Data verified in {verified} of {all} measurements: none wrong there")
     } else {

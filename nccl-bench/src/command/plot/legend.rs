@@ -1,10 +1,11 @@
-//! Legends: the colour of each run, and the meaning of lines, bands and circles.
+//! Legends: the colour of each run, and the meaning of lines, bands and markers.
 
-use super::Spread;
+use std::collections::BTreeMap;
+
 use super::chart::{Frame, run_class};
 use super::markup::{Px, escaped, svg_text};
 use super::model::{Picture, Point, Section};
-use super::text;
+use super::{Spread, marker, text};
 use record::Placement;
 
 /// Distance between the rows of a drawing's legend.
@@ -18,7 +19,7 @@ const LONGEST_LABEL: usize = 48;
 /// An entry of a legend.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// SVG of a line or circle, 26 pixels wide and vertically centred on the origin; may be empty.
+    /// SVG of a line or marker, 26 pixels wide and vertically centred on the origin; may be empty.
     sample: String,
     text: String,
 }
@@ -28,7 +29,8 @@ pub(super) fn run_name(run: usize, label: &str) -> String {
     format!("<span class=\"swatch {}\"></span>{}", run_class(run), escaped(label))
 }
 
-/// The entries of a section, in groups: runs; placements and the statistic of lines and bands; wrong data.
+/// The entries of a section, in groups: runs; placements and the statistic of lines and bands; algorithms and
+/// wrong data.
 fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     let line = |class: &str| format!("<path class=\"sample {class}\" d=\"M0 0h26\"/>");
     let mut lines: Vec<Entry> = Vec::new();
@@ -49,12 +51,40 @@ fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     } else {
         Entry { sample: String::new(), text: "lines: mean of all operations".to_owned() }
     });
-    let mut groups = vec![runs(picture, section, line), lines];
+    let mut groups = vec![runs(picture, section, line), lines, markers(picture, section)];
+    groups.retain(|group| !group.is_empty());
+    groups
+}
+
+/// The entries of the algorithms, after the libraries that chose them, and of wrong data.
+fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
+    let chosen = section.points().filter_map(Point::algorithm);
+    let chosen: BTreeMap<_, _> =
+        chosen.map(|chosen| ((&chosen.algorithm, &chosen.protocol), chosen)).collect();
+    let mut libraries: Vec<&str> = Vec::new();
+    for series in section.series.iter().filter(|series| series.points.iter().any(|p| p.algorithm().is_some()))
+    {
+        let name = text::library_name(picture.runs[series.run].1);
+        if !libraries.contains(&name) {
+            libraries.push(name);
+        }
+    }
+    let mut entries = Vec::new();
+    if !libraries.is_empty() {
+        let text = format!("algorithm ({}):", libraries.join(", "));
+        entries.push(Entry { sample: String::new(), text });
+    }
+    entries.extend(chosen.into_iter().map(|((algorithm, protocol), chosen)| {
+        let marker = marker::draw(Some(chosen), false);
+        let sample = format!("<g class=\"neutral\" transform=\"translate(13 0)\">{marker}</g>");
+        let protocol = protocol.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+        Entry { sample, text: format!("{algorithm}{protocol}") }
+    }));
     if section.points().any(Point::is_wrong) {
         let sample = "<circle class=\"wrong\" transform=\"translate(13 0)\" r=\"7\"/>".to_owned();
-        groups.push(vec![Entry { sample, text: "wrong data".to_owned() }]);
+        entries.push(Entry { sample, text: "wrong data".to_owned() });
     }
-    groups
+    entries
 }
 
 /// The entries of the runs, marked where a run is incomplete or was not verified.

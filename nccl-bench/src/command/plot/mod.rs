@@ -14,6 +14,7 @@ mod drawing;
 mod headline;
 mod input;
 mod legend;
+mod marker;
 mod markup;
 mod model;
 mod numbers;

@@ -199,6 +199,11 @@ impl Point<'_> {
         self.wrong().is_some_and(|wrong| wrong > 0)
     }
 
+    /// The algorithm that the library chose, from the first measurement that has it.
+    pub(super) fn algorithm(&self) -> Option<&Algorithm> {
+        self.measurements.iter().find_map(|each| each.algorithm.as_ref())
+    }
+
     /// The algorithm that the library chose: `ring, ll128, 16 channels`. Several, if the choice changed
     /// between measurements.
     pub(super) fn algorithms(&self) -> Option<String> {

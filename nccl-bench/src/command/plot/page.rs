@@ -121,7 +121,11 @@ fn runs(picture: &Picture) -> String {
     let names = picture.runs.iter().enumerate();
     let names = names.map(|(index, (label, _))| legend::run_name(index, label));
     let heads: String = names.map(|name| format!("<th scope=\"col\">{name}</th>")).collect();
-    let mut rows = format!("<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n");
+    let caption = match &picture.runs[..] {
+        [_] => "",
+        _ => "<caption>What is not the same in all runs is marked with ≠.</caption>\n",
+    };
+    let mut rows = format!("{caption}<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n");
     let facts: Vec<_> = picture.runs.iter().map(|(_, run)| facts(run)).collect();
     for group in 0..facts[0].len() {
         let (heading, columns) = (facts[0][group].0, picture.runs.len() + 1);

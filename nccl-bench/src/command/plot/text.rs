@@ -33,16 +33,20 @@ pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-/// The library that carried the data, with its version: `NCCL 2.28.9`. An MPI's version includes its name:
-/// `Open MPI 4.1.4`.
+/// The library that carried the data: `NCCL`.
+pub(super) fn library_name(run: &Run) -> &str {
+    match run.provenance.backend.as_str() {
+        "nccl" => "NCCL",
+        "fabric" => "libfabric",
+        "mpi" => "MPI",
+        other => other,
+    }
+}
+
+/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
 pub(super) fn library(run: &Run) -> String {
     let version = &run.provenance.library_version;
-    match run.provenance.backend.as_str() {
-        "mpi" => version.clone(),
-        "nccl" => format!("NCCL {version}"),
-        "fabric" => format!("libfabric {version}"),
-        other => format!("{other} {version}"),
-    }
+    if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
 }
 
 /// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
