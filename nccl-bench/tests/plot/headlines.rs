@@ -1,7 +1,7 @@
 //! Headlines: peaks, verification, incomplete runs, libraries.
 
-use nccl_bench::command::plot;
-use record::{Outcome, Run};
+use nccl_bench::command::plot::{self, Metric, Placements};
+use record::{Algorithm, Outcome, Run};
 
 use crate::drawing::*;
 use crate::runs::*;
@@ -94,4 +94,33 @@ fn drawings_say_that_a_run_is_not_complete() {
     }
     let text = plot::svg(&named(&[("run", &all_reduce())]), &options()).unwrap();
     assert!(all(parse(&text).root_element(), "alarm").is_empty());
+}
+
+#[test]
+fn algorithms_are_named_with_the_library_that_chose_them() {
+    let nccl = with_everything();
+    let mut host = with_everything();
+    host.provenance.backend = "fabric".to_owned();
+    for each in &mut host.measurements {
+        let name = if each.bytes < 4096 { "board" } else { "rabenseifner" };
+        each.algorithm = Some(Algorithm { algorithm: name.to_owned(), protocol: None, channels: None });
+    }
+    for (runs, heading) in [
+        (named(&[("a", &host)]), "algorithm (libfabric):"),
+        (named(&[("a", &nccl)]), "algorithm (NCCL):"),
+        (named(&[("a", &nccl), ("b", &host)]), "algorithm (NCCL, libfabric):"),
+        (named(&[("a", &all_reduce()), ("b", &host)]), "algorithm (libfabric):"),
+    ] {
+        let page = plot::html(&runs, &options()).unwrap();
+        let found = entries(parse(&page).root_element());
+        assert!(found.iter().any(|entry| entry == heading), "{found:?}");
+    }
+    // Each has a marker of its own.
+    let text = one_chart(&host, Metric::Time, |options| options.placements = Placements::Out);
+    let document = parse(&text);
+    let mut outlines: Vec<&str> =
+        all(document.root_element(), "mark").into_iter().map(|mark| mark.attribute("d").unwrap()).collect();
+    outlines.sort_unstable();
+    outlines.dedup();
+    assert_eq!(outlines.len(), 2);
 }

@@ -171,7 +171,15 @@ fn wrong_data_algorithms_and_statistics_are_shown() {
     assert!(text_of(table).contains("ring, ll128, 16 channels"));
     assert_eq!(
         entries(root)[3..],
-        ["lines: median of single operations, band: fastest to 95th percentile", "wrong data"]
+        [
+            "lines: median of single operations, band: fastest to 95th percentile",
+            "algorithm (NCCL):",
+            "nvls",
+            "ring, ll128",
+            "ring, simple",
+            "tree, ll",
+            "wrong data"
+        ]
     );
     for chart in all(root, "wide") {
         assert_inside(chart);
