@@ -12,19 +12,19 @@ pub(super) struct Exponents {
 
 /// Powers of two that the data of a float format is scaled by.
 pub(super) struct Ranges {
-    /// Of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all are normal
+    /// Range of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all are normal
     /// floats.
     pub(super) sum: Exponents,
-    /// Of a product: every partial product lies at most 2^4 beside them, and is a normal float.
+    /// Range of a product: every partial product lies at most 2^4 beside them, and is a normal float.
     pub(super) prod: Exponents,
-    /// Of an average that is exact (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest share divided by
+    /// Range of an exact average (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest share divided by
     /// the number of ranks is normal too.
     pub(super) exact_avg: Exponents,
-    /// Of any other average: the two shares are normal and their sum is finite; so are both divided by the number of
+    /// Range of any other average: the two shares are normal and their sum is finite; so are both divided by the number of
     /// ranks. The smallest average lies so far from zero that no NaN of the other sign, which is next to zero in the
     /// order of bit patterns, comes within the tolerance.
     pub(super) pair: Exponents,
-    /// Of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal, and their sum
+    /// Range of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal, and their sum
     /// divided by so many ranks is below half of the smallest subnormal. Only for formats of 8 bits.
     pub(super) vanishing: Exponents,
 }
