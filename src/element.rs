@@ -63,7 +63,7 @@ elements! {
     Float16: f16, "half";
     Float32: f32, "float";
     Float64: f64, "double";
-    /// Type of the crate `half`.
+    /// bfloat16, of the crate `half`.
     Bfloat16: bf16, "bfloat16";
     /// 4 bits of exponent, 3 of fraction, no infinities, of the crate `float8`. NCCL 2.24 or newer.
     Float8E4M3: F8E4M3, "f8e4m3";

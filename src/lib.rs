@@ -3,7 +3,7 @@
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
 //!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
-//!   libfabric.
+//!   libfabric. The feature `serde` (off) serialises the results of its discovery.
 //! - [`world`]: the ranks of a job: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
 //! - [`Element`], [`DataType`], [`ReduceOp`]: element types and reduction operators of all backends.
 //!

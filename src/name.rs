@@ -14,7 +14,7 @@ impl UnknownName {
     }
 }
 
-/// Gives an enum without fields a list of its variants, and their names in both directions.
+/// Implements `ALL`, `name`, `Display` and `FromStr` for an enum without fields.
 macro_rules! named {
     ($type:ident, $count:literal: $($variant:ident = $name:literal),+ $(,)?) => {
         impl $type {

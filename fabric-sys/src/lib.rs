@@ -15,8 +15,8 @@
 //! - Put attribute structs and error entries of your own into [`Padded`].
 //! - Read structs that the library allocated field by field through their pointers; do not make references to
 //!   them or copy them whole. Libraries older than 1.20 do not have `max_ep_auth_key` of [`fi_domain_attr`].
-//! - Set no capability or mode bit that is not a constant of this crate: newer libraries give them new meanings. Hints
-//!   that only list what there is may have all mode bits.
+//! - Set no capability or mode bit that is not a constant of this crate: newer libraries give them new meanings. A
+//!   query may set all mode bits if nothing is opened with its result.
 
 #[allow(
     missing_docs,

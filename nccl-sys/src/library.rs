@@ -207,7 +207,8 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     list(attempts)
 )]
 pub struct LoadError {
-    /// Paths, or names passed to the loader, in order; with the loader's message, or a missing function.
+    /// Each path or name that was passed to the loader, in order, with the reason: the loader's message, or a missing
+    /// function.
     attempts: Vec<(PathBuf, String)>,
 }
 

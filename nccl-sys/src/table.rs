@@ -52,10 +52,10 @@ api! {
 }
 
 impl Nccl {
-    /// Returns the error of calling a function of [`API`] that the loaded library lacks.
+    /// Checks that the loaded library has a function of [`API`]. Other names are not checked.
     ///
     /// # Errors
-    /// If the loaded library is too old.
+    /// The error of calling the function, if the loaded library is too old for it.
     pub fn require(&self, name: &str) -> Result<(), MissingSymbol> {
         match API.iter().find(|(function, _)| *function == name) {
             Some((function, _)) if !self.has(function) => Err(self.missing(function)),

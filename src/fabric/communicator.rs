@@ -21,7 +21,7 @@ pub struct Options {
     /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that several hosts
     /// can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when they can share memory.
     pub host: Option<String>,
-    /// By collective; if none, selected by the rules.
+    /// Algorithm by collective; if none, selected by the rules.
     algorithms: [Option<Algorithm>; Collective::ALL.len()],
     /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the rules.
     pub between: Option<Algorithm>,
@@ -32,8 +32,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Sets the algorithm for a collective, which the rules select otherwise. In place, an all_to_all runs as `direct`
-    /// with all algorithms but `board` and `bruck`, an all_to_all_v with all.
+    /// Sets the algorithm of a collective; without it, the rules select one. [`Communicator::new`] returns
+    /// [`Error::Algorithm`] if it cannot serve the collective on these ranks. In place, an all_to_all with any
+    /// algorithm but `board` and `bruck`, and every all_to_all_v, runs as `direct`.
     pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
         self.algorithms[collective as usize] = Some(algorithm);
     }
@@ -71,7 +72,8 @@ impl Communicator {
     /// Connects the ranks of a world. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
+    /// When libfabric cannot be loaded or has no provider that fits, an algorithm of the options cannot serve its
+    /// collective, the options differ between ranks, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
         let mut selection_options = SelectionOptions {
             algorithms: options.algorithms,

@@ -52,7 +52,7 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// libcuda must be loaded.
+/// Newest CUDA version that libcuda supports. libcuda must be loaded.
 fn version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.

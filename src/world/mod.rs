@@ -69,28 +69,28 @@ use options::YEAR;
 /// Dropping the last handle leaves the job: without a failure, or as a failure if the thread is panicking. A process that
 /// ends in another way is a failure of this rank.
 ///
-/// A program's own world implements [`World::check`] and [`World::fail`] where it can report failures: their defaults
-/// know of none.
+/// A program's own world should also implement [`World::check`] and [`World::fail`] if it can report failures. Their
+/// defaults report none.
 pub trait World: Send + Sync {
     /// This rank's position in the job and on its host.
     fn position(&self) -> Position;
 
-    /// [`Position::rank`].
+    /// This rank, `0..size`: [`Position::rank`].
     fn rank(&self) -> usize {
         self.position().rank
     }
 
-    /// [`Position::size`].
+    /// Number of ranks: [`Position::size`].
     fn size(&self) -> usize {
         self.position().size
     }
 
-    /// [`Position::local_rank`].
+    /// This rank's number among the ranks of its host, in rank order: [`Position::local_rank`].
     fn local_rank(&self) -> usize {
         self.position().local_rank
     }
 
-    /// [`Position::local_size`].
+    /// Number of ranks on this host: [`Position::local_size`].
     fn local_size(&self) -> usize {
         self.position().local_size
     }
@@ -111,8 +111,8 @@ pub trait World: Send + Sync {
     /// transport supports (16 MiB over TCP).
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// The world that reports failures, notes and calls for this one, if that is another one: methods that this world
-    /// does not implement call those of the monitor, or have no effect.
+    /// Another world that reports failures, notes and calls for this one. Default methods call those of the monitor; if
+    /// there is none, they have no effect.
     #[doc(hidden)]
     fn monitor(&self) -> Option<&dyn World> {
         None

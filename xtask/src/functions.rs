@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::cache;
 
-    /// The page of the documentation is kept by hand.
+    /// Compares the page of the documentation, which is edited by hand, with [`API`].
     #[test]
     fn every_function_is_in_the_page_with_its_version_and_place() {
         let path = cache::repository().unwrap().join("src/nccl/functions.md");
@@ -89,7 +89,7 @@ mod tests {
         assert!(versions > 1);
     }
 
-    /// The check of `--newest` finds a function that was added, and one that was removed.
+    /// `compare` finds a function that was added, and one that was removed.
     #[test]
     fn a_newer_header_with_another_function_is_an_error() {
         let newest = wheels::NCCL_OF_BINDINGS;

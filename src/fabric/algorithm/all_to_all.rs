@@ -54,8 +54,8 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Segments of the longest part. Their number may differ between ranks: only the two that share a part need to
-    /// agree on its segments.
+    /// Segments of the longest part. Their number may differ between ranks: only the sender and the receiver of a part
+    /// need the same segments of it.
     fn pipeline(&self) -> Pipeline {
         let longest = self.sent.longest().max(self.received.longest());
         Pipeline { segments: longest.div_ceil(self.segment.max(1)).max(1), in_flight: self.in_flight }
@@ -85,7 +85,7 @@ impl Message<'_> {
     }
 }
 
-/// The schedule of an algorithm; in place, of one that serves a single buffer.
+/// Returns the schedule of an algorithm. In place it is that of [`in_one_buffer`], unless the algorithm is Bruck's.
 pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: bool) -> Schedule<Message<'_>> {
     let at = message.at;
     match (algorithm, message.received) {

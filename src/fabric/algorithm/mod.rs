@@ -170,9 +170,9 @@ impl Round {
         }
     }
 
-    /// Reduces this rank's part of a vector to `out`, received from all others, and sends each of them its part. `part`
-    /// returns start and bytes of a rank's part in the source. What arrives is one after the other in scratch memory,
-    /// where `out` may be the first.
+    /// Sends every other rank its part of the source, receives this rank's part from all of them, and reduces it to
+    /// `out`. `part` returns the start and the length of a rank's part in the source, in bytes. Received parts lie one
+    /// after the other in scratch memory; `out` may be the place of the first.
     fn reduce_own(&mut self, at: Position, part: impl Fn(usize) -> (usize, usize), out: Location) {
         let (mine, len) = part(at.rank);
         for distance in 1..at.ranks {
@@ -235,8 +235,8 @@ pub(crate) struct Schedule<P> {
     round: RoundFunction<P>,
 }
 
-/// Fills a round, which is empty, with this rank's part in a round of a segment: parameters, number of the segment and
-/// number of the round.
+/// Fills an empty round with this rank's messages and actions. Arguments: parameters, number of the segment, number of
+/// the round, and the round.
 type RoundFunction<P> = fn(&P, usize, usize, &mut Round);
 
 impl<P> Schedule<P> {
@@ -259,13 +259,13 @@ impl<P> Schedule<P> {
         Self { is_ordered: true, ..self }
     }
 
-    /// Fills `round`, which is empty, with this rank's part in a round of a segment.
+    /// Fills `round`, which is empty, with this rank's messages and actions in round `number` of a segment.
     fn fill(&self, segment: usize, number: usize, round: &mut Round) {
         (self.round)(&self.parameters, segment, number, round);
     }
 }
 
-/// The schedule of a flat algorithm for a collective, but [`all_to_all`].
+/// Returns the schedule of an algorithm without hierarchy, for all collectives but those of [`all_to_all`].
 pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match collective {
         Collective::AllReduce => all_reduce::schedule(algorithm, spec),

@@ -9,7 +9,7 @@
 pub(crate) struct Position {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
-    /// Root of the tree; any for collectives without one.
+    /// Root of the tree; not used by collectives without a root.
     pub(crate) root: usize,
 }
 

@@ -32,7 +32,7 @@ fn direct(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     reverse(1, number, round, |number, round| gather::direct(spec, segment, number, round));
 }
 
-/// Fills a round of the scatter from the rounds of a gather, `last` in number.
+/// Fills round `number` of the scatter from the rounds of a gather, which has `last` rounds.
 fn reverse(last: usize, number: usize, round: &mut Round, gather: impl Fn(usize, &mut Round)) {
     if number < last {
         gather(last - 1 - number, round);

@@ -207,12 +207,13 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Runs a collective (but all_to_all_v) on vectors, or blocks of each rank, of `count` elements, as planned.
+    /// Runs a collective other than all_to_all_v with the algorithm of its plan. `count` is the number of elements of a
+    /// vector, or of each rank's block.
     ///
     /// # Safety
-    /// Source and target have the bytes that the collective reads and writes on this rank: of a vector or block, or of a
-    /// block for each rank. Those of the same length are the same or disjoint; otherwise the shorter is this rank's
-    /// block of the longer or disjoint from it. Both are aligned for `E`, and borrowed while this runs.
+    /// Source and target have the bytes that the collective reads and writes on this rank: a vector, a block, or a
+    /// block for each rank. If they are equally long, they are the same or disjoint; otherwise the shorter one is this
+    /// rank's block of the longer one, or disjoint from it. Both are aligned for `E`, and borrowed while this runs.
     unsafe fn collective<E: Element>(
         &mut self,
         collective: Collective,

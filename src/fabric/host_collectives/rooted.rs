@@ -114,7 +114,7 @@ impl<T: Transport> HostCollectives<T> {
         unsafe { self.collective::<E>(Collective::Scatter, memory, own.len(), None, Some(root)) }
     }
 
-    /// The elements that only the root reads or writes.
+    /// All elements on the root, none on the other ranks: the range of a buffer that only the root uses.
     fn at_root(&self, root: usize, len: usize) -> Range<usize> {
         if self.rank == root { 0..len } else { 0..0 }
     }

@@ -125,6 +125,7 @@ pub(crate) struct EndpointSettings {
     pub(crate) peers: usize,
     /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
+    /// True to use memory of devices.
     pub(crate) devices: bool,
 }
 
@@ -144,6 +145,7 @@ pub(crate) struct EndpointObjects {
     version: Version,
     /// True when threads sleep in the completion queue.
     blocking: bool,
+    /// True when the objects stay open after the drop.
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
@@ -398,7 +400,7 @@ impl EndpointObjects {
             .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     }
 
-    /// Reads the error of a failed operation from the completion queue. An error of that is libfabric's number.
+    /// Reads the error of a failed operation from the completion queue, or returns libfabric's number of its own error.
     pub(crate) fn read_error(&self) -> Result<FailedOperation, c_int> {
         let mut entry = Padded::<fi_cq_err_entry>::zeroed();
         // SAFETY: the queue is open; the entry is zeroed and long enough for any library.

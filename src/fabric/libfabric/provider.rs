@@ -148,10 +148,10 @@ impl Drop for InfoList {
     }
 }
 
-/// Sets hints for reliable endpoints with tagged messages, whose data only their user's calls move.
+/// Sets hints for reliable endpoints with tagged messages and manual progress.
 ///
 /// # Safety
-/// Nothing else uses the hints, which have all attributes.
+/// The hints must have all attributes, and nothing else may use them.
 pub(crate) unsafe fn ask_for_tagged_messages(hints: *mut fi_info, threading: fi_threading) {
     // SAFETY: the caller guarantees the hints.
     unsafe {

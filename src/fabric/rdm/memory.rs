@@ -10,7 +10,8 @@ use fabric_sys::fi_hmem_iface;
 use super::{Endpoint, RemoteRegion};
 use crate::fabric::Error;
 
-/// Memory that is sent or written.
+/// Memory that is sent or written, made by `into` from anything with bytes (`&[u8]`, `&Vec<u8>`, `&[u8; 8]`) or from a
+/// [`DeviceRange`].
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Bytes of the host.
@@ -19,8 +20,9 @@ pub enum Source<'a> {
     Device(DeviceRange),
 }
 
-/// Memory that is received or read into. Several operations may share it, for measurements: its final content is then
-/// undefined. See [`shared`].
+/// Memory that is received or read into, made by `into` from anything with mutable bytes (`&mut [u8]`, `&mut Vec<u8>`),
+/// from the bytes of [`shared`], or from a [`DeviceRange`]. If several operations in flight have the same shared bytes,
+/// their final content is undefined.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
     /// Bytes of the host.
@@ -29,8 +31,8 @@ pub enum Destination<'a> {
     Device(DeviceRange),
 }
 
-/// Bytes that several operations and threads may share: a scope can move to another thread, and where endpoints share a
-/// domain, any of them moves the data of all, so the bytes may change during any call. They are read atomically.
+/// Returns the bytes as atomic ones, which several operations and threads may share. They may change during any call: a
+/// scope can move to another thread, and where endpoints share a domain, any of them moves the data of all.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
     // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively,
     // nobody has them in another way.
@@ -97,8 +99,8 @@ impl Block {
     }
 }
 
-/// Memory of a device that is registered with an endpoint, as long as that is open. Its content is undefined where
-/// several operations use a part at a time.
+/// Memory of a device, registered with an endpoint as long as that is open. The content of a part is undefined while an
+/// operation in flight writes it, and after several have written it at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory {
     endpoint: u64,

@@ -56,7 +56,7 @@ impl Endpoint {
         }
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_sread")?.cq;
-        // SAFETY: as in `progress`; the queue was opened for it.
+        // SAFETY: as in `poll`; the queue was opened for it.
         let count = unsafe {
             fabric_sys::fi_cq_sread(queue, entries.as_mut_ptr().cast(), BATCH, ptr::null(), LONGEST_SLEEP_MS)
         };

@@ -19,13 +19,14 @@ impl<'env> Scope<'env> {
         Self { endpoint, environment: PhantomData }
     }
 
-    /// Starts to send a message (`fi_tsend`, over TCP `fi_tsenddata`; without a tag `fi_send`). Messages without a tag
-    /// need [`Options::untagged`](super::Options); tagged and untagged ones never match. The first to a peer waits for
-    /// the connection, for which the peer has to make progress, too.
+    /// Starts to send a message (`fi_tsend`, over TCP `fi_tsenddata`; without a tag `fi_send`). `tag` is a `u64` or
+    /// `None`. Messages without a tag need [`Options::untagged`](super::Options), and match only receives without a
+    /// tag. The first message to a peer waits for the connection, for which the peer has to make progress, too.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the endpoint was opened without untagged messages, or for
-    /// device memory that it has not registered.
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint that was opened without
+    /// [`Options::untagged`](super::Options), for device memory that is registered with another endpoint, and for a
+    /// range that is not within the device memory.
     pub fn send(
         &mut self,
         peer: Peer,
@@ -80,9 +81,9 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to receive the next message of this peer with this tag (`fi_trecv`), or without a tag the next such message
-    /// from any peer (`fi_recv`). A longer message is an error of the operation, `FI_ETRUNC`; over TCP nothing more
-    /// arrives from its sender then.
+    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). With `None` for a tag it receives
+    /// the next message without a tag from any peer (`fi_recv`), and `peer` is not used. A message longer than the
+    /// memory is an error of the operation, `FI_ETRUNC`; over TCP nothing more arrives from its sender then.
     ///
     /// # Errors
     /// As [`Scope::send`].
@@ -115,8 +116,8 @@ impl<'env> Scope<'env> {
     /// once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, the endpoint was opened
-    /// without [`Options::remote_memory`](super::Options), or for device memory that it has not registered.
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, on an endpoint that was
+    /// opened without [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
     pub fn write(
         &mut self,
         peer: Peer,

@@ -74,7 +74,7 @@ impl Builder<'_> {
         self
     }
 
-    /// Several [ids](Self::id), each created by another rank, let thousands of ranks connect faster
+    /// Several [ids](Self::id), each created by another rank, with which thousands of ranks connect faster
     /// (`ncclCommInitRankScalable`, NCCL 2.23). All ranks pass the same ids in the same order.
     pub fn ids(mut self, ids: &[UniqueId]) -> Self {
         self.ids.extend(ids);

@@ -170,7 +170,7 @@ impl Handle {
         })
     }
 
-    /// Null until NCCL has written it.
+    /// NCCL's handle in any state; null until NCCL has written it.
     #[inline]
     pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
@@ -237,7 +237,7 @@ impl Handle {
         self.state.lock()
     }
 
-    /// NCCL's handle, valid while the state's guard is held. An error in a state that is not accepted.
+    /// NCCL's handle, valid while the state's guard is held; an error in a state that is not accepted.
     #[inline]
     pub(crate) fn comm(
         &self,

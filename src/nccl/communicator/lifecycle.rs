@@ -88,8 +88,8 @@ impl Handle {
         let _no_limit = poll(None, || (*self.lock() != State::Aborting).then_some(()));
     }
 
-    /// Waits for the queued work, and aborts the communicator if that fails; but not with [`Error::Stream`], while one
-    /// of its streams is being captured, which waiting would invalidate.
+    /// Waits for the queued work, and aborts the communicator if that fails. While one of its streams is being
+    /// captured, returns [`Error::Stream`] without either, since waiting would invalidate the capture.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         let drained = wait_until(self.config.deadline, || self.is_idle(operation))

@@ -130,6 +130,7 @@ impl Communicator {
     }
 
     /// Returns an asynchronous error of a rank or the network, if NCCL has detected one (`ncclCommGetAsyncError`).
+    /// Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];

@@ -79,7 +79,7 @@ pub unsafe trait DeviceBuffer {
 /// In addition to the contract of [`DeviceBuffer`], nothing else can access the elements while `self` is mutably
 /// borrowed, and [`write`](Self::write) returns the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
-    /// Like [`read`](DeviceBuffer::read), for work that also writes.
+    /// Returns the address for reading and writing work on `stream`. Otherwise like [`read`](DeviceBuffer::read).
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Step {
     config: Option<CallConfig>,
     pub(crate) operation: Operation,
     addresses: (u64, u64),
-    /// Index of the first step of its [nested] group.
+    /// Index of the first step of the step's [nested] group.
     pub(crate) group: Option<usize>,
 }
 

@@ -166,15 +166,15 @@ impl Communicator {
     }
 
     /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
-    /// capture. After an error that cudarc has recorded, it does not wait.
+    /// capture. Fails after an error that cudarc has recorded, since cudarc does not wait then.
     #[cold]
     fn check_events(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
         if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
-    /// NCCL's two addresses of an operation. In a symmetric window, offsets that are not a multiple of 4 bytes give
-    /// wrong results with 2.28.9, and right ones with 2.30.7.
+    /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are not a
+    /// multiple of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -225,8 +225,8 @@ impl Communicator {
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded its events when the accesses were released. NCCL's work is done after an error, so that
-/// nothing has to wait for the event.
+/// Checks that cudarc recorded its events when the accesses were released. If not, waits for NCCL's work before it
+/// returns the error, since there is no event to wait for.
 pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     stream.context().check_err().map_err(|error| {
         let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));

@@ -135,7 +135,7 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
 pub struct Operator {
     pub(super) communicator: Arc<Handle>,
     op: ncclRedOp_t,
-    /// In device memory; `None` for a host scalar.
+    /// Scalar in device memory; `None` for a host scalar.
     pub(super) scalar: Option<OwnedBuffer>,
     ended: AtomicBool,
 }

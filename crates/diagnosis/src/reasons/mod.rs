@@ -1,4 +1,5 @@
-//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause of a missing provider.
+//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause of a
+//! missing provider.
 
 mod devices;
 

@@ -214,7 +214,7 @@ pub struct GroupPosition {
     pub color: u64,
 }
 
-/// Capabilities of a backend, which has all collectives.
+/// Capabilities of a backend. Every backend has all collectives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Supported element types.

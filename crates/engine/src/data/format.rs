@@ -2,8 +2,8 @@
 
 use collectives::DataType;
 
-/// Range of the powers of two that floats of one operator are scaled by: the smallest, and how many minus one
-/// (a power of two minus one, so that it masks random bits).
+/// Exponents of the powers of two that floats of one operator are scaled by, from `low` to `low + mask`. `mask` is a
+/// power of two minus one, so that it masks random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exponents {
     pub(super) low: i32,

@@ -90,12 +90,12 @@ impl Matrix {
     }
 }
 
-/// The elements that each rank sends to each. Parts are ordered by rank in both buffers.
+/// The elements that each rank sends to every rank, itself included. Parts are ordered by rank in both buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The part for each rank, by rank, in the send buffer of each rank.
+    /// `send_parts[from][to]`: the elements of rank `from`'s send buffer that go to rank `to`.
     pub send_parts: Vec<Vec<Range<usize>>>,
-    /// The part of each rank, by rank, in the receive buffer of each rank.
+    /// `receive_parts[to][from]`: the elements of rank `to`'s receive buffer that come from rank `from`.
     pub receive_parts: Vec<Vec<Range<usize>>>,
     /// The reported count: an even part; 0 for a matrix.
     pub parameter: usize,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::run::{Measurement, Outcome, Run};
 
-/// The columns, in order, each with the place of its value in [`row`]. Names end with the unit, if any:
+/// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if any:
 /// microseconds, GB/s.
 pub(super) const COLUMNS: [(&str, &str); 55] = [
     ("collective", "/measurement/collective"),

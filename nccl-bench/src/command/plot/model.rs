@@ -17,8 +17,8 @@ pub(super) struct Picture<'a> {
     pub(super) options: &'a Options,
     /// The metrics of the options, each once.
     pub(super) metrics: Vec<Metric>,
-    /// True when lines are medians of operations that were timed one by one; the mean of all operations may be of
-    /// others, and lie outside of their range.
+    /// True when lines show medians of operations that were timed one by one, with their range as a band. The mean time
+    /// can be that of other operations, and lie outside of this range.
     pub(super) medians: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Picture<'a> {
                 all.flat_map(|(index, (_, run))| run.measurements.iter().map(move |each| (index, each)));
             all.filter(|(_, each)| options.placements.has(each.placement))
         };
-        // One time for all lines, so that they can be compared.
+        // All lines show medians, or all show means, so that they can be compared.
         let medians =
             options.spread != Spread::None && measurements().all(|(_, each)| each.statistics.is_some());
         let mut sections: Vec<Section<'a>> = Vec::new();

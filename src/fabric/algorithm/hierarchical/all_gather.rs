@@ -48,7 +48,7 @@ impl Hierarchical<'_> {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// Sends this lane's blocks of a host to a host, and receives those of another from one.
+    /// Sends this lane's blocks of host `sent` to host `to`, and receives those of host `received` from host `from`.
     fn pass(
         &self,
         (sent, to): (usize, usize),

@@ -33,7 +33,7 @@ pub(super) fn schedule(parameters: Hierarchical<'_>) -> Schedule<Hierarchical<'_
     unsafe { Schedule::new(parameters, pipeline, lane.rounds + 2, scratch_len, round).ordered() }
 }
 
-/// Hosts and ranks are numbered for the root: on its own host it is number 0.
+/// On the root's host, ranks have numbers from the root on, around the end; on other hosts, number and index are equal.
 impl Hierarchical<'_> {
     /// The root's host, and its index there.
     fn root(&self) -> (usize, usize) {
@@ -82,7 +82,7 @@ impl Hierarchical<'_> {
         if self.collective == Collective::Reduce { 2 * self.result() } else { 0 }
     }
 
-    /// Location of what the ranks of the host have been reduced to: of this rank's chunk, which starts at `start`.
+    /// Location of the host's partial result for this rank's chunk, which starts at `start` in the vector.
     fn partial(&self, start: usize) -> Location {
         if self.collective == Collective::Reduce { scratch(0) } else { target(start) }
     }
@@ -107,7 +107,7 @@ impl Hierarchical<'_> {
             _ => target(start),
         };
         if self.collective == Collective::Broadcast {
-            // All of the root's has been copied.
+            // The root has copied its vector in the first round.
             round.meanwhile = None;
         }
         let arrivals = self.arrivals();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::UnknownName;
 
-/// Type of an endpoint: `fi_ep_attr::type`.
+/// Type of an endpoint: `fi_ep_attr::type`. `FI_EP_RDM` and `rdm` are parsed, in upper or lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointType {
     /// `FI_EP_RDM`: reliable messages to any number of peers.
@@ -39,7 +39,7 @@ impl EndpointType {
     }
 }
 
-/// A capability of an endpoint: a bit of `fi_info::caps`.
+/// A capability of an endpoint: a bit of `fi_info::caps`. `FI_TAGGED` and `tagged` are parsed, in upper or lower case.
 ///
 /// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in the next
 /// libfabric.
@@ -90,7 +90,7 @@ impl Capability {
     }
 }
 
-/// Text forms of a type whose values have names with this prefix.
+/// Implements `Display`, `FromStr` and `Serialize` for a type whose values have names with this prefix.
 macro_rules! prefixed {
     ($type:ty, $prefix:literal) => {
         impl fmt::Display for $type {

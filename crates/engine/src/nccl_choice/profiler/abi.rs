@@ -59,9 +59,10 @@ unsafe impl<I: Sync, D> Sync for Plugin<I, D> {}
 
 /// The description of an event: its type, and the details of that type.
 ///
-/// Versions differ in the width of the type (one byte up to v4, whose neighbours are undefined, then eight), and in the
-/// number of certain fields (0, or as many as there are): `NAMES` (the communicator's name and hash), `TRAFFIC`, and
-/// `CHANNELS`. Without the last, sends and receives lack their channels, and those of a collective are an upper bound.
+/// Versions differ in the type's width (up to v4 one byte, followed by undefined ones; then eight), and in optional
+/// fields. These are arrays, without elements where a version lacks the field: `NAMES` (2 or 0: the communicator's name
+/// and hash), `TRAFFIC` and `CHANNELS` (1 or 0). Without `CHANNELS`, sends and receives have no channels, and those of
+/// a collective are an upper bound.
 #[repr(C)]
 pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
     kind: K,
@@ -70,7 +71,7 @@ pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const 
     details: Details<NAMES, TRAFFIC, CHANNELS>,
 }
 
-/// A name is a pointer, and a hash has 8 bytes.
+/// `Call::names` holds a pointer to the name and the 8 bytes of the hash.
 const _: () = assert!(size_of::<*const c_char>() == size_of::<u64>());
 
 #[repr(C)]
