@@ -270,7 +270,7 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
         let mut options = Options::default();
         options.provider = Some(arguments.transport.clone());
         if let Some(algorithm) = algorithm {
-            options.choose(collective, algorithm);
+            options.set_algorithm(collective, algorithm);
         }
         options.segment = segment;
         options.in_flight = in_flight;

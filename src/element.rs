@@ -96,7 +96,7 @@ pub enum ReduceOp {
 }
 
 named! {
-    ReduceOp, 5:
+    ReduceOp:
     Sum = "sum",
     Prod = "prod",
     Max = "max",

@@ -16,10 +16,10 @@ impl UnknownName {
 
 /// Implements `ALL`, `name`, `Display` and `FromStr` for an enum without fields.
 macro_rules! named {
-    ($type:ident, $count:literal: $($variant:ident = $name:literal),+ $(,)?) => {
+    ($type:ident: $($variant:ident = $name:literal),+ $(,)?) => {
         impl $type {
             /// All values.
-            pub const ALL: [Self; $count] = [$(Self::$variant),+];
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// The name, as [`FromStr`](std::str::FromStr) reads it.
             #[must_use]

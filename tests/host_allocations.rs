@@ -226,7 +226,7 @@ fn no_algorithm_goes_on_allocating() {
             options.segment = Some(10_000);
             let serves = |collective: &Collective| serves(algorithm, *collective, provider, ranks);
             let collectives: Vec<Collective> = Collective::ALL.into_iter().filter(serves).collect();
-            collectives.iter().for_each(|&collective| options.choose(collective, algorithm));
+            collectives.iter().for_each(|&collective| options.set_algorithm(collective, algorithm));
             if collectives.is_empty() {
                 let elsewhere = algorithm == Algorithm::Hierarchical || provider == "tcp" || ranks == 3;
                 assert!(elsewhere, "{algorithm} over {provider}");
@@ -247,7 +247,7 @@ fn hierarchical() -> (Options, Vec<Collective>) {
     let mut options = Options::default();
     let serves = |collective: &Collective| Algorithm::Hierarchical.serves(*collective, 4);
     let collectives: Vec<Collective> = Collective::ALL.into_iter().filter(serves).collect();
-    collectives.iter().for_each(|&collective| options.choose(collective, Algorithm::Hierarchical));
+    collectives.iter().for_each(|&collective| options.set_algorithm(collective, Algorithm::Hierarchical));
     (options, collectives)
 }
 

@@ -132,7 +132,7 @@ fn every_algorithm_of_every_other_collective_over_every_provider() {
                 let elsewhere = [Collective::AllReduce, Collective::AllGather];
                 for collective in Collective::ALL.into_iter().filter(|each| !elsewhere.contains(each)) {
                     if serves(algorithm, collective, provider, ranks) {
-                        options.choose(collective, algorithm);
+                        options.set_algorithm(collective, algorithm);
                     }
                 }
                 options.segment = Some(10_000);
@@ -166,7 +166,7 @@ fn every_algorithm_over_every_provider() {
                 let mut options = over(provider);
                 for collective in [Collective::AllReduce, Collective::AllGather] {
                     if serves(algorithm, collective, provider, ranks) {
-                        options.choose(collective, algorithm);
+                        options.set_algorithm(collective, algorithm);
                     }
                 }
                 options.segment = Some(10_000);
@@ -391,7 +391,7 @@ fn every_algorithm_between_hosts() {
             options.between = Some(between);
             options.segment = Some(20_000);
             for collective in HIERARCHICAL {
-                options.choose(collective, Algorithm::Hierarchical);
+                options.set_algorithm(collective, Algorithm::Hierarchical);
             }
             on_hosts(&[0, 1, 1, 0], &options, |communicator| {
                 for count in [7, 30_001] {
@@ -413,7 +413,7 @@ fn a_hierarchy_is_refused_where_there_is_none() {
                 scope.spawn(move || {
                     let mut options = Options::default();
                     options.host = Some(host.to_string());
-                    options.choose(Collective::Broadcast, Algorithm::Hierarchical);
+                    options.set_algorithm(Collective::Broadcast, Algorithm::Hierarchical);
                     let error = Communicator::new(handle, &options).err().unwrap();
                     let refused =
                         matches!(error, Error::Algorithm { collective: Collective::Broadcast, ranks: 2, .. });

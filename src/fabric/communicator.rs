@@ -35,7 +35,7 @@ impl Options {
     /// Sets the algorithm of a collective; without it, the rules select one. [`Communicator::new`] returns
     /// [`Error::Algorithm`] if it cannot serve the collective on these ranks. In place, an all_to_all with any
     /// algorithm but `board` and `bruck`, and every all_to_all_v, runs as `direct`.
-    pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
+    pub fn set_algorithm(&mut self, collective: Collective, algorithm: Algorithm) {
         self.algorithms[collective as usize] = Some(algorithm);
     }
 }

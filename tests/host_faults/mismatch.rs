@@ -226,7 +226,7 @@ fn other_options_are_told() {
     type Change = fn(&mut Options);
     let changes: [(Change, &str); 3] = [
         (|options| options.provider = Some("tcp".to_owned()), "provider = tcp"),
-        (|options| options.choose(Collective::AllReduce, Algorithm::Ring), "all_reduce = ring"),
+        (|options| options.set_algorithm(Collective::AllReduce, Algorithm::Ring), "all_reduce = ring"),
         (|options| options.segment = Some(1000), "segment = 1000"),
     ];
     for (change, text) in changes {

@@ -39,7 +39,7 @@ pub(crate) fn options(carrier: &str) -> Options {
                 !matches!(algorithm, Algorithm::Board | Algorithm::Hierarchical)
                     && algorithm.serves(collective, 3)
             };
-            options.choose(collective, Algorithm::ALL.into_iter().rfind(other).unwrap());
+            options.set_algorithm(collective, Algorithm::ALL.into_iter().rfind(other).unwrap());
         }
     }
     options

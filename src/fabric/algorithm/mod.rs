@@ -274,6 +274,7 @@ pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec)
         Collective::Reduce => reduce::schedule(algorithm, spec),
         Collective::Gather => gather::schedule(algorithm, spec),
         Collective::Scatter => scatter::schedule(algorithm, spec),
-        _ => all_gather::schedule(algorithm, spec),
+        Collective::AllGather => all_gather::schedule(algorithm, spec),
+        Collective::AllToAll | Collective::AllToAllV => unreachable!("{collective} has schedules of its own"),
     }
 }

@@ -39,7 +39,7 @@ pub enum Algorithm {
 }
 
 named! {
-    Algorithm, 10:
+    Algorithm:
     Board = "board",
     Direct = "direct",
     RecursiveDoubling = "recursive-doubling",

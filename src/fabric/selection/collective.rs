@@ -27,7 +27,7 @@ pub enum Collective {
 }
 
 named! {
-    Collective, 9:
+    Collective:
     AllReduce = "all_reduce",
     AllGather = "all_gather",
     ReduceScatter = "reduce_scatter",

@@ -15,7 +15,7 @@ pub enum Medium {
 }
 
 named! {
-    Medium, 3:
+    Medium:
     SharedMemory = "shared-memory",
     Network = "network",
     Hosts = "hosts",

@@ -19,9 +19,21 @@ pub(super) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
 
 const _: () = {
     assert!(raw_type(DataType::Int8).0 == ncclDataType_t::ncclInt8.0);
+    assert!(raw_type(DataType::Uint8).0 == ncclDataType_t::ncclUint8.0);
+    assert!(raw_type(DataType::Int32).0 == ncclDataType_t::ncclInt32.0);
+    assert!(raw_type(DataType::Uint32).0 == ncclDataType_t::ncclUint32.0);
+    assert!(raw_type(DataType::Int64).0 == ncclDataType_t::ncclInt64.0);
+    assert!(raw_type(DataType::Uint64).0 == ncclDataType_t::ncclUint64.0);
     assert!(raw_type(DataType::Float16).0 == ncclDataType_t::ncclFloat16.0);
+    assert!(raw_type(DataType::Float32).0 == ncclDataType_t::ncclFloat32.0);
+    assert!(raw_type(DataType::Float64).0 == ncclDataType_t::ncclFloat64.0);
+    assert!(raw_type(DataType::Bfloat16).0 == ncclDataType_t::ncclBfloat16.0);
+    assert!(raw_type(DataType::Float8E4M3).0 == ncclDataType_t::ncclFloat8e4m3.0);
     assert!(raw_type(DataType::Float8E5M2).0 == ncclDataType_t::ncclFloat8e5m2.0);
     assert!(raw_op(ReduceOp::Sum).0 == ncclRedOp_t::ncclSum.0);
+    assert!(raw_op(ReduceOp::Prod).0 == ncclRedOp_t::ncclProd.0);
+    assert!(raw_op(ReduceOp::Max).0 == ncclRedOp_t::ncclMax.0);
+    assert!(raw_op(ReduceOp::Min).0 == ncclRedOp_t::ncclMin.0);
     assert!(raw_op(ReduceOp::Avg).0 == ncclRedOp_t::ncclAvg.0);
 };
 

@@ -32,7 +32,7 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
-        options.choose(collective, algorithm);
+        options.set_algorithm(collective, algorithm);
     }
     options.between = settings.tuning.between;
     options.segment = settings.tuning.segment;

@@ -37,7 +37,8 @@ impl<'a> Hierarchical<'a> {
         match self.collective {
             Collective::AllGather => all_gather::schedule(self),
             Collective::ReduceScatter => reduce_scatter::schedule(self),
-            _ => vector::schedule(self),
+            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => vector::schedule(self),
+            other => unreachable!("{other} has no hierarchical schedule"),
         }
     }
 
