@@ -214,6 +214,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Source and target have the bytes that the collective reads and writes on this rank: a vector, a block, or a
     /// block for each rank. If they are equally long, they are the same or disjoint; otherwise the shorter one is this
     /// rank's block of the longer one, or disjoint from it. Both are aligned for `E`, and borrowed while this runs.
+    // Compiled for each collective, without these matches, which take 3 % of a short all_reduce.
+    #[inline(always)]
     unsafe fn collective<E: Element>(
         &mut self,
         collective: Collective,

@@ -33,6 +33,8 @@ impl<T: Transport> HostCollectives<T> {
     ///
     /// # Safety
     /// As [`collective`](Self::collective); `reduction` is that of the elements, and none if nothing is reduced.
+    // As `collective`, which calls it.
+    #[inline(always)]
     pub(super) unsafe fn run_on_board(
         &mut self,
         collective: Collective,
