@@ -50,7 +50,7 @@ macro_rules! inlines {
         $(#[$attribute])*
         ///
         /// # Safety
-        /// As in C: see this crate's list of inline functions.
+        /// The inline function of C: see this crate's list of them.
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($object: $pointer, $($parameter: $type),*) -> $result {
@@ -291,7 +291,7 @@ inlines! {
 /// Makes an endpoint ready for transfers.
 ///
 /// # Safety
-/// As in C: see this crate's list of inline functions.
+/// The inline function of C: see this crate's list of them.
 #[inline]
 pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
     // SAFETY: passed on to the caller; an endpoint begins with its `fid`.
@@ -301,7 +301,7 @@ pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
 /// Makes a region that was bound ready for use.
 ///
 /// # Safety
-/// As in C: see this crate's list of inline functions.
+/// The inline function of C: see this crate's list of them.
 #[inline]
 pub unsafe fn fi_mr_enable(mr: *mut fid_mr) -> c_int {
     // SAFETY: passed on to the caller; a region begins with its `fid`.
@@ -311,7 +311,7 @@ pub unsafe fn fi_mr_enable(mr: *mut fid_mr) -> c_int {
 /// Reads the error that made a read answer `-FI_EAVAIL`. `buf` must be a [`crate::Padded`] one.
 ///
 /// # Safety
-/// As in C: see this crate's list of inline functions.
+/// The inline function of C: see this crate's list of them.
 #[inline]
 pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> isize {
     // SAFETY: the caller vouches for both; providers older than 1.20 do not write `src_addr`, so it is set first.

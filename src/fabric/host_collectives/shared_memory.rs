@@ -32,7 +32,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Runs a collective (but all_to_all_v) in pieces of at most `segment` bytes.
     ///
     /// # Safety
-    /// As [`collective`](Self::collective); `reduction` is that of the elements, and none if nothing is reduced.
+    /// The contract of [`collective`](Self::collective); `reduction` is that of the elements, and none if nothing is
+    /// reduced.
     // As `collective`, which calls it.
     #[inline(always)]
     pub(super) unsafe fn run_on_board(
@@ -66,7 +67,7 @@ impl<T: Transport> HostCollectives<T> {
     /// from one sender, or from all, whose blocks become theirs in rank order.
     ///
     /// # Safety
-    /// As [`collective`](Self::collective).
+    /// The contract of [`collective`](Self::collective).
     unsafe fn move_in_shared_memory(
         &mut self,
         collective: Collective,
@@ -125,7 +126,7 @@ impl<T: Transport> HostCollectives<T> {
     /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// As [`collective`](Self::collective), with a target on ranks that receive.
+    /// The contract of [`collective`](Self::collective), with a target on ranks that receive.
     unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -161,7 +162,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// As [`collective`](Self::collective).
+    /// The contract of [`collective`](Self::collective).
     unsafe fn reduce_scatter_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -192,7 +193,7 @@ impl<T: Transport> HostCollectives<T> {
     /// rank reduces its part of every piece, and publishes it in a separate operation after the next piece is written.
     ///
     /// # Safety
-    /// As [`collective`](Self::collective).
+    /// The contract of [`collective`](Self::collective).
     unsafe fn all_reduce_in_shared_memory(
         &mut self,
         name: &'static str,

@@ -8,30 +8,36 @@ use std::ptr::{self, NonNull};
 use crate::nccl_choice::{Bytes, Choice, copies};
 use record::Algorithm;
 
+type DescriptorV2 = Descriptor<u8, 2, 1, 0>;
+type DescriptorV3 = Descriptor<u8, 2, 0, 0>;
+type DescriptorV4 = Descriptor<u8, 0, 0, 1>;
+/// Version 5 and later.
+type DescriptorV5 = Descriptor<u64, 0, 0, 1>;
+
 /// NCCL 2.24 and 2.25.
 #[used]
 #[unsafe(export_name = "ncclProfiler_v2")]
-pub(super) static V2: Plugin<InitV2, Descriptor<u8, 2, 1, 0>> = Plugin::new(init_v2);
+pub(super) static V2: Plugin<InitV2, DescriptorV2> = Plugin::new(init_v2);
 
 /// NCCL 2.26.
 #[used]
 #[unsafe(export_name = "ncclProfiler_v3")]
-pub(super) static V3: Plugin<InitV2, Descriptor<u8, 2, 0, 0>> = Plugin::new(init_v2);
+pub(super) static V3: Plugin<InitV2, DescriptorV3> = Plugin::new(init_v2);
 
 /// NCCL 2.27.
 #[used]
 #[unsafe(export_name = "ncclProfiler_v4")]
-pub(super) static V4: Plugin<InitV4, Descriptor<u8, 0, 0, 1>> = Plugin::new(init_v4);
+pub(super) static V4: Plugin<InitV4, DescriptorV4> = Plugin::new(init_v4);
 
 /// NCCL 2.28.
 #[used]
 #[unsafe(export_name = "ncclProfiler_v5")]
-pub(super) static V5: Plugin<InitV5, Descriptor<u64, 0, 0, 1>> = Plugin::new(init_v5);
+pub(super) static V5: Plugin<InitV5, DescriptorV5> = Plugin::new(init_v5);
 
 /// NCCL 2.29 and later.
 #[used]
 #[unsafe(export_name = "ncclProfiler_v6")]
-pub(super) static V6: Plugin<InitV5, Descriptor<u64, 0, 0, 1>> = Plugin::new(init_v5);
+pub(super) static V6: Plugin<InitV5, DescriptorV5> = Plugin::new(init_v5);
 
 /// Types of events, from NCCL's `nccl_profiler.h`.
 pub(super) const GROUP: c_int = 1 << 0;
