@@ -1,6 +1,14 @@
-//! Facts about a host and its libraries, and reasons for which collectives cannot use them.
+//! Diagnosis of hosts, environments, logs and running jobs: facts are read, compared with what is needed and with
+//! known faults, and turned into findings with cause and remedy.
 //!
-//! Nothing here measures: facts are read, compared with what is needed, and turned into reasons with advice.
+//! Nothing here measures or prints. Every part returns an [`examination::Examination`].
 
+pub mod environment;
+pub mod examination;
+pub mod finding;
 pub mod host;
+pub mod job;
+pub mod knowledge;
+pub mod log;
 pub mod reasons;
+pub mod topology;

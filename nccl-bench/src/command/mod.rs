@@ -2,11 +2,13 @@
 
 pub mod compare;
 pub mod completions;
+pub mod doctor;
 pub mod fabric;
 pub mod help;
 pub mod man;
 pub mod measure;
 pub mod plot;
+pub mod topo;
 
 use std::path::PathBuf;
 
@@ -42,6 +44,8 @@ pub fn all() -> Vec<Box<dyn Command>> {
     commands.push(Box::new(compare::Compare));
     commands.push(Box::new(plot::Plot));
     commands.push(Box::new(fabric::Fabric));
+    commands.push(Box::new(doctor::Doctor));
+    commands.push(Box::new(topo::Topo));
     commands.push(Box::new(help::Help));
     commands.push(Box::new(completions::Completions));
     commands.push(Box::new(man::Man));

@@ -1,0 +1,1 @@
+//! The variables that NCCL, its plugins and libfabric read.

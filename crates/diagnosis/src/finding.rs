@@ -1,0 +1,144 @@
+//! Findings: conclusions with their evidence, cause and remedy.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Effect of a finding on the health of what was examined, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It does not work, or not over the network that was asked for.
+    Broken,
+    /// It works, slower or less safely than it should.
+    Degraded,
+    /// A warning that no rule explains.
+    Unknown,
+    /// Without effect on the health.
+    Advice,
+}
+
+/// Place of a rule's message in a chain of cause and effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It can be the cause of a failure.
+    Root,
+    /// It follows from an earlier failure, and is not reported as the cause while an earlier root stands.
+    Cascade,
+    /// It supports other findings, and is none by itself.
+    Confirmation,
+    /// Something to improve; nothing failed.
+    Advice,
+    /// A message that looks like a problem, and is none.
+    Harmless,
+}
+
+/// The thing to do with a node, mildest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Nothing: the node is not at fault.
+    #[default]
+    None,
+    /// Watch whether it happens again.
+    Watch,
+    /// Reset the GPU.
+    Reset,
+    /// Reboot the node.
+    Reboot,
+    /// Take the node out of service.
+    Isolate,
+}
+
+/// A place where the fact that a finding rests on can be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// A file, `environment`, a command: where the text is.
+    pub place: String,
+    /// Line in the file, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// Rank in the largest communicator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Host that the fact is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The text itself, shortened.
+    pub text: String,
+}
+
+/// A conclusion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Name of the rule, stable across versions: `efa-not-found`.
+    pub rule: String,
+    /// Effect on the health.
+    pub severity: Severity,
+    /// The diagnosis in one sentence.
+    pub diagnosis: String,
+    /// The cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// The thing to do with the node.
+    pub action: Action,
+    /// Ranks concerned, ascending; empty where none is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// Hosts concerned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// The first places where it was seen.
+    pub evidence: Vec<Evidence>,
+    /// Number of times that it was seen.
+    pub occurrences: u64,
+    /// Documentation, source or thread that the knowledge is from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+impl Finding {
+    /// A finding without cause, remedy, evidence; to be completed with a struct update or by assignment.
+    pub fn new(rule: impl Into<String>, severity: Severity, diagnosis: impl Into<String>) -> Self {
+        Self {
+            rule: rule.into(),
+            severity,
+            diagnosis: diagnosis.into(),
+            cause: None,
+            remedy: None,
+            action: Action::None,
+            ranks: Vec::new(),
+            hosts: Vec::new(),
+            evidence: Vec::new(),
+            occurrences: 1,
+            source: None,
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Broken => "broken",
+            Self::Degraded => "degraded",
+            Self::Unknown => "unknown",
+            Self::Advice => "advice",
+        })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::None => "none",
+            Self::Watch => "watch",
+            Self::Reset => "reset",
+            Self::Reboot => "reboot",
+            Self::Isolate => "isolate",
+        })
+    }
+}

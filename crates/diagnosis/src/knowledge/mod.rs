@@ -1,0 +1,5 @@
+//! Knowledge about messages, versions and variables, as data: files that a person who is no programmer can read.
+//!
+//! The files are in `crates/diagnosis/knowledge`, and are compiled in.
+
+pub mod rules;

@@ -1,0 +1,275 @@
+//! The digest of a log: all that conclusions need, in memory that does not grow with the length of the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use semver::Version;
+use serde::Serialize;
+
+/// The content of one or more logs of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Digest {
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+    /// Writers of lines, in the order of their first lines.
+    pub writers: Vec<Writer>,
+    /// Communicators, in the order of their first lines.
+    pub communicators: Vec<Communicator>,
+    /// Variables of the environment that the log names.
+    pub variables: Vec<VariableSeen>,
+    /// Messages that a rule knows, in the order of their first occurrence.
+    pub hits: Vec<Hit>,
+    /// Warnings that no rule knows, one for each text apart from its numbers.
+    pub unknown: Vec<Unknown>,
+    /// Lines of NCCL's own diagnostics (`NCCL DIAG`, from 2.31).
+    pub diagnostics: Vec<DiagnosticLine>,
+}
+
+/// A file, or standard input.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Input {
+    /// Path, or `standard input`.
+    pub name: String,
+    /// Bytes after decompression.
+    pub bytes: u64,
+    /// Lines.
+    pub lines: u64,
+    /// Lines of NCCL.
+    pub nccl_lines: u64,
+    /// The reason for which the rest was not read: a compressed file that is cut, an error of the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A writer of lines: one GPU of one process, `host:pid [device]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Writer {
+    /// Host name.
+    pub host: String,
+    /// Process.
+    pub pid: u64,
+    /// CUDA device; `None` where the line has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<u32>,
+    /// Rank in the largest communicator that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Version of NCCL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<Version>,
+    /// The rest of the version line: `+cuda13.0`, with the build where NCCL writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nccl_build: Option<String>,
+    /// CUDA version of the driver, as 13000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<u32>,
+    /// Version of aws-ofi-nccl.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<Version>,
+    /// Version of libfabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub libfabric: Option<Version>,
+    /// The line `Using network`: `Socket`, `IB`, `AWS Libfabric`, `Libfabric`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// Interfaces and devices of the network, as NCCL lists them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub devices: BTreeSet<String>,
+    /// The interface of the bootstrap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<String>,
+    /// Position of the first line of this writer.
+    pub first: Position,
+    /// Position of the last line of this writer.
+    pub last: Position,
+}
+
+/// A line of an input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Position {
+    /// Index of the input.
+    pub input: usize,
+    /// Line, from 1.
+    pub line: u64,
+}
+
+/// A communicator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Communicator {
+    /// NCCL's commId.
+    pub id: String,
+    /// The function that made it: `ncclCommInitRankConfig`, `ncclCommSplit`.
+    pub made_by: String,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Number of nodes, as NCCL counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// The members that the log names, by rank.
+    pub members: BTreeMap<u32, Member>,
+    /// Connections between ranks, by sender and receiver.
+    #[serde(serialize_with = "pairs")]
+    pub connections: BTreeMap<(u32, u32), Connection>,
+    /// `coll channels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
+    /// `nvls channels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvls_channels: Option<u32>,
+    /// The orders of the rings, without duplicates.
+    pub rings: BTreeSet<Vec<u32>>,
+    /// True once `Trees` were logged.
+    pub trees: bool,
+    /// Algorithms and protocols of the operations logged, with their number: `RING LL`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub choices: BTreeMap<String, u64>,
+}
+
+/// One rank of a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Member {
+    /// Index in [`Digest::writers`].
+    pub writer: usize,
+    /// PCI bus id of the GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bus_id: Option<String>,
+    /// NVML's number of the GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvml: Option<u32>,
+    /// Multi-node NVLink, as NCCL reports it for this rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mnnvl: Option<bool>,
+    /// `Init START` was logged.
+    pub started: bool,
+    /// `Init COMPLETE` was logged.
+    pub complete: bool,
+    /// `Connected all rings` or `trees` was logged.
+    pub connected: bool,
+    /// `Destroy COMPLETE` was logged.
+    pub destroyed: bool,
+    /// `Abort COMPLETE` was logged.
+    pub aborted: bool,
+    /// Seconds of `Init timings` by phase: `total`, `bootstrap`, ...
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub timings: BTreeMap<String, f64>,
+    /// Seconds of `Bootstrap timings` by phase: `total`, `recv`, ...
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub bootstrap: BTreeMap<String, f64>,
+}
+
+/// The channels from one rank to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Connection {
+    /// The transports used, each with its number of channels.
+    pub transports: BTreeMap<Transport, u32>,
+}
+
+/// The way of data between two ranks, in the words after `via`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Between GPUs: NVLink or PCIe.
+    P2p {
+        /// `direct pointer`, `CUMEM`, `IPC`, `indirect`.
+        how: String,
+        /// `/read`: the receiver reads, which NCCL chooses over NVLink only.
+        read: bool,
+    },
+    /// NVLink between nodes.
+    Mnnvl,
+    /// The host's shared memory.
+    Shm,
+    /// A network.
+    Net {
+        /// `Socket`, `IB`, `Libfabric`.
+        name: String,
+        /// Index of the device.
+        device: Option<u32>,
+        /// GPUDirect RDMA.
+        gdr: bool,
+    },
+    /// Another word.
+    Other(String),
+}
+
+/// A variable that the log says is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VariableSeen {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+    /// True where a plugin set it (`Adding X to environment`).
+    pub by_plugin: bool,
+    /// Indices of the writers that named it.
+    pub writers: BTreeSet<usize>,
+    /// Position of the first line.
+    pub first: Position,
+}
+
+/// Messages that one rule knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Hit {
+    /// Name of the rule.
+    pub rule: String,
+    /// The first messages, at most [`EXAMPLES`].
+    pub examples: Vec<Example>,
+    /// Number of messages.
+    pub count: u64,
+    /// Indices of the writers.
+    pub writers: BTreeSet<usize>,
+}
+
+/// Largest number of examples that a digest keeps of a rule or of an unknown warning.
+pub const EXAMPLES: usize = 4;
+
+/// One message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Example {
+    /// Position in the log.
+    pub position: Position,
+    /// Index of the writer; `None` for a line of another program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<usize>,
+    /// The message, shortened.
+    pub text: String,
+    /// Seconds since the epoch, or since the start of the log's first timestamp, where the line has a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+}
+
+/// A warning that no rule knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    /// The first messages.
+    pub examples: Vec<Example>,
+    /// Number of messages that differ only in numbers.
+    pub count: u64,
+    /// Indices of the writers.
+    pub writers: BTreeSet<usize>,
+}
+
+/// A line of NCCL's own diagnostics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiagnosticLine {
+    /// `OK`, `INFO`.
+    pub status: String,
+    /// The text after it.
+    pub text: String,
+    /// The first place.
+    pub position: Position,
+}
+
+/// Pairs as a list, since JSON has no tuples as keys.
+fn pairs<S: serde::Serializer>(
+    connections: &BTreeMap<(u32, u32), Connection>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Pair<'a> {
+        from: u32,
+        to: u32,
+        #[serde(flatten)]
+        connection: &'a Connection,
+    }
+    serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
+}

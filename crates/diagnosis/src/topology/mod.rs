@@ -1,0 +1,1 @@
+//! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
