@@ -218,7 +218,7 @@ impl Log {
 }
 
 /// Creates a file in memory, with a path under which NCCL, in this process, can open it.
-fn memory() -> io::Result<(File, String)> {
+pub(super) fn memory() -> io::Result<(File, String)> {
     let file = File::from(rustix::fs::memfd_create(c"nccl-log", MemfdFlags::CLOEXEC)?);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);

@@ -15,12 +15,14 @@
 //!
 //! The table follows NCCL's source, 2.23 to 2.30.
 
+mod captured;
 pub mod log;
 pub mod profiler;
 mod settings;
 
 use std::io;
 
+pub use captured::CapturedLog;
 pub use log::Log;
 pub use settings::own_variables;
 

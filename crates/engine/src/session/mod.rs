@@ -100,6 +100,13 @@ impl Session {
         Ok(Self { request, choices, choices_note, salvage, interrupt, search })
     }
 
+    /// Sets the exit code of the process when the run fails, instead of those of the supervision.
+    #[must_use]
+    pub fn failing_with(self, code: u8) -> Self {
+        self.salvage.set_failure_code(code);
+        self
+    }
+
     /// Runs the measurement as one process of `world`. Every process calls it with an equal request
     /// ([`Request::common`]) and gets the same verdict. Only the process of rank 0 calls `observer`. `mpi` is
     /// `backend::mpi::find` in a program that is linked to MPI, else `None`.

@@ -31,6 +31,8 @@ struct HookState {
     /// Nothing while it runs, and after that.
     ready: Option<Hook>,
     running: bool,
+    /// Exit code of a failure instead of the caller's.
+    failure_code: Option<u8>,
 }
 
 impl fmt::Debug for Salvage {
@@ -76,6 +78,17 @@ impl Salvage {
         self.wait(self.lock())
     }
 
+    /// Sets the exit code of every failure; signals keep theirs.
+    pub fn set_failure_code(&self, code: u8) {
+        self.lock().failure_code = Some(code);
+    }
+
+    /// The exit code of a run with `outcome`, of which the caller knows `code`.
+    fn code(&self, outcome: &Outcome, code: u8) -> i32 {
+        let of_failure = self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }));
+        i32::from(of_failure.unwrap_or(code))
+    }
+
     /// Runs the hook also when the world ends this process because another rank has failed.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
@@ -87,8 +100,9 @@ impl Salvage {
     /// Saves the results with `outcome` and ends the job with an exit code and a message. Signals, the watchdog and failed
     /// ranks all end here.
     pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
+        let code = self.code(&outcome, code);
         self.save(outcome);
-        world.abort(i32::from(code), &format!("nccl-bench: {message}"))
+        world.abort(code, &format!("nccl-bench: {message}"))
     }
 
     /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message name that
@@ -108,8 +122,9 @@ impl Salvage {
         let outcome = Outcome::Failed { message: outcome };
         match cause {
             Some(cause) => {
+                let code = self.code(&outcome, code);
                 self.save(outcome);
-                rank.abort(i32::from(code), &cause.to_string())
+                rank.abort(code, &cause.to_string())
             }
             None => self.end_job(rank, outcome, code, message),
         }
@@ -161,6 +176,15 @@ mod tests {
         assert!(salvage.clone().save(failed()));
         assert!(salvage.save(failed()));
         assert_eq!(saved.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_failure_has_the_exit_code_that_was_set_and_a_signal_keeps_its_own() {
+        let salvage = Salvage::default();
+        let interrupted = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+        assert_eq!((salvage.code(&failed(), 1), salvage.code(&interrupted, 130)), (1, 130));
+        salvage.set_failure_code(2);
+        assert_eq!((salvage.code(&failed(), 1), salvage.code(&interrupted, 130)), (2, 130));
     }
 
     #[test]

@@ -1,0 +1,68 @@
+//! The whole log of NCCL in this process, for a diagnosis of it.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+
+use anyhow::Context as _;
+
+use super::log::memory;
+use super::settings;
+
+/// Subsystems that tell versions, network, topology, transports and the environment.
+const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING";
+
+/// NCCL's log in a file in memory.
+#[derive(Debug)]
+pub struct CapturedLog(File);
+
+impl CapturedLog {
+    /// Has NCCL write its log, with the level INFO, to a file of this process. Settings of the user are replaced.
+    ///
+    /// To be called in `main`, before NCCL is loaded and before any thread starts.
+    ///
+    /// # Errors
+    /// When the file cannot be made, or the process has several threads already.
+    pub fn start() -> anyhow::Result<Self> {
+        let (file, path) = memory().context("making a place for NCCL's log")?;
+        let values = [
+            ("NCCL_DEBUG", "INFO"),
+            ("NCCL_DEBUG_SUBSYS", SUBSYSTEMS),
+            ("NCCL_DEBUG_FILE", &path),
+            ("NCCL_DEBUG_TIMESTAMP_LEVELS", "WARN"),
+        ];
+        settings::set(values.map(|(name, value)| (name, value.to_owned())).into())?;
+        Ok(Self(file))
+    }
+
+    /// What NCCL has written so far, at most `limit` bytes of it, and true when that is all.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self, limit: u64) -> io::Result<(Vec<u8>, bool)> {
+        let mut file = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.0)))?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut text = Vec::new();
+        file.take(limit).read_to_end(&mut text)?;
+        let whole = text.len() as u64 >= self.0.metadata()?.len();
+        Ok((text, whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn the_log_is_read_from_its_beginning_up_to_the_limit() {
+        let (file, path) = memory().unwrap();
+        let mut nccl = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        nccl.write_all(b"one\ntwo\n").unwrap();
+        let log = CapturedLog(file);
+        assert_eq!(log.read(100).unwrap(), (b"one\ntwo\n".to_vec(), true));
+        assert_eq!(log.read(4).unwrap(), (b"one\n".to_vec(), false));
+        nccl.write_all(b"three\n").unwrap();
+        assert_eq!(log.read(100).unwrap().0.len(), 14);
+    }
+}
