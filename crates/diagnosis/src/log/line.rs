@@ -265,24 +265,6 @@ fn is_end_of_prefix(before: &[u8]) -> bool {
     }
 }
 
-/// Returns true for a line of the kernel: in the form of dmesg, of its log file, or with a message of the driver.
-pub(super) fn is_of_kernel(line: &[u8]) -> bool {
-    let rest = match line {
-        [b'<', digit, b'>', rest @ ..] if digit.is_ascii_digit() => rest,
-        _ => line,
-    };
-    if let Some(rest) = rest.strip_prefix(b"[") {
-        let rest = rest.trim_ascii_start();
-        if let Some((_, rest)) = text::number(rest)
-            && let Some(rest) = rest.strip_prefix(b".")
-            && let Some((_, [b']', ..])) = text::number(rest)
-        {
-            return true;
-        }
-    }
-    memchr::memmem::find(line, b" kernel: ").is_some() || memchr::memmem::find(line, b"NVRM: ").is_some()
-}
-
 /// The time that a line begins with, or that stands before the writer.
 pub(super) fn time(line: &[u8]) -> Option<String> {
     let line = &line[..line.len().min(200)];

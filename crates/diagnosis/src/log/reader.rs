@@ -7,7 +7,7 @@ use super::clean::clean;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position};
 use super::input;
-use super::line::{self, Entry, Level, Parts, Splitter};
+use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::writers::{Membership, Writers};
@@ -129,8 +129,7 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let origin = if line::is_of_kernel(line) { Origin::Kernel } else { Origin::Any };
-        self.find(line, origin, Place { position, writer: None, before: line });
+        self.find(line, Origin::Any, Place { position, writer: None, before: line });
     }
 
     /// Notes a hit, and returns true, if a rule for the writer's version of NCCL knows the message.
