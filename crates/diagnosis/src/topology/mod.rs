@@ -1,1 +1,30 @@
 //! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
+//!
+//! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]); [`graph`] reads the
+//! rings and trees that NCCL chose. [`examine`] turns them into facts and findings, [`layout`] into a drawing.
+
+pub mod driver;
+pub mod dump;
+mod examine;
+mod findings;
+pub mod graph;
+pub mod layout;
+pub mod machine;
+pub mod matrix;
+pub mod model;
+pub mod path;
+#[cfg(test)]
+mod samples;
+mod xml;
+
+use std::path::Path;
+
+pub use dump::{Dump, read_dump};
+pub use examine::examine;
+pub use model::Topology;
+pub use xml::Unreadable;
+
+/// Reads the topology of this machine from the kernel and the driver.
+pub fn of_this_machine() -> Topology {
+    machine::read(Path::new("/"), driver::ask())
+}

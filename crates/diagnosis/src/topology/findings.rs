@@ -1,0 +1,346 @@
+//! Findings about a topology.
+
+use std::collections::BTreeMap;
+
+use super::graph::Graphs;
+use super::matrix::{Device, path};
+use super::model::{Gpu, Nic, NvLinkEnd, Place, Topology};
+use super::path::Path;
+use crate::finding::{Action, Evidence, Finding, Severity};
+
+const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
+
+/// All findings.
+pub(super) fn all(topology: &Topology) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for alike in groups(&topology.gpus) {
+        findings.extend(nvlink(topology, &alike));
+        findings.extend(width_among(topology, &alike));
+    }
+    findings.extend(pcie(topology));
+    findings.extend(far_from_nics(topology));
+    findings.extend(numa(topology));
+    findings
+}
+
+/// GPUs of the same product, each group with at least one GPU: only these can be compared.
+fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
+    let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&Gpu>> = BTreeMap::new();
+    for gpu in gpus {
+        groups.entry((gpu.device, gpu.name.as_deref())).or_default().push(gpu);
+    }
+    groups.into_values().collect()
+}
+
+/// GPUs without NVLink, or with fewer links, among others.
+fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
+    let counts: Vec<(&Gpu, u32)> = alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
+    let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    if most == 0 {
+        return Vec::new();
+    }
+    let with_most = counts.iter().filter(|(_, count)| *count == most).count();
+    let switched = alike.iter().any(|gpu| gpu.switch_links() > 0);
+    let none: Vec<&Gpu> = counts.iter().filter(|(_, count)| *count == 0).map(|(gpu, _)| *gpu).collect();
+    let fewer: Vec<&(&Gpu, u32)> = counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
+    let mut findings = Vec::new();
+    if !none.is_empty() {
+        // Bridges between cards are bought for some pairs only; a board with NVSwitch connects all.
+        let severity = if switched { Severity::Degraded } else { Severity::Advice };
+        let mut finding = Finding::new(
+            "gpu-without-nvlink",
+            severity,
+            format!("{} no active NVLink, and {with_most} others of the same product have {most}.", has(&none)),
+        );
+        finding.cause = Some(if switched {
+            "The links are down or disabled: a fault of GPU, board or NVSwitch, Fabric Manager not running, or NVLink \
+             switched off in the driver (NVreg_NvLinkDisable)."
+                .to_owned()
+        } else {
+            "No NVLink bridge is mounted on these cards, or it is loose.".to_owned()
+        });
+        finding.remedy = Some(format!(
+            "nvidia-smi nvlink --status -i {}; systemctl status nvidia-fabricmanager; then reset the GPU",
+            indices(&none)
+        ));
+        finding.action = if switched { Action::Reset } else { Action::None };
+        finding.evidence = none.iter().map(|gpu| evidence(topology, gpu, "0 active NVLinks")).collect();
+        findings.push(finding);
+    }
+    if !fewer.is_empty() {
+        let gpus: Vec<&Gpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
+        // GPUs of a mesh without switches may have different numbers by design.
+        let severity = if switched || is_uniform_mesh(alike) { Severity::Degraded } else { Severity::Advice };
+        let mut finding = Finding::new(
+            "nvlink-count-differs",
+            severity,
+            format!("{} fewer NVLinks than the {most} of the other GPUs of this product.", has(&gpus)),
+        );
+        finding.cause = Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
+        finding.remedy = Some(format!(
+            "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it if the link \
+             stays down",
+            indices(&gpus)
+        ));
+        finding.action = if severity == Severity::Degraded { Action::Reset } else { Action::Watch };
+        finding.evidence =
+            fewer.iter().map(|(gpu, count)| evidence(topology, gpu, &format!("{count} active NVLinks"))).collect();
+        findings.push(finding);
+    }
+    findings
+}
+
+/// Returns true when the driver tells that a GPU has links that are down: then fewer links are not by design.
+fn is_uniform_mesh(alike: &[&Gpu]) -> bool {
+    let total = |gpu: &Gpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
+    let first = alike.first().map_or(0, |gpu| total(gpu));
+    alike.iter().all(|gpu| total(gpu) == first) && alike.iter().any(|gpu| gpu.inactive_nvlinks > 0)
+}
+
+/// GPUs with a narrower PCIe link than others of the same product, where the largest width is not known.
+fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
+    let unjudged = |gpu: &&&Gpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
+    let most = alike.iter().filter(unjudged).filter_map(|gpu| gpu.pcie.width).max()?;
+    let narrow: Vec<&Gpu> =
+        alike.iter().filter(unjudged).filter(|gpu| gpu.pcie.width < Some(most)).copied().collect();
+    if narrow.is_empty() {
+        return None;
+    }
+    let diagnosis = format!("{} a PCIe link of fewer lanes than the x{most} of other GPUs of this product.", has(&narrow));
+    let mut finding = Finding::new("pcie-width", Severity::Degraded, diagnosis);
+    finding.cause = Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
+    finding.remedy = Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
+    finding.evidence = narrow.iter().map(|gpu| evidence(topology, gpu, &gpu.pcie.text())).collect();
+    Some(finding)
+}
+
+/// PCIe links below what both ends support.
+fn pcie(topology: &Topology) -> Vec<Finding> {
+    let gpus = topology.gpus.iter().map(|gpu| (gpu.label.clone(), Some(&gpu.bus_id), &gpu.pcie, true));
+    let nics = topology.nics.iter().map(|nic| (named(nic), nic.bus_id.as_ref(), &nic.pcie, false));
+    let (mut narrow, mut slow, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+    for (label, bus_id, link, is_gpu) in gpus.chain(nics) {
+        let bus_id = bus_id.cloned().unwrap_or_default();
+        if let (Some(width), Some(most)) = (link.width, link.max_width) {
+            if width < most {
+                narrow.push((label.clone(), bus_id.clone(), format!("x{width} of x{most}")));
+            }
+        }
+        if let (Some(rate), Some(most)) = (link.gts, link.max_gts) {
+            if rate + 0.1 < most {
+                let text = format!("{rate} of {most} GT/s");
+                if is_gpu { &mut idle } else { &mut slow }.push((label, bus_id, text));
+            }
+        }
+    }
+    let source = "sysfs and NVML: current and largest PCIe link";
+    let about = |rule, severity, devices: &[(String, String, String)], sentence: &str, cause: &str| {
+        let (_, first, _) = devices.first()?;
+        let labels: Vec<&str> = devices.iter().map(|(label, ..)| label.as_str()).collect();
+        let mut finding = Finding::new(rule, severity, format!("{} {sentence}", list(&labels)));
+        finding.cause = Some(cause.to_owned());
+        finding.remedy = Some(format!("lspci -vvs {first} | grep -e LnkCap -e LnkSta"));
+        finding.evidence = devices
+            .iter()
+            .map(|(label, bus_id, text)| Evidence {
+                place: source.to_owned(),
+                text: format!("{label} {bus_id}: {text}"),
+                ..Evidence::default()
+            })
+            .collect();
+        Some(finding)
+    };
+    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; reseat the card.";
+    [
+        about("pcie-width", Severity::Degraded, &narrow, "on fewer PCIe lanes than card and slot support.", bad),
+        about("pcie-rate", Severity::Degraded, &slow, "at a lower PCIe rate than card and slot support.", bad),
+        about(
+            "pcie-rate-idle",
+            Severity::Advice,
+            &idle,
+            "at a lower PCIe rate than GPU and slot support.",
+            "Usually power saving of an idle GPU; look again under load, where the rate must be the largest.",
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// GPUs without a near NIC on a machine that has NICs for its GPUs, and NICs that are near to no GPU.
+fn far_from_nics(topology: &Topology) -> Vec<Finding> {
+    let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
+    if topology.gpus.is_empty() || nics.is_empty() {
+        return Vec::new();
+    }
+    let nearest = |gpu: &Gpu| nics.iter().map(|nic| path(topology, Device::Gpu(gpu), Device::Nic(nic))).min();
+    let is_near = |gpu: &&Gpu| nearest(gpu).is_some_and(|path| path <= Path::Pxb);
+    let (near, far): (Vec<&Gpu>, Vec<&Gpu>) = topology.gpus.iter().partition(is_near);
+    let mut findings = Vec::new();
+    if near.len() * 2 >= topology.gpus.len() && !far.is_empty() {
+        let mut finding = Finding::new(
+            "gpu-without-near-nic",
+            Severity::Degraded,
+            format!(
+                "{} no NIC within PIX or PXB, and {} GPUs of this machine do: a NIC is missing or down.",
+                has(&far),
+                near.len()
+            ),
+        );
+        finding.cause = Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
+        finding.remedy = Some("compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned());
+        finding.action = Action::Watch;
+        finding.source = Some(LEVELS.to_owned());
+        let text = |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
+        finding.evidence = far.iter().map(|gpu| evidence(topology, gpu, &text(gpu))).collect();
+        findings.push(finding);
+    }
+    let all_far = far.iter().all(|gpu| nearest(gpu) == Some(Path::Sys));
+    if near.is_empty() && all_far {
+        let mut finding = Finding::new(
+            "nics-across-sockets",
+            Severity::Degraded,
+            "All RDMA NICs are on another socket than the GPUs: data cross the interconnect of the sockets, without \
+             GPUDirect RDMA.",
+        );
+        finding.remedy = Some("move NICs to slots of the GPUs' socket".to_owned());
+        findings.push(finding);
+        return findings;
+    }
+    let far_nics: Vec<&Nic> = nics
+        .iter()
+        .filter(|nic| {
+            let paths = topology.gpus.iter().map(|gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)));
+            paths.min() == Some(Path::Sys)
+        })
+        .copied()
+        .collect();
+    if !far_nics.is_empty() {
+        let labels: Vec<String> = far_nics.iter().map(|nic| named(nic)).collect();
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        let names: Vec<&str> = far_nics.iter().map(|nic| nic.name.as_str()).collect();
+        let mut finding = Finding::new(
+            "nic-far-from-gpus",
+            Severity::Advice,
+            format!("{} on a socket without GPUs (SYS to all GPUs).", list(&labels)),
+        );
+        finding.cause = Some("A NIC for storage or management, or a card in the wrong slot.".to_owned());
+        finding.remedy = Some(format!("keep NCCL off it: NCCL_IB_HCA=^={}", names.join(",")));
+        finding.source = Some(LEVELS.to_owned());
+        findings.push(finding);
+    }
+    findings
+}
+
+/// Devices whose NUMA node is not known on a machine with several.
+fn numa(topology: &Topology) -> Option<Finding> {
+    let lost = |place: &Place| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
+    let on_pci = |device: &Device<'_>| match device {
+        Device::Gpu(_) => true,
+        Device::Nic(nic) => nic.rdma && nic.bus_id.is_some(),
+    };
+    let devices: Vec<Device<'_>> =
+        Device::all(topology).into_iter().filter(|device| on_pci(device) && lost(device.place())).collect();
+    if devices.is_empty() {
+        return None;
+    }
+    let labels: Vec<&str> = devices.iter().map(|device| device.label()).collect();
+    let mut finding = Finding::new(
+        "numa-missing",
+        Severity::Degraded,
+        format!("The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.", short_list(&labels)),
+    );
+    finding.cause = Some(
+        "The firmware (ACPI _PXM) or the hypervisor does not tell it: NCCL cannot bind threads and buffers near the device, \
+         and takes devices for neighbours that are not."
+            .to_owned(),
+    );
+    finding.remedy = Some(
+        "on a virtual machine: NCCL_TOPO_FILE=FILE with the cloud's description of this machine; on bare metal: update the \
+         firmware"
+            .to_owned(),
+    );
+    finding.evidence = vec![Evidence {
+        place: if topology.is_dump { topology.source.clone() } else { "/sys/bus/pci/devices/*/numa_node".to_owned() },
+        text: "-1".to_owned(),
+        ..Evidence::default()
+    }];
+    Some(finding)
+}
+
+/// NICs of the topology that no channel of the graphs uses.
+pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Finding> {
+    let used = graphs.nets();
+    let is_used = |nic: &&Nic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
+    if used.is_empty() {
+        return None;
+    }
+    let (busy, idle): (Vec<&Nic>, Vec<&Nic>) = topology.nics.iter().filter(|nic| nic.dev.is_some()).partition(is_used);
+    if idle.is_empty() {
+        return None;
+    }
+    // NCCL leaves out slower NICs, and needs no more than the GPUs can feed.
+    let slowest = busy.iter().filter_map(|nic| nic.gbps).fold(f64::INFINITY, f64::min);
+    let equal = idle.iter().any(|nic| nic.gbps.is_some_and(|gbps| gbps >= slowest));
+    let enough_gpus = graphs.gpus().len() >= topology.nics.len();
+    let labels: Vec<String> = idle.iter().map(|nic| named(nic)).collect();
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    let mut finding = Finding::new(
+        "nic-not-in-graph",
+        if equal && enough_gpus { Severity::Degraded } else { Severity::Advice },
+        format!("No channel uses {}; {} of {} NICs carry data.", short_list(&labels), busy.len(), busy.len() + idle.len()),
+    );
+    finding.cause = Some(
+        "Each channel takes the NIC nearest to its GPU: these are slower, far from the GPUs of this job, or more than its \
+         GPUs need."
+            .to_owned(),
+    );
+    finding.remedy = Some("see the paths above; NCCL_CROSS_NIC=1 and NCCL_MIN_NCHANNELS change the choice".to_owned());
+    finding.evidence =
+        vec![Evidence { place: graphs.source.clone(), text: "<channel> without these <net dev=\"…\">".to_owned(), ..Evidence::default() }];
+    Some(finding)
+}
+
+fn is_down(nic: &Nic) -> bool {
+    nic.state.as_deref().is_some_and(|state| !["ACTIVE", "UP"].contains(&state))
+}
+
+fn evidence(topology: &Topology, gpu: &Gpu, text: &str) -> Evidence {
+    let place = if topology.is_dump { topology.source.clone() } else { "NVML and sysfs".to_owned() };
+    Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
+}
+
+/// `NIC3 (mlx5_3)`.
+fn named(nic: &Nic) -> String {
+    format!("{} ({})", nic.label, nic.name)
+}
+
+/// `GPU0 has`, `GPU0 and GPU3 have`.
+fn has(gpus: &[&Gpu]) -> String {
+    let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
+    format!("{} {}", short_list(&labels), if gpus.len() == 1 { "has" } else { "have" })
+}
+
+/// `NIC0 is`, `NIC0 and NIC1 are`.
+fn list(labels: &[&str]) -> String {
+    format!("{} {}", short_list(labels), if labels.len() == 1 { "is" } else { "are" })
+}
+
+/// The first labels, and the number of the others.
+fn short_list(labels: &[&str]) -> String {
+    match labels {
+        [] => "nothing".to_owned(),
+        [one] => (*one).to_owned(),
+        [rest @ .., last] if labels.len() <= 8 => format!("{} and {last}", rest.join(", ")),
+        _ => format!("{} and {} more", labels[..8].join(", "), labels.len() - 8),
+    }
+}
+
+fn indices(gpus: &[&Gpu]) -> String {
+    gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// Returns true when GPUs are connected by NVLink without a switch.
+pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
+    gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
+}

@@ -1,0 +1,295 @@
+//! The devices of one or more hosts, and their places in the PCIe tree.
+
+use serde::Serialize;
+
+/// Devices and their places.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Topology {
+    /// `this machine`, or the name of the file.
+    pub source: String,
+    /// True when NCCL wrote the topology: it does not record host bridges.
+    pub is_dump: bool,
+    /// True in a virtual machine.
+    pub is_virtual: bool,
+    /// NUMA nodes with CPUs.
+    pub numa_nodes: Vec<NumaNode>,
+    /// GPUs, in the order of their labels.
+    pub gpus: Vec<Gpu>,
+    /// NICs, in the order of their labels.
+    pub nics: Vec<Nic>,
+    /// Facts that could not be seen, with the reason.
+    pub unseen: Vec<String>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NumaNode {
+    /// Number of the host, from 0, in a topology of several hosts.
+    pub host: u32,
+    /// Number of the node; `None` where the kernel does not know it (-1).
+    pub id: Option<u32>,
+    /// CPUs as a list of ranges: `0-47,96-143`.
+    pub cpus: Option<String>,
+    /// Vendor and architecture: `AuthenticAMD x86_64`.
+    pub model: Option<String>,
+}
+
+/// Position of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Number of the host, from 0.
+    pub host: u32,
+    /// NUMA node; `None` where the kernel does not know it (-1).
+    pub numa: Option<u32>,
+    /// CPUs near the device.
+    pub cpus: Option<String>,
+    /// The root of the PCIe tree: `pci0000:17`. A topology of NCCL does not contain it.
+    pub host_bridge: Option<String>,
+    /// PCIe ports above the device, the root port first: root port, then upstream and downstream port of each switch.
+    pub ports: Vec<String>,
+}
+
+/// A PCIe link: present and largest rate. Fields are `None` where the machine does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PcieLink {
+    /// Present transfer rate per lane in GT/s.
+    pub gts: Option<f64>,
+    /// Present number of lanes.
+    pub width: Option<u32>,
+    /// Largest transfer rate that both ends support.
+    pub max_gts: Option<f64>,
+    /// Largest number of lanes that both ends support.
+    pub max_width: Option<u32>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Gpu {
+    /// `GPU0`: the driver's number. A GPU of another host has its host's number before: `1:GPU0`.
+    pub label: String,
+    /// PCI bus ID: `0000:1b:00.0`.
+    pub bus_id: String,
+    /// Product: `NVIDIA H100 80GB HBM3`.
+    pub name: Option<String>,
+    /// PCI device number: equal for equal products.
+    pub device: Option<u32>,
+    /// Number in the driver.
+    pub index: u32,
+    /// Ranks on this GPU, in a topology of NCCL.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// Position.
+    pub place: Place,
+    /// PCIe link.
+    pub pcie: PcieLink,
+    /// Active NVLinks by their other end; `None` when nobody could be asked.
+    pub nvlinks: Option<Vec<NvLink>>,
+    /// NVLinks that the GPU has and that are not active.
+    pub inactive_nvlinks: u32,
+    /// Links of NVLink-C2C to the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub c2c_links: Option<u32>,
+    /// GPUDirect RDMA, as NCCL found it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gdr: Option<bool>,
+}
+
+/// NVLinks from a GPU to the same other end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NvLink {
+    /// The other end.
+    pub to: NvLinkEnd,
+    /// Number of links.
+    pub count: u32,
+}
+
+/// The other end of an NVLink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NvLinkEnd {
+    /// A GPU, by its bus ID.
+    Gpu(String),
+    /// An NVSwitch, or a device that is not visible, as in a virtual machine: NCCL takes it for a switch.
+    Switch,
+    /// A CPU (POWER9).
+    Cpu,
+}
+
+/// A NIC: an RDMA device, an interface, or a network device of NCCL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Nic {
+    /// `NIC0`.
+    pub label: String,
+    /// `mlx5_0`, `rdmap79s0`, `eth0`.
+    pub name: String,
+    /// Name of the network interface that belongs to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// PCI bus ID.
+    pub bus_id: Option<String>,
+    /// Number in NCCL, in a topology of NCCL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dev: Option<u32>,
+    /// Position.
+    pub place: Place,
+    /// PCIe link.
+    pub pcie: PcieLink,
+    /// Rate of the port in Gb/s.
+    pub gbps: Option<f64>,
+    /// State of the port: `ACTIVE`, `DOWN`.
+    pub state: Option<String>,
+    /// `InfiniBand`, `Ethernet`.
+    pub link_layer: Option<String>,
+    /// True for an RDMA device; false for one that only TCP sockets use.
+    pub rdma: bool,
+    /// GPUDirect RDMA, as NCCL found it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gdr: Option<bool>,
+}
+
+impl Topology {
+    /// Number of hosts.
+    pub fn hosts(&self) -> u32 {
+        let places = self.gpus.iter().map(|gpu| &gpu.place).chain(self.nics.iter().map(|nic| &nic.place));
+        places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0) + 1
+    }
+
+    /// Number of NUMA nodes with CPUs on a host.
+    pub fn numa_nodes_of(&self, host: u32) -> usize {
+        self.numa_nodes.iter().filter(|node| node.host == host).count()
+    }
+
+    /// Number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m` counts them.
+    pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
+        let direct = a.links_to(|end| *end == NvLinkEnd::Gpu(b.bus_id.clone()));
+        if direct > 0 && a.place.host == b.place.host {
+            return direct;
+        }
+        a.switch_links().min(b.switch_links())
+    }
+}
+
+impl Place {
+    /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one `pci` element
+    /// for each of them.
+    pub fn switches(&self) -> Vec<&str> {
+        let mut switches: Vec<&str> = self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
+        switches.reverse();
+        switches
+    }
+}
+
+impl Gpu {
+    /// Number of active NVLinks; `None` when nobody could be asked.
+    pub fn nvlink_count(&self) -> Option<u32> {
+        self.nvlinks.as_ref().map(|links| links.iter().fold(0, |sum: u32, link| sum.saturating_add(link.count)))
+    }
+
+    /// Number of NVLinks to a switch.
+    pub fn switch_links(&self) -> u32 {
+        self.links_to(|end| *end == NvLinkEnd::Switch)
+    }
+
+    fn links_to(&self, is_end: impl Fn(&NvLinkEnd) -> bool) -> u32 {
+        let links = self.nvlinks.iter().flatten().filter(|link| is_end(&link.to));
+        links.fold(0, |sum: u32, link| sum.saturating_add(link.count))
+    }
+
+    /// The product in short: `H100 80GB HBM3`.
+    pub fn product(&self) -> Option<&str> {
+        self.name.as_deref().map(|name| name.strip_prefix("NVIDIA ").unwrap_or(name))
+    }
+}
+
+impl PcieLink {
+    /// The link in short: `Gen5 x16`. Empty when nothing is known.
+    pub fn text(&self) -> String {
+        let generation = self.gts.and_then(generation).map(|generation| format!("Gen{generation}"));
+        let width = self.width.map(|width| format!("x{width}"));
+        [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// One-way bandwidth in GB/s, without the protocol's overhead.
+    pub fn gbytes(&self) -> Option<f64> {
+        // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
+        let gts = self.gts?;
+        let coded = if gts < 8.0 { 0.8 } else if gts < 64.0 { 128.0 / 130.0 } else { 242.0 / 256.0 };
+        Some(gts * coded * f64::from(self.width?) / 8.0)
+    }
+}
+
+/// PCIe generation of a transfer rate in GT/s.
+pub fn generation(gts: f64) -> Option<u32> {
+    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].iter().position(|rate| (rate - gts).abs() < 0.1).map(|at| at as u32 + 1)
+}
+
+/// Transfer rate of a PCIe generation in GT/s.
+pub fn transfer_rate(generation: u32) -> Option<f64> {
+    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].get(generation.checked_sub(1)? as usize).copied()
+}
+
+/// The transfer rate in a text of the kernel or of NCCL: `32.0 GT/s PCIe`, `16 GT/s`; `None` for `Unknown`.
+pub fn read_rate(text: &str) -> Option<f64> {
+    let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (rate.is_finite() && rate > 0.0 && rate < 1000.0).then_some(rate)
+}
+
+/// A bus ID as the kernel writes it: `0000:1b:00.0`. NVML has eight digits for the domain, and capitals.
+pub fn normal_bus_id(text: &str) -> String {
+    let lower = text.trim().to_ascii_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => format!("{}:{rest}", &domain[4..]),
+        _ => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(ports: &[&str]) -> Place {
+        Place { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..Place::default() }
+    }
+
+    #[test]
+    fn a_switch_is_every_second_port_above_the_device() {
+        assert_eq!(place(&[]).switches(), Vec::<&str>::new());
+        assert_eq!(place(&["root"]).switches(), Vec::<&str>::new());
+        assert_eq!(place(&["root", "up", "down"]).switches(), ["up"]);
+        assert_eq!(place(&["root", "up1", "down1", "up2", "down2"]).switches(), ["up1", "up2"]);
+        // A virtual machine may have no root port.
+        assert_eq!(place(&["up", "down"]).switches(), ["up"]);
+    }
+
+    #[test]
+    fn rates_and_bus_ids_are_read_as_kernel_and_driver_write_them() {
+        for (text, expected) in [
+            ("32.0 GT/s PCIe", Some(32.0)),
+            ("16 GT/s", Some(16.0)),
+            ("2.5 GT/s PCIe", Some(2.5)),
+            ("Unknown", None),
+            ("", None),
+            ("nan GT/s", None),
+            ("-5 GT/s", None),
+            ("inf", None),
+        ] {
+            assert_eq!(read_rate(text), expected, "{text}");
+        }
+        assert_eq!(normal_bus_id("00000000:1B:00.0"), "0000:1b:00.0");
+        assert_eq!(normal_bus_id("10000:E1:00.0"), "10000:e1:00.0");
+        assert_eq!(normal_bus_id("0000:00:06.0\n"), "0000:00:06.0");
+        assert_eq!(normal_bus_id("日本語日本:1"), "日本語日本:1");
+    }
+
+    #[test]
+    fn the_link_in_short_has_what_is_known() {
+        let link = |gts, width| PcieLink { gts, width, ..PcieLink::default() };
+        assert_eq!(link(Some(32.0), Some(16)).text(), "Gen5 x16");
+        assert_eq!(link(None, Some(16)).text(), "x16");
+        assert_eq!(link(Some(8.0), None).text(), "Gen3");
+        assert_eq!(link(None, None).text(), "");
+        let gbytes = link(Some(32.0), Some(16)).gbytes().unwrap();
+        assert!((gbytes - 63.0).abs() < 0.1, "{gbytes}");
+        assert_eq!((transfer_rate(0), transfer_rate(5), transfer_rate(9)), (None, Some(32.0), None));
+    }
+}

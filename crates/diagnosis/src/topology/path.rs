@@ -1,0 +1,210 @@
+//! Classes of paths between two devices, with the letters of `nvidia-smi topo -m`.
+
+use serde::{Serialize, Serializer};
+
+use super::model::{Place, Topology};
+use crate::examination::Grade;
+
+/// Class of the path between two devices, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    /// The device itself.
+    Same,
+    /// A number of NVLinks, directly or through NVSwitch.
+    NvLink(u32),
+    /// At most one PCIe bridge.
+    Pix,
+    /// Several PCIe bridges, and not the host bridge.
+    Pxb,
+    /// A PCIe host bridge.
+    Phb,
+    /// PCIe host bridges of one NUMA node.
+    Node,
+    /// The interconnect between NUMA nodes.
+    Sys,
+    /// Another host.
+    Net,
+    /// The NUMA node of one device is not known.
+    Unknown,
+}
+
+/// The pair of devices that a path connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pair {
+    /// Two GPUs.
+    GpuGpu,
+    /// A GPU and a NIC.
+    GpuNic,
+}
+
+impl Path {
+    /// Classifies the path over PCIe between two places.
+    pub fn between(topology: &Topology, a: &Place, b: &Place) -> Self {
+        if a.host != b.host {
+            return Self::Net;
+        }
+        let common = a.ports.iter().zip(&b.ports).take_while(|(a, b)| a == b).count();
+        if common > 0 {
+            // The common bridge is a switch's upstream port or a root port; a port of its own may follow on each side.
+            let beyond = (a.ports.len() - common).max(b.ports.len() - common);
+            return if beyond <= 1 { Self::Pix } else { Self::Pxb };
+        }
+        if a.host_bridge.is_some() && a.host_bridge == b.host_bridge {
+            return Self::Phb;
+        }
+        // NCCL's topology does not have host bridges, and NCCL calls all paths within a NUMA node PHB.
+        let within_node = if topology.is_dump { Self::Phb } else { Self::Node };
+        match (a.numa, b.numa) {
+            (Some(a), Some(b)) if a == b => within_node,
+            (Some(_), Some(_)) => Self::Sys,
+            (None, None) if topology.is_dump => within_node,
+            _ if topology.numa_nodes_of(a.host) <= 1 => within_node,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The letters: `PIX`, `NV18`.
+    pub fn letters(self) -> String {
+        match self {
+            Self::Same => "X".to_owned(),
+            Self::NvLink(count) => format!("NV{count}"),
+            Self::Pix => "PIX".to_owned(),
+            Self::Pxb => "PXB".to_owned(),
+            Self::Phb => "PHB".to_owned(),
+            Self::Node => "NODE".to_owned(),
+            Self::Sys => "SYS".to_owned(),
+            Self::Net => "NET".to_owned(),
+            Self::Unknown => "?".to_owned(),
+        }
+    }
+
+    /// The letters in the legend, where a number of links stands for all numbers.
+    pub fn class(self) -> String {
+        if let Self::NvLink(_) = self { "NV#".to_owned() } else { self.letters() }
+    }
+
+    /// The route in words.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Same => "the device itself",
+            Self::NvLink(_) => "# NVLinks, directly or through NVSwitch",
+            Self::Pix => "at most one PCIe bridge: both under the same PCIe switch",
+            Self::Pxb => "several PCIe bridges, without the host bridge: switches behind switches",
+            Self::Phb => "through a PCIe host bridge: the CPU's root complex",
+            Self::Node => {
+                "between PCIe host bridges of the same NUMA node (not another node of the cluster); NCCL calls it PHB"
+            }
+            Self::Sys => "between NUMA nodes, over the interconnect of the sockets (UPI, xGMI)",
+            Self::Net => "another host, over the network",
+            Self::Unknown => "not known: the kernel does not tell the NUMA node of one of the devices (-1)",
+        }
+    }
+
+    /// The transport that NCCL chooses when no variable says otherwise.
+    pub fn transport(self, pair: Pair) -> &'static str {
+        match (self, pair) {
+            (Self::Same, _) => "-",
+            (Self::NvLink(_), _) => "P2P over NVLink",
+            (Self::Pix | Self::Pxb, Pair::GpuGpu) => "P2P over PCIe, if the driver permits it; else SHM",
+            (Self::Phb | Self::Node, Pair::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=PHB permits P2P",
+            (Self::Sys, Pair::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=SYS permits P2P",
+            (Self::Pix | Self::Pxb, Pair::GpuNic) => "GPUDirect RDMA, if NIC and plugin support it",
+            (Self::Phb | Self::Node, Pair::GpuNic) => {
+                "staged in host memory, or PXN; NCCL_NET_GDR_LEVEL=PHB permits GPUDirect RDMA"
+            }
+            (Self::Sys, Pair::GpuNic) => {
+                "staged in host memory, or PXN; NCCL_NET_GDR_LEVEL=SYS permits GPUDirect RDMA"
+            }
+            (Self::Net, _) => "NET",
+            (Self::Unknown, _) => "cannot tell",
+        }
+    }
+
+    /// Quality of the path, which selects the colour.
+    pub fn grade(self) -> Grade {
+        match self {
+            Self::Same | Self::Unknown => Grade::None,
+            Self::NvLink(_) => Grade::Fastest,
+            Self::Pix | Self::Pxb => Grade::Fast,
+            Self::Phb | Self::Node => Grade::Staged,
+            Self::Sys | Self::Net => Grade::Slow,
+        }
+    }
+}
+
+impl Serialize for Path {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.letters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::NumaNode;
+    use super::*;
+
+    fn place(numa: Option<u32>, bridge: &str, ports: &str) -> Place {
+        Place {
+            numa,
+            host_bridge: (!bridge.is_empty()).then(|| bridge.to_owned()),
+            ports: ports.split_whitespace().map(str::to_owned).collect(),
+            ..Place::default()
+        }
+    }
+
+    fn two_sockets(is_dump: bool) -> Topology {
+        let node = |id| NumaNode { id: Some(id), ..NumaNode::default() };
+        Topology { is_dump, numa_nodes: vec![node(0), node(1)], ..Topology::default() }
+    }
+
+    #[test]
+    fn each_class_follows_from_the_bridges_in_common() {
+        let topology = two_sockets(false);
+        let gpu = place(Some(0), "pci0000:17", "r up d1");
+        for (other, expected) in [
+            // Another downstream port of the same switch.
+            (place(Some(0), "pci0000:17", "r up d2"), Path::Pix),
+            // Another function of the same card.
+            (place(Some(0), "pci0000:17", "r up d1"), Path::Pix),
+            // A switch behind the switch.
+            (place(Some(0), "pci0000:17", "r up d2 up2 d3"), Path::Pxb),
+            // Another switch below the same root port.
+            (place(Some(0), "pci0000:17", "r"), Path::Pxb),
+            // Another root port of the same host bridge.
+            (place(Some(0), "pci0000:17", "r2"), Path::Phb),
+            (place(Some(0), "pci0000:17", ""), Path::Phb),
+            (place(Some(0), "pci0000:38", "r3 up3 d4"), Path::Node),
+            (place(Some(1), "pci0000:97", "r4"), Path::Sys),
+            (place(None, "pci0000:97", "r4"), Path::Unknown),
+        ] {
+            assert_eq!(Path::between(&topology, &gpu, &other), expected, "{other:?}");
+            assert_eq!(Path::between(&topology, &other, &gpu), expected, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn without_numa_numbers_one_node_is_one_node() {
+        let mut topology = two_sockets(false);
+        topology.numa_nodes.pop();
+        let (a, b) = (place(None, "pci0000:00", ""), place(None, "pci0001:00", ""));
+        assert_eq!(Path::between(&topology, &a, &b), Path::Node);
+    }
+
+    #[test]
+    fn nccl_knows_no_host_bridges() {
+        let topology = two_sockets(true);
+        let node = |id| place(id, "", "");
+        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
+        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
+        assert_eq!(Path::between(&topology, &node(None), &node(None)), Path::Phb);
+        let far = Place { host: 1, ..node(Some(0)) };
+        assert_eq!(Path::between(&topology, &node(Some(0)), &far), Path::Net);
+    }
+
+    #[test]
+    fn the_legend_does_not_take_node_for_another_host() {
+        assert!(Path::Node.meaning().contains("same NUMA node"));
+        assert!(Path::Sys.meaning().contains("between NUMA nodes"));
+        assert_eq!((Path::NvLink(18).letters(), Path::NvLink(18).class()), ("NV18".to_owned(), "NV#".to_owned()));
+    }
+}
