@@ -1,0 +1,111 @@
+//! `nccl-bench doctor`: everything at once, and a short verified measurement whose log proves the transport.
+
+mod collector;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use collectives::world::{self, Started};
+use diagnosis::examination::{Examination, Health};
+use engine::collective::Collective;
+use engine::nccl_choice::CapturedLog;
+use engine::request::{Request, Step};
+use engine::session::Session;
+use engine::supervision::Stop;
+
+use super::output::{self, Output};
+use super::{environment, host};
+use crate::command::Context;
+use crate::exit::ExitError;
+use crate::mpi_exec::JoinRequest;
+use collector::Collector;
+
+/// Largest size of the measurement.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The arguments.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// World of the ranks: auto, mpi, tcp, single
+    #[arg(long, value_name = "WORLD", default_value = "auto")]
+    pub world: world::Kind,
+
+    /// Seconds in which all processes have to join, and that a step of the measurement may take
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+
+    /// The reports to write.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Runs the command, and returns the health as exit code.
+pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+    arguments.output.check(&[])?;
+    let request = request(arguments);
+    let join = JoinRequest::from(&request);
+    (context.program.hand_over)(&join)?;
+    let is_first = Started::detect().rank.is_none_or(|rank| rank == 0);
+    // Before this process sets variables of its own.
+    let mut examinations = if is_first { vec![environment::examine_own()] } else { Vec::new() };
+    let log = CapturedLog::start().map_err(Stop::from)?;
+    let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
+    let world = (context.program.join)(&join)?;
+    let collector = Arc::new(Collector::new(log, arguments.output.clone(), world.rank() == 0));
+    let hosts = host::examine_job(&world, arguments.timeout)?;
+    examinations.extend(hosts);
+    collector.add(examinations);
+    let refused = match session.run(&world, Arc::clone(&collector) as _, context.program.mpi) {
+        Ok(_) => None,
+        Err(Stop::Refused(reason)) => Some(reason),
+        Err(stop) => return Err(stop.into()),
+    };
+    let health = report(arguments, &world, &collector, refused.as_deref())?;
+    Ok(health)
+}
+
+/// A sweep that connects every pair and verifies.
+fn request(arguments: &Arguments) -> Request {
+    Request {
+        program: format!("nccl-bench {}", crate::build::VERSION),
+        max_bytes: Some(MAX_BYTES),
+        step: Step::Factor(8),
+        timeout: Some(Duration::from_secs(arguments.timeout)),
+        world: arguments.world,
+        ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
+    }
+}
+
+/// Gathers the logs, and has rank 0 report. Collective; returns the same exit code on every process.
+fn report(
+    arguments: &Arguments,
+    world: &world::Handle,
+    collector: &Collector,
+    refused: Option<&str>,
+) -> Result<u8, ExitError> {
+    let (text, whole) = collector.own_log();
+    let logs = world.all_gather(&text).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
+    let code = if world.rank() == 0 {
+        let mut examinations = collector.take();
+        examinations.push(collector.measurement(refused));
+        examinations.extend(of_logs(logs, whole));
+        output::write(&arguments.output, &examinations)?
+    } else {
+        0
+    };
+    let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
+    Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.code()))
+}
+
+/// The examination of NCCL's logs, by process; `None` where NCCL has written nothing, as in host memory.
+fn of_logs(logs: Vec<Vec<u8>>, whole: bool) -> Option<Examination> {
+    if logs.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let named = logs.into_iter().enumerate().map(|(process, text)| (format!("NCCL's log of process {process}"), text));
+    let mut examination = collector::examine(&named.collect::<Vec<_>>());
+    if !whole {
+        examination.unseen.push("the end of NCCL's log, which is longer than 12 MiB".to_owned());
+    }
+    Some(examination)
+}
