@@ -28,20 +28,8 @@ fn every_rule_finds_its_own_lines_and_no_other_rule_takes_them() {
     let rules = Rules::built_in();
     let mut faults = Vec::new();
     for rule in rules.iter() {
-        if let Err((field, problem)) = check_lines(rule) {
+        if let Err((field, problem)) = check_lines(rule).and_then(|()| rules.check_search(rule)) {
             faults.push(format!("{}: {field}: {problem}", rule.id));
-        }
-        for line in &rule.matches {
-            let found = rules.find(rule.message(line).as_bytes(), rule.origin).map(|found| found.id.as_str());
-            if found != Some(rule.id.as_str()) {
-                faults.push(format!("{}: `{line}` is taken by {found:?}", rule.id));
-            }
-        }
-        for line in &rule.not {
-            if rules.find(rule.message(line).as_bytes(), rule.origin).is_some_and(|found| found.id == rule.id)
-            {
-                faults.push(format!("{}: finds `{line}`", rule.id));
-            }
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
