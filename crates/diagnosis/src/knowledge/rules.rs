@@ -12,9 +12,14 @@ use super::file::{Fault, check_lines, located, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
 
 /// The files that are compiled in. An earlier rule wins, so that the files with exact messages come first.
-pub(super) const FILES: [(&str, &str); 2] = [
+pub(super) const FILES: [(&str, &str); 7] = [
+    ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
     ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
+    ("knowledge/libfabric.toml", include_str!("../../knowledge/libfabric.toml")),
+    ("knowledge/kernel.toml", include_str!("../../knowledge/kernel.toml")),
+    ("knowledge/cuda.toml", include_str!("../../knowledge/cuda.toml")),
     ("knowledge/programs.toml", include_str!("../../knowledge/programs.toml")),
+    ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
 /// All rules, ready to be matched. Cloning is cheap.

@@ -163,3 +163,31 @@ fn rule_text(extra: &str) -> String {
          matches = \"NCCL WARN Mismatched NCCL version\"\n"
     )
 }
+
+#[test]
+#[ignore = "prints times"]
+fn times() {
+    let start = std::time::Instant::now();
+    let files: Vec<_> =
+        FILES.iter().flat_map(|(file, text)| read_rules(file, text).expect("rules")).collect();
+    eprintln!("read {} rules: {:?}", files.len(), start.elapsed());
+    let start = std::time::Instant::now();
+    let rules = Rules::built_in();
+    eprintln!("built in: {:?}", start.elapsed());
+    let line =
+        b"Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM/read and some further text for the length of a line";
+    let text = b"INFO     | 2026-11-24 13:00:00 | trainer step=1234 loss=2.3456 tokens/s=12345.6 lr=0.0001 grad_norm=1.234";
+    for (line, origin) in [(&line[..], Origin::Nccl), (&text[..], Origin::Any)] {
+        let start = std::time::Instant::now();
+        let count = 1_000_000;
+        for _ in 0..count {
+            assert!(std::hint::black_box(&rules).find(std::hint::black_box(line), origin).is_none());
+        }
+        let time = start.elapsed();
+        eprintln!(
+            "find: {:?} per line, {} GB/s",
+            time / count,
+            (line.len() as f64 * f64::from(count)) / time.as_nanos() as f64
+        );
+    }
+}
