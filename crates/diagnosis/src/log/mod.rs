@@ -1,3 +1,5 @@
 //! NCCL's log: reading it, and what it proves.
 
+pub mod conclusions;
 pub mod digest;
+mod path;
