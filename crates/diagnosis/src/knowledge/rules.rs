@@ -83,8 +83,19 @@ impl Rules {
 
     /// The first rule that knows this line. A site's own rules come before those that are compiled in.
     ///
-    /// For [`Origin::Nccl`], the line is the message after `NCCL INFO ` or `NCCL WARN `, otherwise the whole line.
-    /// Lines of any program are also searched for messages of the kernel, and NCCL's for those of any program.
+    /// The reader of logs passes, without the line's end, the colours of a terminal and the wrapping of Docker:
+    ///
+    /// - with [`Origin::Nccl`], the message of a line of NCCL or its plugin: the text after `NCCL INFO `,
+    ///   `NCCL WARN ` or `NCCL DIAG `, without time, host, process, device, file and function. Rules for
+    ///   [`Origin::Any`] count as well. Not passed are the messages that come by the thousand: those that begin with
+    ///   `Channel `, `Ring `, `Tree `, and those of operations (`AllReduce: opCount`, `8 Bytes -> Algo`);
+    /// - with [`Origin::Kernel`], a whole line that looks like the kernel's: `[  123.456] ...`, `... kernel: ...`, and
+    ///   any with `NVRM: `. Rules for [`Origin::Any`] count as well;
+    /// - with [`Origin::Any`], the whole line of another program, with the prefixes of launchers. Rules for
+    ///   [`Origin::Nccl`] and [`Origin::Kernel`] do not count.
+    ///
+    /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. This is called for nearly every line of
+    /// a log: it must cost less than a microsecond, and must not allocate.
     pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
         let index = match origin {
             Origin::Nccl => &self.nccl,

@@ -1,10 +1,48 @@
 //! Lines of the topology that list the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)`.
 
+use std::collections::BTreeSet;
+
+use super::digest::GpuPath;
+use super::message;
+
+/// Largest number of paths.
+const PATHS: usize = 65_536;
+
+/// The paths of all hosts.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    paths: BTreeSet<GpuPath>,
+    /// Paths that were not kept.
+    pub(super) lost: u64,
+}
+
+impl Paths {
+    /// Notes the paths of a line.
+    pub(super) fn note(&mut self, host: &str, line: &[u8]) {
+        let Ok(line) = std::str::from_utf8(line) else { return };
+        for (from, to, kind) in read(line) {
+            let number = |text| u64::from_str_radix(text, 16).map(message::bus_id);
+            let (Ok(from), Ok(to)) = (number(from), number(to)) else { continue };
+            let path = GpuPath { host: host.to_owned(), from, to, kind: kind.to_owned() };
+            if self.paths.len() < PATHS {
+                self.paths.insert(path);
+            } else {
+                self.lost += u64::from(!self.paths.contains(&path));
+            }
+        }
+    }
+
+    /// All paths.
+    pub(super) fn finish(self) -> BTreeSet<GpuPath> {
+        self.paths
+    }
+}
+
 /// A path in such a line: bus ids of both GPUs, and NCCL's name of the path.
-pub(super) type Path<'a> = (&'a str, &'a str, &'a str);
+type Path<'a> = (&'a str, &'a str, &'a str);
 
 /// The paths from a GPU to the others of its system. A message of another kind has none.
-pub(super) fn read(message: &str) -> Vec<Path<'_>> {
+fn read(message: &str) -> Vec<Path<'_>> {
     let Some((from, others)) = message.split_once(" :").filter(|(from, _)| from.starts_with("GPU/")) else {
         return Vec::new();
     };

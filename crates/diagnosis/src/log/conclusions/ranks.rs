@@ -191,15 +191,10 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
     let named: BTreeSet<usize> = seen.iter().flat_map(|each| each.writers.iter().copied()).collect();
     // Every rank reports the variables that it reads, in the same places: one that does not report it has it not set.
-    let members: BTreeSet<usize> = job
-        .main
-        .iter()
-        .flat_map(|main| main.members.values())
-        .filter(|member| member.complete)
-        .map(|member| member.writer)
-        .collect();
-    let without: Vec<usize> = members.difference(&named).copied().collect();
-    let partly = is_read_by_all(name) && !without.is_empty() && members.intersection(&named).next().is_some();
+    let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
+    let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
+    let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(|rank| !with.contains(rank)).collect();
+    let partly = is_read_by_all(name) && !without.is_empty() && !with.is_empty();
     if values.len() < 2 && !partly {
         return None;
     }
@@ -211,7 +206,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         })
         .collect();
     if partly {
-        list.push(format!("not set on {}", whose(job, &without)));
+        list.push(format!("not set on {}", ranks_in_words(&without)));
     }
     let evidence = seen.iter().map(|each| {
         job.evidence(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
