@@ -49,7 +49,9 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };
     if files.iter().any(|file| file == Path::new(STANDARD_INPUT)) && std::io::stdin().is_terminal() {
-        eprintln!("reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE");
+        eprintln!(
+            "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE"
+        );
     }
     let digest = read_files(files, &rules).map_err(|error| ExitError::refused(error.to_string()))?;
     output::write(&arguments.output, &[conclude(&digest, &rules)])

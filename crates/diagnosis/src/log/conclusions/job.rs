@@ -70,9 +70,16 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// An example of a message as evidence.
+    /// An example of a message as evidence. The rank is that of its writer, or the one that a launcher's prefix names.
     pub(super) fn example(&self, example: &Example) -> Evidence {
-        self.evidence(example.position, example.writer, example.text.clone())
+        let evidence = self.evidence(example.position, example.writer, example.text.clone());
+        Evidence { rank: evidence.rank.or(example.rank), ..evidence }
+    }
+
+    /// A fact about a writer that no single line shows, as evidence: the input without a line.
+    pub(super) fn fact(&self, writer: usize, text: impl Into<String>) -> Option<Evidence> {
+        let first = self.writer(writer)?.first;
+        Some(self.evidence(Position { line: 0, ..first }, Some(writer), text))
     }
 
     /// The values that writers have, each with the indices of its writers.

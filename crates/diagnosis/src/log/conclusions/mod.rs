@@ -22,8 +22,8 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
     let ways = job.main.map(|main| Ways::new(&job, main));
     let mut found: Vec<Placed> = hits::find(&job, rules);
-    found.extend(paths::find(&job, ways.as_ref()));
     found.extend(ranks::find(&job));
+    paths::find(&job, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
     let mut examination = Examination::new("log");
     examination.findings = hits::order(&job, found);
@@ -42,6 +42,7 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) 
         let problem = input.problem.as_deref().unwrap_or_default();
         unseen.push(format!("the rest of {}: {problem}", input.name));
     }
+    unseen.extend(job.digest.limits.iter().cloned());
     let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();
     let Some(ways) = ways else {
         unseen.push(match lines {

@@ -3,27 +3,26 @@
 
 use std::collections::BTreeSet;
 
-use super::hits::Placed;
+use super::hits::{self, Placed};
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 use crate::finding::{Evidence, Finding, Severity};
-use crate::log::digest::{Communicator, Position, VariableSeen};
+use crate::log::digest::{Communicator, VariableSeen};
 
-/// All findings about transports.
-pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Placed> {
-    let mut found: Vec<Finding> = Vec::new();
-    let fallback = fallback(job, ways);
-    let split = ways.and_then(|ways| split_host(job, ways.communicator));
-    if let Some(ways) = ways {
-        if fallback.is_none() {
-            found.extend(sockets(job, ways, split.is_some()));
-        }
-        found.extend(staged(job, ways));
-        found.extend(through_host(job, ways));
+/// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
+pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+    if let Some(mut fallback) = fallback(job, ways) {
+        hits::absorb_network(&mut fallback, found);
+        found.insert(0, Placed::derived(fallback));
+    } else if let Some(split) = ways.and_then(|ways| split_host(job, ways)) {
+        found.push(Placed::derived(split));
+    } else {
+        found.extend(ways.and_then(|ways| sockets(job, ways)).map(Placed::derived));
     }
-    found.extend(fallback);
-    found.extend(split);
-    found.into_iter().map(Placed::derived).collect()
+    if let Some(ways) = ways {
+        found.extend(staged(job, ways).map(Placed::derived));
+        found.extend(through_host(job, ways).map(Placed::derived));
+    }
 }
 
 /// The network that was asked for, by a variable or by a plugin that was loaded.
@@ -38,7 +37,7 @@ fn asked(job: &Job<'_>) -> Option<(&'static str, Vec<Evidence>)> {
     if let Some((index, writer)) = plugin {
         let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
         let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
-        return Some((name, vec![job.evidence(writer.first, Some(index), text)]));
+        return Some((name, job.fact(index, text).into_iter().collect()));
     }
     let variable = |name: &'static str, wanted: fn(&str) -> bool| {
         job.variables(name).find(move |variable| wanted(&variable.value.to_ascii_lowercase()))
@@ -129,21 +128,20 @@ fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     let writer = ways.communicator.members.get(&from).or_else(|| ways.communicator.members.get(&to))?.writer;
     let text =
         format!("{} via NET/Socket, the first from rank {from} to rank {to}", count(tcp.len(), "connection"));
-    Some(job.evidence(Position { line: 0, ..job.writer(writer)?.first }, Some(writer), text))
+    job.fact(writer, text)
 }
 
 /// Connections between nodes over sockets, without another network that was asked for.
-fn sockets(job: &Job<'_>, ways: &Ways<'_>, is_split: bool) -> Option<Finding> {
+fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let by_way = ways.by_way();
     let pairs = by_way.get(&Way::Socket)?;
     let variable = |name: &str, value: &str| {
         job.variables(name).find(|variable| variable.value.eq_ignore_ascii_case(value)).cloned()
     };
     let set_by = variable("NCCL_NET", "socket").or_else(|| variable("NCCL_IB_DISABLE", "1"));
-    let cause = match (&set_by, is_split) {
-        (Some(set), _) => format!("{}={} asks for it.", set.name, set.value),
-        (None, true) => "NCCL counts the ranks of one host as several nodes.".to_owned(),
-        (None, false) => "NCCL found neither an InfiniBand or RoCE device nor a network plugin.".to_owned(),
+    let cause = match &set_by {
+        Some(set) => format!("{}={} asks for it.", set.name, set.value),
+        None => "NCCL found neither an InfiniBand or RoCE device nor a network plugin.".to_owned(),
     };
     let remedy = match &set_by {
         Some(set) => format!("unset {}", set.name),
@@ -160,7 +158,7 @@ fn sockets(job: &Job<'_>, ways: &Ways<'_>, is_split: bool) -> Option<Finding> {
         ..Finding::new(
             "nodes-over-tcp",
             Severity::Degraded,
-            format!("{} over TCP", count(pairs.len(), "connection")),
+            format!("The network between the ranks is TCP: {}", count(pairs.len(), "connection")),
         )
     })
 }
@@ -256,7 +254,8 @@ pub(super) fn hosts<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<
 }
 
 /// Ranks of one host that NCCL counts as several nodes.
-fn split_host(job: &Job<'_>, communicator: &Communicator) -> Option<Finding> {
+fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+    let communicator = ways.communicator;
     let nodes = communicator.nodes.filter(|&nodes| nodes > 1)?;
     let hosts = hosts(job, communicator);
     let host = hosts.first().filter(|_| hosts.len() == 1 && communicator.members.len() > 1)?;
@@ -280,13 +279,14 @@ fn split_host(job: &Job<'_>, communicator: &Communicator) -> Option<Finding> {
              PID namespaces (hostIPC: true), or use one container with all GPUs."
                 .to_owned(),
         ),
+        ranks: ranks.clone(),
         hosts: vec![(*host).to_owned()],
-        evidence: ids.iter().take(4).map(|seen| set(job, seen)).collect(),
+        evidence: ids.iter().take(4).map(|seen| set(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
         source: Some("NCCL 2.28.9 src/misc/utils.cc, getHostHash; nccl issues 1781, 324".to_owned()),
         ..Finding::new(
             "host-counted-as-nodes",
             Severity::Degraded,
-            format!("NCCL counts {} of host {host} as {nodes} nodes: they do not use NVLink, P2P or SHM", ranks_in_words(&ranks)),
+            format!("NCCL counts {} of host {host} as {nodes} nodes: between these they use a network instead of NVLink, P2P or SHM", ranks_in_words(&ranks)),
         )
     })
 }

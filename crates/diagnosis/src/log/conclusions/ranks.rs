@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Finding, Severity};
-use crate::log::digest::{Communicator, VariableSeen};
+use crate::log::digest::{Communicator, Member, VariableSeen};
 
 /// All findings about ranks.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
@@ -48,7 +48,7 @@ fn never_complete(job: &Job<'_>) -> Option<Placed> {
     let evidence = open.iter().take(4).filter_map(|rank| {
         let writer = communicator.members.get(rank)?.writer;
         let last = job.writer(writer)?.last;
-        Some(job.evidence(last, Some(writer), "the last line of this rank"))
+        Some(job.evidence(last, Some(writer), "it started and did not complete; this is its last line"))
     });
     let finding = Finding {
         cause: Some(cause),
@@ -74,8 +74,15 @@ fn versions(job: &Job<'_>) -> Vec<Placed> {
     let libfabric = job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string));
     let driver = job.values(|writer| writer.driver.map(cuda));
     let mut found = Vec::new();
-    if let Some(finding) = differ(job, &nccl, "nccl-versions-differ", "NCCL", Severity::Broken) {
-        found.push(Placed::derived_root(finding));
+    // A log can have several jobs, each with its own version.
+    let version = |member: &Member| job.writer(member.writer).and_then(|writer| writer.nccl.as_ref());
+    let is_mixed = |communicator: &Communicator| {
+        communicator.members.values().filter_map(version).collect::<BTreeSet<_>>().len() > 1
+    };
+    let mixed = job.digest.communicators.iter().any(is_mixed);
+    let severity = if mixed { Severity::Broken } else { Severity::Degraded };
+    if let Some(finding) = differ(job, &nccl, "nccl-versions-differ", "NCCL", severity) {
+        found.push(if mixed { Placed::derived_root(finding) } else { Placed::derived(finding) });
     } else {
         found.extend(
             differ(job, &builds, "nccl-builds-differ", "the build of NCCL", Severity::Degraded)

@@ -84,7 +84,7 @@ pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
         return Some(Finding {
             cause: Some("The processes did not start together: images were pulled, pods were scheduled, or data was loaded. The network is not the reason.".to_owned()),
             ranks: start.late.clone(),
-            evidence: vec![job.evidence(job.writer(writer)?.first, Some(writer), text)],
+            evidence: job.fact(writer, text).into_iter().collect(),
             source: Some("NCCL 2.28.9 src/bootstrap.cc, bootstrapInit".to_owned()),
             ..Finding::new("late-ranks", Severity::Advice, format!("The start waited: {explanation}"))
         });

@@ -65,7 +65,7 @@ impl Way {
         match self {
             Self::NvLink => "NVLink P2P".to_owned(),
             Self::Mnnvl => "NVLink between nodes (MNNVL)".to_owned(),
-            Self::P2p => "P2P between GPUs".to_owned(),
+            Self::P2p => "P2P".to_owned(),
             Self::NetDirect(name) => format!("NET/{name} with GPUDirect RDMA"),
             Self::Shm => "shared memory of the host (SHM)".to_owned(),
             Self::NetStaged(name) => format!("NET/{name} without GPUDirect RDMA"),
@@ -146,6 +146,7 @@ impl<'a> Ways<'a> {
             return vec![format!("NVLink P2P between all {all} pairs of {ranks} ranks")];
         }
         let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
+            number if number == all && all == 2 => format!("{} between the 2 ranks", way.long()),
             number if number == all => format!("{} between all {all} pairs of {ranks} ranks", way.long()),
             1 => format!("{} on 1 connection between {ranks} ranks", way.long()),
             number => format!("{} on {number} connections between {ranks} ranks", way.long()),
@@ -167,10 +168,15 @@ impl<'a> Ways<'a> {
             ranks.iter().map(|&from| ranks.iter().map(|&to| cell(from, to)).collect()).collect();
         let mut legend: BTreeMap<String, String> = BTreeMap::new();
         for way in self.pairs.values() {
-            legend.insert(way.short(), way.long());
+            let words = if *way == Way::P2p {
+                "P2P between GPUs, over NVLink or PCIe".to_owned()
+            } else {
+                way.long()
+            };
+            legend.insert(way.short(), words);
         }
         if self.linked.iter().any(|pair| !self.pairs.contains_key(pair)) {
-            let words = "NVLink by the topology; no connection was made until the end of the log";
+            let words = "NVLink by the topology; the log has no connection of this pair";
             legend.insert("nvl".to_owned(), words.to_owned());
         }
         Matrix {
