@@ -8,13 +8,18 @@ use aho_corasick::automaton::OverlappingState;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 pub use super::file::FileError;
-use super::file::{check_lines, located, read_rules};
+use super::file::{Fault, check_lines, located, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
 
 /// The files that are compiled in. An earlier rule wins, so that the files with exact messages come first.
-pub(super) const FILES: [(&str, &str); 2] = [
+pub(super) const FILES: [(&str, &str); 7] = [
+    ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
     ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
+    ("knowledge/libfabric.toml", include_str!("../../knowledge/libfabric.toml")),
+    ("knowledge/kernel.toml", include_str!("../../knowledge/kernel.toml")),
+    ("knowledge/cuda.toml", include_str!("../../knowledge/cuda.toml")),
     ("knowledge/programs.toml", include_str!("../../knowledge/programs.toml")),
+    ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
 /// All rules, ready to be matched. Cloning is cheap.
@@ -48,17 +53,22 @@ impl Rules {
     /// # Errors
     /// A file that cannot be read, or a rule with a fault: the error names file, line, rule and field.
     pub fn with_files(paths: &[PathBuf]) -> Result<Self, FileError> {
-        let mut rules: Vec<Rule> = Vec::new();
+        let mut files = Vec::new();
         for path in paths {
             let text = fs::read_to_string(path).map_err(|error| FileError::unreadable(path, &error))?;
-            let name = path.display().to_string();
-            for rule in read_rules(&name, &text)? {
-                let fault = |fault| located(&name, &text, &rule.id, fault);
-                check_lines(&rule).map_err(fault)?;
-                if rules.iter().any(|other| other.id == rule.id) {
-                    return Err(fault(("id", "another rule has this name".to_owned())));
-                }
+            files.push((path.display().to_string(), text));
+        }
+        let mut rules: Vec<Rule> = Vec::new();
+        let mut origins = Vec::new();
+        for (name, text) in &files {
+            for rule in read_rules(name, text)? {
+                let checked = match rules.iter().any(|other| other.id == rule.id) {
+                    true => Err(("id", "another rule has this name".to_owned())),
+                    false => check_lines(&rule),
+                };
+                checked.map_err(|fault| located(name, text, &rule.id, fault))?;
                 rules.push(rule);
+                origins.push((name, text));
             }
         }
         // A site's own rule replaces the compiled-in one of the same name.
@@ -68,7 +78,27 @@ impl Rules {
                 rules.push(rule.clone());
             }
         }
-        Ok(Self::new(rules))
+        let rules = Self::new(rules);
+        for (rule, (name, text)) in rules.iter().zip(origins) {
+            rules.check_search(rule).map_err(|fault| located(name, text, &rule.id, fault))?;
+        }
+        Ok(rules)
+    }
+
+    /// Checks that the search finds a rule for its own lines, and for none that it must not match.
+    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), Fault> {
+        let find =
+            |line| self.find(rule.message(line).as_bytes(), rule.origin).map_or("none", |found| &found.id);
+        if let Some(line) = rule.matches.iter().find(|line| find(line) != rule.id) {
+            return Err((
+                "matches",
+                format!("`{line}` is taken by the rule `{}`, which comes first", find(line)),
+            ));
+        }
+        match rule.not.iter().find(|line| find(line) == rule.id) {
+            Some(line) => Err(("not", format!("the rule matches `{line}`, which it must not"))),
+            None => Ok(()),
+        }
     }
 
     /// All rules, in the order in which they are tried.
