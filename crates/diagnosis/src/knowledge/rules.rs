@@ -113,7 +113,6 @@ impl Rules {
 
     /// The first rule that knows this line. A site's own rules come before those that are compiled in.
     ///
-    /// For [`Origin::Nccl`], the line is the message after `NCCL INFO ` or `NCCL WARN `, otherwise the whole line.
     /// Lines of any program are also searched for messages of the kernel, and NCCL's for those of any program.
     ///
     /// The reader of logs passes lines without their end, the colours of a terminal and the wrapping of Docker:

@@ -28,6 +28,22 @@ pub struct Digest {
     /// Sentences about what was left out of this digest to bound its memory: empty unless a log is extreme.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
+    /// Paths between the GPUs of a node, from the lines of the topology.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub paths: BTreeSet<GpuPath>,
+}
+
+/// The path from a GPU to another one of the same node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct GpuPath {
+    /// Host.
+    pub host: String,
+    /// PCI bus id of the first GPU.
+    pub from: String,
+    /// PCI bus id of the second GPU.
+    pub to: String,
+    /// NCCL's name of the path: `NVL`, `PIX`, `PHB`, `SYS`.
+    pub kind: String,
 }
 
 /// A file, or standard input.

@@ -3,12 +3,14 @@
 mod channel;
 mod clean;
 mod communicators;
+pub mod conclusions;
 pub mod digest;
 mod fold;
 mod input;
 mod line;
 mod message;
 mod messages;
+mod path;
 mod reader;
 #[cfg(test)]
 mod tests;

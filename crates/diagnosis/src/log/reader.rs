@@ -10,6 +10,7 @@ use super::input;
 use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
+use super::path::Paths;
 use super::writers::{Membership, Writers};
 use crate::knowledge::rules::{Origin, Rules};
 
@@ -23,6 +24,7 @@ pub struct Reader<'a> {
     communicators: Communicators,
     messages: Messages,
     versions: std::collections::BTreeSet<semver::Version>,
+    paths: Paths,
     /// Lines that were cut.
     cut: u64,
 }
@@ -41,6 +43,7 @@ impl<'a> Reader<'a> {
             communicators: Communicators::default(),
             messages: Messages::default(),
             versions: std::collections::BTreeSet::new(),
+            paths: Paths::default(),
             cut: 0,
         }
     }
@@ -75,6 +78,7 @@ impl<'a> Reader<'a> {
             writers,
             communicators: self.communicators.finish(),
             versions: self.versions,
+            paths: self.paths.finish(),
             limits,
             ..Digest::default()
         };
@@ -143,6 +147,10 @@ impl<'a> Reader<'a> {
     }
 
     fn info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
+            self.paths.note(self.writers.host(writer), message);
+            return;
+        }
         let parsed = message::parse(message);
         let has_rules = !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..));
         if let Some(thread) = thread {
@@ -257,6 +265,7 @@ impl<'a> Reader<'a> {
             (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
             (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),
             (messages.writers, "writers of messages were not listed"),
+            (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
             (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
         ]
         .into_iter()

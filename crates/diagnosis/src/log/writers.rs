@@ -161,6 +161,11 @@ impl Writers {
         self.processes[self.all[writer].process].nccl.as_ref()
     }
 
+    /// The host of a writer.
+    pub(super) fn host(&self, writer: usize) -> &str {
+        self.all.get(writer).map_or("", |state| state.writer.host.as_str())
+    }
+
     /// The communicator that a line of this thread is about, if nothing in the line says otherwise.
     pub(super) fn current(&self, thread: usize) -> Option<Membership> {
         let Thread { writer, current } = self.threads[thread];
