@@ -27,6 +27,9 @@ pub fn parse(text: &str) -> Result<Status, Malformed> {
             Cow::Owned(text) => (serde_json::from_str(&text).map_err(Malformed::new)?, true),
         },
     };
+    let mut communicators =
+        document.communicators.into_iter().map(communicator).collect::<Result<Vec<_>, _>>()?;
+    communicators.sort_by(|one, other| one.identity.cmp(&other.identity));
     Ok(Status {
         nccl_version: document.nccl_version,
         cuda_runtime: document.cuda_runtime_version,
@@ -34,7 +37,7 @@ pub fn parse(text: &str) -> Result<Status, Malformed> {
         timestamp: document.timestamp,
         format: Format::Json,
         repaired,
-        communicators: document.communicators.into_iter().map(communicator).collect::<Result<_, _>>()?,
+        communicators,
         kinds: Vec::new(),
         silent: Processes::default(),
         dead: Processes::default(),

@@ -5,6 +5,7 @@ pub mod client;
 pub mod json;
 pub mod judge;
 pub mod malformed;
+pub mod recorder;
 pub mod status;
 pub mod text;
 pub mod watch;

@@ -30,7 +30,7 @@ pub struct Status {
     pub format: Format,
     /// True when a comma that NCCL 2.28.7 to 2.28.9 leave out was added.
     pub repaired: bool,
-    /// The communicators. A text answer names only those with errors or differences.
+    /// The communicators, ascending by identity. A text answer names only those with errors or differences.
     pub communicators: Vec<Communicator>,
     /// Kinds of communicators; only in a text answer.
     pub kinds: Vec<Kind>,
@@ -203,7 +203,8 @@ impl Status {
 
     /// The communicator of this identity.
     pub fn find(&self, identity: &Identity) -> Option<&Communicator> {
-        self.communicators.iter().find(|each| each.identity == *identity)
+        let index = self.communicators.binary_search_by_key(&identity, |each| &each.identity).ok()?;
+        self.communicators.get(index)
     }
 }
 
@@ -223,7 +224,8 @@ impl Communicator {
 
     /// The rank of this number.
     pub fn rank(&self, number: u32) -> Option<&Rank> {
-        self.ranks.iter().find(|each| each.rank == number)
+        let index = self.ranks.binary_search_by_key(&number, |each| each.rank).ok()?;
+        self.ranks.get(index)
     }
 }
 

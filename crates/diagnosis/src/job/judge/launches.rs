@@ -295,10 +295,10 @@ fn judge_progress(
 ) {
     let total = progress.launched.len();
     let moving = progress.moving();
-    let absent: u32 = last.communicators.iter().map(|each| each.missing_count).sum();
+    let is_complete = last.communicators.iter().all(|each| each.missing_count == 0);
     let is_known = last.format == Format::Json
         || world.largest.is_some_and(|each| each.ranks.len() == each.size as usize);
-    if total > 0 && moving == total && absent == 0 && is_known {
+    if total > 0 && moving == total && is_complete && is_known {
         let least = progress.launched.values().min().copied().unwrap_or(0);
         let most = progress.launched.values().max().copied().unwrap_or(0);
         let operations =

@@ -37,7 +37,8 @@ impl Progress {
                     None => Some(rank.launched()),
                 };
                 has_restarted |= grown.is_none();
-                *launched.entry(member(communicator, rank)).or_default() += grown.unwrap_or(0);
+                let sum: &mut u64 = launched.entry(member(communicator, rank)).or_default();
+                *sum = sum.saturating_add(grown.unwrap_or(0));
             }
         }
         has_restarted |= first.communicators.iter().any(|each| last.find(&each.identity).is_none());

@@ -206,6 +206,7 @@ impl Reader {
             let state = self.status.kinds.get(draft.kind).map(|kind| kind.state);
             self.status.communicators.push(draft.complete(state, &mut budget));
         }
+        self.status.communicators.sort_by(|one, other| one.identity.cmp(&other.identity));
         Ok(self.status)
     }
 
