@@ -1,20 +1,140 @@
 //! `nccl-bench doctor job`: a running job.
 
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
 use diagnosis::examination::Examination;
+use diagnosis::job::client::{Client, DEFAULT_ADDRESS, Limits};
+use diagnosis::job::json::hexadecimal;
+use diagnosis::job::watch::{Selection, watch};
+use diagnosis::job::{judge, recorder};
 
 use super::output::{self, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
 
+const EXAMPLES: &str = "\
+Examples:
+  nccl-bench doctor job                        ask the job on this host, twice, 5 s apart
+  nccl-bench doctor job --pid 4242             the job of this process, where several run
+  nccl-bench doctor job --interval 60          where steps or checkpoints take long
+  nccl-bench doctor job --address node7:28028  a job that was started with NCCL_RAS_ADDR=0.0.0.0:28028
+  kubectl exec POD -- nccl-bench doctor job    a job in a pod
+  nccl-bench doctor job --flight-recorder /tmp/nccl_trace_rank_*
+
+NCCL 2.24 and later answer at localhost:28028 unless NCCL_RAS_ENABLE=0. The questions do not change the job.
+Exit code: 0 all ranks launch operations, 1 degraded, 2 a rank is missing or has not arrived, 3 cannot tell.";
+
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
+    /// Address of NCCL's RAS, an IPv6 address in brackets [default: NCCL_RAS_ADDR, or localhost:28028]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+
+    /// Time in seconds that the processes of the job wait for each other's answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+
+    /// Time between the two questions
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub interval: u32,
+
+    /// Ask the job of this process
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Ask the job with this communicator, the commId of NCCL's log
+    #[arg(long, value_name = "HASH", value_parser = hash)]
+    pub communicator: Option<u64>,
+
+    /// Read dumps of PyTorch's flight recorder, one file per rank, or their directory, instead of asking
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["pid", "communicator"])]
+    pub flight_recorder: Vec<PathBuf>,
+
     /// The reports to write.
     #[command(flatten)]
     pub output: Output,
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
-    output::write(&arguments.output, &[Examination::new("job")])
+pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+    let examination = if arguments.flight_recorder.is_empty() {
+        ask(arguments)
+    } else {
+        recorder::examine(&files(&arguments.flight_recorder, context)?)
+    };
+    output::write(&arguments.output, &[examination])
+}
+
+fn ask(arguments: &Arguments) -> Examination {
+    // One process may take `timeout` and the whole job 10 s more.
+    let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
+    let limits = Limits { timeout_s: arguments.timeout, total, ..Limits::default() };
+    let client = Client { address: address(arguments), limits };
+    let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
+    let interval = Duration::from_secs(u64::from(arguments.interval));
+    match watch(&client, &selection, interval, &mut wait) {
+        Ok(watch) => judge::examine(&watch),
+        Err(unanswered) => judge::unanswered(&client.address, &unanswered),
+    }
+}
+
+/// The address that was given, or that NCCL listens at.
+fn address(arguments: &Arguments) -> String {
+    let set = || std::env::var("NCCL_RAS_ADDR").ok().filter(|address| !address.is_empty());
+    arguments.address.clone().or_else(set).unwrap_or_else(|| DEFAULT_ADDRESS.to_owned())
+}
+
+/// Waits, and counts the seconds down where a person watches.
+fn wait(time: Duration) {
+    if !io::stderr().is_terminal() {
+        return thread::sleep(time);
+    }
+    for left in (1..=time.as_secs()).rev() {
+        // A terminal that cannot be written to is no reason to stop.
+        let _ = write!(io::stderr(), "\rThe job answered; asking again in {left} s \x1b[K");
+        thread::sleep(Duration::from_secs(1));
+    }
+    let _ = write!(io::stderr(), "\r\x1b[K");
+}
+
+/// Reads the hash of a communicator.
+fn hash(text: &str) -> Result<u64, String> {
+    hexadecimal(text).ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
+}
+
+/// The files, and those in the directories.
+fn files(paths: &[PathBuf], context: &Context<'_>) -> Result<Vec<PathBuf>, ExitError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let listed = list(path)
+                .map_err(|error| context.refuse(format!("`{}` cannot be listed: {error}", path.display())))?;
+            if listed.is_empty() {
+                return Err(context.refuse(format!("`{}` has no files", path.display())));
+            }
+            files.extend(listed);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
+/// The files of a directory, in order of their names.
+fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in directory.read_dir()? {
+        let path = entry?.path();
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path.is_file() && !is_hidden {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }

@@ -1,0 +1,17 @@
+//! Reading of an answer of RAS in either form.
+
+use super::malformed::Malformed;
+use super::status::{Format, Status};
+use super::{json, text};
+
+/// Reads an answer.
+///
+/// # Errors
+/// The fault that keeps the answer from being read.
+pub fn parse(bytes: &[u8], format: Format) -> Result<Status, Malformed> {
+    let content = String::from_utf8_lossy(bytes);
+    match format {
+        Format::Json => json::parse(&content),
+        Format::Text => text::parse(&content),
+    }
+}

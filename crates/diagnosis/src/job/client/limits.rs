@@ -1,0 +1,46 @@
+//! Limits of time and size.
+
+use std::time::Duration;
+
+/// Limits of the questions to RAS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Time that a process of the job waits for another one, in seconds.
+    pub timeout_s: u32,
+    /// Time for a connection to be accepted.
+    pub connect: Duration,
+    /// Time for the replies before the answer.
+    pub reply: Duration,
+    /// Time for the answer beyond `timeout_s`: RAS adds 5 s for the whole job.
+    pub slack: Duration,
+    /// Size of an answer in bytes.
+    pub bytes: usize,
+    /// Number of connections that may remain without an answer.
+    pub silent: u32,
+    /// Number of answers about other jobs.
+    pub others: u32,
+    /// Time for all connections of a question.
+    pub total: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            timeout_s: 5,
+            connect: Duration::from_secs(3),
+            reply: Duration::from_secs(3),
+            slack: Duration::from_secs(10),
+            bytes: 256 << 20,
+            silent: 6,
+            others: 32,
+            total: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Limits {
+    /// Time for the answer.
+    pub(super) fn answer(&self) -> Duration {
+        self.slack.saturating_add(Duration::from_secs(u64::from(self.timeout_s)))
+    }
+}

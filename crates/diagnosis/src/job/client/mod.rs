@@ -1,0 +1,134 @@
+//! A client of RAS that only reads.
+//!
+//! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs, and the system picks
+//! one for each connection. A connection that is not answered, or is answered for another job, is tried again.
+
+mod address;
+mod failure;
+mod limits;
+mod protocol;
+
+use std::io;
+use std::net::TcpStream;
+use std::time::Instant;
+
+pub use address::DEFAULT_ADDRESS;
+pub use failure::Failure;
+pub use limits::Limits;
+pub use protocol::Request;
+
+use super::answer;
+use super::status::Status;
+
+/// A client of RAS.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// The address to ask, `host:port`.
+    pub address: String,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// An answer with the circumstances.
+#[derive(Clone, Debug)]
+pub struct Poll {
+    /// The answer.
+    pub status: Status,
+    /// Time of the answer.
+    pub at: Instant,
+    /// The connections that preceded it.
+    pub tries: Tries,
+}
+
+/// Connections without a useful answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// Connections that were accepted and not answered.
+    pub silent: u32,
+    /// Answers about other jobs.
+    pub others: u32,
+}
+
+/// A question without an answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// The last reason.
+    pub failure: Failure,
+    /// The connections.
+    pub tries: Tries,
+}
+
+impl Client {
+    /// Asks for the state of the job that is accepted.
+    ///
+    /// # Errors
+    /// [`Unanswered`] when nothing listens, no answer can be read, or all are about other jobs.
+    pub fn poll(&self, accept: &dyn Fn(&Status) -> bool) -> Result<Poll, Unanswered> {
+        let begin = Instant::now();
+        let mut tries = Tries::default();
+        let mut others: Vec<String> = Vec::new();
+        loop {
+            let failure = match self.once() {
+                Ok(status) if accept(&status) => return Ok(Poll { status, at: Instant::now(), tries }),
+                Ok(status) => {
+                    tries.others += 1;
+                    let other = describe(&status);
+                    if !others.contains(&other) {
+                        others.push(other);
+                    }
+                    None
+                }
+                Err(failure) if failure.may_pass() => {
+                    tries.silent += 1;
+                    Some(failure)
+                }
+                Err(failure) => return Err(Unanswered { failure, tries }),
+            };
+            let is_late = begin.elapsed() >= self.limits.total;
+            if is_late || tries.silent >= self.limits.silent || tries.others >= self.limits.others {
+                let failure = match failure {
+                    Some(failure) if others.is_empty() => failure,
+                    _ => Failure::OtherJobs(others),
+                };
+                return Err(Unanswered { failure, tries });
+            }
+        }
+    }
+
+    /// Asks one process.
+    fn once(&self) -> Result<Status, Failure> {
+        let stream = self.connect()?;
+        let (bytes, format) = protocol::ask(stream, &self.limits)?;
+        answer::parse(&bytes, format).map_err(Failure::Malformed)
+    }
+
+    fn connect(&self) -> Result<TcpStream, Failure> {
+        let addresses = address::resolve(&self.address).map_err(Failure::Unresolved)?;
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, self.limits.connect) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(Failure::NotListening(last))
+    }
+}
+
+/// A job in a few words.
+pub fn describe(status: &Status) -> String {
+    let pids: Vec<String> = status.pids().into_iter().take(4).map(|pid| pid.to_string()).collect();
+    let communicators: Vec<String> =
+        status.communicators.iter().take(2).map(|each| each.identity.to_string()).collect();
+    match (pids.is_empty(), communicators.is_empty()) {
+        (true, true) => format!("a job without named processes (NCCL {})", status.nccl_version),
+        (true, false) => format!("communicator {}", communicators.join(", ")),
+        (false, true) => format!("processes {}", pids.join(", ")),
+        (false, false) => {
+            format!("communicator {} with processes {}", communicators.join(", "), pids.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

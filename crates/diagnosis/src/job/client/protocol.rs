@@ -1,0 +1,159 @@
+//! The protocol of RAS: lines of text over TCP, then an answer up to the end of the connection.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::failure::Failure;
+use super::limits::Limits;
+use crate::job::status::Format;
+
+/// The requests that are sent. None of them changes the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Introduces the client.
+    Protocol,
+    /// Sets the time in seconds that a process of the job waits for another one.
+    Timeout(u32),
+    /// Asks for JSON.
+    Json,
+    /// Asks for the state of the job.
+    Status,
+    /// Asks for the state of the job, with all ranks that differ.
+    VerboseStatus,
+}
+
+impl Request {
+    /// The line that is sent.
+    pub fn line(self) -> String {
+        match self {
+            Self::Protocol => "CLIENT PROTOCOL 2\n".to_owned(),
+            Self::Timeout(seconds) => format!("TIMEOUT {seconds}\n"),
+            Self::Json => "SET FORMAT json\n".to_owned(),
+            Self::Status => "STATUS\n".to_owned(),
+            Self::VerboseStatus => "VERBOSE STATUS\n".to_owned(),
+        }
+    }
+}
+
+/// Asks for the state of the job, in JSON where the library has it, and returns the bytes of the answer.
+pub(super) fn ask(stream: TcpStream, limits: &Limits) -> Result<(Vec<u8>, Format), Failure> {
+    let mut connection = Connection { stream, received: Vec::new(), deadline: Instant::now() + limits.reply };
+    let introduction = connection.request(Request::Protocol, limits)?;
+    if !introduction.starts_with("SERVER PROTOCOL ") {
+        return Err(Failure::Unexpected(introduction));
+    }
+    let timeout = connection.request(Request::Timeout(limits.timeout_s), limits)?;
+    if timeout != "OK" {
+        return Err(Failure::Unexpected(timeout));
+    }
+    let format = match connection.request(Request::Json, limits)?.as_str() {
+        "OK" => Format::Json,
+        reply if reply.starts_with("ERROR:") => Format::Text,
+        reply => return Err(Failure::Unexpected(reply.to_owned())),
+    };
+    // All ranks are in the JSON; only the text is shorter without VERBOSE.
+    let status = if format == Format::Json { Request::Status } else { Request::VerboseStatus };
+    connection.deadline = Instant::now() + limits.answer();
+    connection.send(status)?;
+    Ok((connection.rest(limits.bytes)?, format))
+}
+
+struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+    deadline: Instant,
+}
+
+impl Connection {
+    fn request(&mut self, request: Request, limits: &Limits) -> Result<String, Failure> {
+        self.send(request)?;
+        self.line().map_err(|failure| match failure {
+            Failure::Stalled(0) => Failure::Silent(limits.reply),
+            other => other,
+        })
+    }
+
+    fn send(&mut self, request: Request) -> Result<(), Failure> {
+        let sent = self.stream.set_write_timeout(Some(self.remaining()));
+        sent.and_then(|()| self.stream.write_all(request.line().as_bytes()))
+            .map_err(|error| self.failure(&error))
+    }
+
+    /// Reads a line of at most 4096 bytes, without its end.
+    fn line(&mut self) -> Result<String, Failure> {
+        const LONGEST: usize = 4096;
+        loop {
+            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.received.len() > LONGEST {
+                return Err(Failure::Unexpected(String::from_utf8_lossy(&self.received).into_owned()));
+            }
+            if self.receive()? == 0 {
+                return Err(Failure::Closed(self.received.len()));
+            }
+        }
+    }
+
+    /// Reads to the end of the connection.
+    fn rest(mut self, most: usize) -> Result<Vec<u8>, Failure> {
+        while self.receive()? > 0 {
+            if self.received.len() > most {
+                return Err(Failure::TooLong(most));
+            }
+        }
+        if self.received.is_empty() {
+            return Err(Failure::Closed(0));
+        }
+        Ok(self.received)
+    }
+
+    /// Receives some bytes; none at the end of the connection.
+    fn receive(&mut self) -> Result<usize, Failure> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if Instant::now() >= self.deadline {
+                return Err(Failure::Stalled(self.received.len()));
+            }
+            let prepared = self.stream.set_read_timeout(Some(self.remaining()));
+            match prepared.and_then(|()| self.stream.read(&mut buffer)) {
+                Ok(bytes) => {
+                    self.received.extend_from_slice(&buffer[..bytes]);
+                    return Ok(bytes);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failure(&error)),
+            }
+        }
+    }
+
+    /// Time up to the deadline; not zero, which the system would take for no limit.
+    fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::Stalled(self.received.len()),
+            _ => Failure::Closed(self.received.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_changes_the_job() {
+        let all =
+            [Request::Protocol, Request::Timeout(5), Request::Json, Request::Status, Request::VerboseStatus];
+        let lines: Vec<String> = all.into_iter().map(Request::line).collect();
+        assert_eq!(
+            lines,
+            ["CLIENT PROTOCOL 2\n", "TIMEOUT 5\n", "SET FORMAT json\n", "STATUS\n", "VERBOSE STATUS\n"]
+        );
+    }
+}

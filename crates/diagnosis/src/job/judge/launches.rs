@@ -1,0 +1,410 @@
+//! Findings from the counts of launched operations.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::progress::{Member, Progress, Standstill, counts_text, groups, member, standstill};
+use super::words::{World, list, sentence, verb};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::job::status::{Communicator, Format, Status};
+
+const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
+
+/// Conclusions from the counts.
+#[derive(Debug, Default)]
+pub(super) struct Conclusions {
+    /// The findings.
+    pub findings: Vec<Finding>,
+    /// Sentence that states that all ranks launch operations.
+    pub proof: Option<String>,
+    /// Sentence about ranks that cannot be compared.
+    pub unseen: Option<String>,
+}
+
+/// Concludes from the counts of two answers.
+pub(super) fn conclude(first: &Status, last: &Status, interval: Duration, world: &World<'_>) -> Conclusions {
+    let progress = Progress::between(first, last);
+    let seconds = format!("{:.1} s", interval.as_secs_f64());
+    let stands: Vec<Standstill<'_>> = last
+        .communicators
+        .iter()
+        .filter(|communicator| progress.is_still(communicator) && is_unchanged(first, last, communicator))
+        .filter_map(standstill)
+        .collect();
+    let mut conclusions = Conclusions::default();
+    if progress.has_restarted {
+        let text =
+            "Communicators were destroyed or made anew between the answers: their counts are not comparable.";
+        conclusions.unseen = Some(text.to_owned());
+    }
+    let is_certain = last.format == Format::Json || last.communicator_count() == 1;
+    let (reported, followers) = sort_out(&stands);
+    for (stand, roots) in reported {
+        conclusions.findings.push(finding(stand, &roots, &seconds, is_certain, world));
+    }
+    if conclusions.findings.is_empty() && !stands.is_empty() {
+        conclusions.findings.push(circle(&stands, &seconds, world));
+    }
+    append_followers(&mut conclusions.findings, &followers);
+    conclusions.findings.extend(unnamed(first, last));
+    if conclusions.findings.is_empty() {
+        judge_progress(&mut conclusions, &progress, last, &seconds, world);
+    }
+    conclusions
+}
+
+/// Checks that a communicator of a text answer had the same differences before: the text shows nothing else.
+fn is_unchanged(first: &Status, last: &Status, communicator: &Communicator) -> bool {
+    last.format == Format::Json
+        || first.find(&communicator.identity).is_some_and(|before| groups(before) == groups(communicator))
+}
+
+/// Separates the communicators in which the job waits for a rank from those that wait as a consequence. With each of
+/// the former are the ranks that it waits for.
+fn sort_out<'a, 'b>(
+    stands: &'b [Standstill<'a>],
+) -> (Vec<(&'b Standstill<'a>, Vec<u32>)>, Vec<&'b Standstill<'a>>) {
+    let mut candidates: Vec<(&Standstill<'_>, Vec<u32>)> =
+        stands.iter().enumerate().map(|(index, stand)| (stand, root_ranks(stands, index))).collect();
+    // First those in which only the awaited ranks are behind, and the smallest of them.
+    candidates.sort_by_key(|(stand, roots)| (roots.len() != stand.behind.len(), stand.communicator.size));
+    let mut named: BTreeSet<Member> = BTreeSet::new();
+    let (mut reported, mut followers) = (Vec::new(), Vec::new());
+    for (stand, roots) in candidates {
+        let awaited: BTreeSet<Member> = members(stand, &roots).into_iter().collect();
+        if stand.is_conflict || !awaited.is_subset(&named) {
+            named.extend(awaited);
+            reported.push((stand, roots));
+        } else {
+            followers.push(stand);
+        }
+    }
+    (reported, followers)
+}
+
+/// The ranks behind that do not wait in another communicator: those that the job waits for.
+fn root_ranks(stands: &[Standstill<'_>], index: usize) -> Vec<u32> {
+    let waiting: BTreeSet<Member> = stands
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index)
+        .flat_map(|(_, stand)| members(stand, &stand.ahead))
+        .collect();
+    let stand = &stands[index];
+    let is_root = |number: &&u32| {
+        stand
+            .communicator
+            .rank(**number)
+            .is_none_or(|rank| !waiting.contains(&member(stand.communicator, rank)))
+    };
+    stand.behind.iter().filter(is_root).copied().collect()
+}
+
+fn members(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<Member> {
+    let ranks = numbers.iter().filter_map(|number| stand.communicator.rank(*number));
+    ranks.map(|rank| member(stand.communicator, rank)).collect()
+}
+
+fn names(stand: &Standstill<'_>, numbers: &[u32], world: &World<'_>) -> Vec<String> {
+    let place = |number: u32| stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
+    numbers.iter().map(|&number| world.name(stand.communicator, number, place(number))).collect()
+}
+
+/// The finding about ranks that have not arrived, or that called other operations.
+fn finding(
+    stand: &Standstill<'_>,
+    roots: &[u32],
+    seconds: &str,
+    is_certain: bool,
+    world: &World<'_>,
+) -> Finding {
+    let size = stand.communicator.size;
+    let within = world.within(&stand.communicator.identity, size);
+    let still = format!("no rank launched anything in {seconds}");
+    let is_minority = stand.behind.len() * 2 <= size as usize;
+    let ahead_count = stand.ahead.len();
+    let awaited = stand.awaited.join(" and ");
+    let (rule, severity, diagnosis, cause) = if stand.is_conflict {
+        (
+            "job-different-operations",
+            Severity::Broken,
+            format!("The ranks{within} have called different operations, and {still}."),
+            "Ranks do not call the same collectives in the same order: a branch of the program depends on the rank.",
+        )
+    } else if is_minority {
+        let root_count = roots.len();
+        let roots = list(&names(stand, roots, world));
+        let has = verb(root_count, "has", "have");
+        (
+            "job-not-arrived",
+            if is_certain { Severity::Broken } else { Severity::Unknown },
+            format!(
+                "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
+                sentence(&roots),
+                verb(ahead_count, "rank launched and waits", "ranks launched and wait"),
+            ),
+            "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits for an \
+             earlier operation.",
+        )
+    } else {
+        let ahead = list(&names(stand, &stand.ahead, world));
+        (
+            "job-few-ahead",
+            Severity::Unknown,
+            format!(
+                "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
+                sentence(&ahead),
+                verb(ahead_count, "has", "have"),
+                stand.behind.len(),
+            ),
+            "Most ranks still work on something else, or the few called an operation that the others do not call.",
+        )
+    };
+    let mut finding = Finding::new(rule, severity, diagnosis);
+    finding.cause = Some(cause.to_owned());
+    let suspects = if stand.is_conflict || !is_minority { &stand.ahead } else { roots };
+    complete(&mut finding, stand, suspects, world);
+    finding
+}
+
+/// Adds remedy, ranks, hosts and evidence.
+fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], world: &World<'_>) {
+    let places = suspects.iter().filter_map(|number| stand.communicator.rank(*number)?.place.as_ref());
+    let places: Vec<_> = places.filter(|place| place.pid >= 0).collect();
+    let (pid, host) = match places.first() {
+        Some(place) => (place.pid.to_string(), format!("On {}", place.host)),
+        None => ("PID".to_owned(), "On its host".to_owned()),
+    };
+    finding.remedy = Some(format!(
+        "{host}: `py-spy dump --pid {pid}` shows where it is (without Python: `gdb -p {pid} -batch -ex 'thread apply \
+         all bt'`). Where some ranks may take this long (a checkpoint, an evaluation), ask again with `--interval 60`."
+    ));
+    finding.ranks = suspects
+        .iter()
+        .filter_map(|&number| {
+            let place = stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
+            world.number(stand.communicator, number, place)
+        })
+        .collect();
+    finding.ranks.sort_unstable();
+    finding.hosts =
+        places.iter().map(|place| place.host.clone()).collect::<BTreeSet<_>>().into_iter().collect();
+    for (counts, numbers) in groups(stand.communicator).into_iter().take(8) {
+        let who = match numbers[..] {
+            [one] => format!("Rank {one}"),
+            _ => format!("{} ranks", numbers.len()),
+        };
+        let rank = numbers.first().copied().filter(|_| numbers.len() == 1);
+        let host = rank
+            .and_then(|number| stand.communicator.rank(number)?.place.as_ref())
+            .map(|place| place.host.clone());
+        finding.evidence.push(Evidence {
+            place: "RAS".to_owned(),
+            line: None,
+            rank,
+            host,
+            text: format!(
+                "communicator {}: {who} launched {}",
+                stand.communicator.identity,
+                counts_text(counts)
+            ),
+        });
+    }
+    finding.source = Some(SOURCE.to_owned());
+}
+
+/// The finding about communicators whose late ranks all wait in another one.
+fn circle(stands: &[Standstill<'_>], seconds: &str, world: &World<'_>) -> Finding {
+    let each: Vec<String> = stands
+        .iter()
+        .map(|stand| {
+            let behind = list(&names(stand, &stand.behind, world));
+            format!("communicator {} waits for {behind}", stand.communicator.identity)
+        })
+        .collect();
+    let mut finding = Finding::new(
+        "job-circle",
+        Severity::Broken,
+        format!(
+            "Ranks wait for each other in {} communicators, and nothing was launched in {seconds}: {}.",
+            stands.len(),
+            each.join("; ")
+        ),
+    );
+    finding.cause =
+        Some("Ranks call the operations of different communicators in different orders.".to_owned());
+    if let Some(stand) = stands.first() {
+        complete(&mut finding, stand, &stand.behind, world);
+    }
+    finding
+}
+
+/// Adds the communicators that wait for the same ranks, or for ranks that wait for these.
+fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
+    let Some(root) = findings.iter_mut().find(|finding| finding.rule == "job-not-arrived") else { return };
+    for stand in followers.iter().take(8) {
+        root.evidence.push(Evidence {
+            place: "RAS".to_owned(),
+            text: format!(
+                "communicator {} of {} ranks waits as a consequence: {} ranks have not launched {}",
+                stand.communicator.identity,
+                stand.communicator.size,
+                stand.behind.len(),
+                stand.awaited.join(" and ")
+            ),
+            ..Evidence::default()
+        });
+    }
+}
+
+/// The finding about differences for which a text answer names no ranks.
+fn unnamed(first: &Status, last: &Status) -> Vec<Finding> {
+    let lasting = last.communicators.iter().filter(|now| {
+        let before = first.find(&now.identity);
+        !now.unnamed_differences.is_empty()
+            && before.is_some_and(|before| before.unnamed_differences == now.unnamed_differences)
+    });
+    let finding = |communicator: &Communicator| {
+        let mut finding = Finding::new(
+            "job-counts-differ",
+            Severity::Unknown,
+            format!(
+                "Ranks of communicator {} have launched different numbers of operations, and none changed: {}.",
+                communicator.identity,
+                communicator.unnamed_differences.join("; ")
+            ),
+        );
+        finding.cause = Some(
+            "The text of this version of NCCL does not name the ranks when groups are of equal size."
+                .to_owned(),
+        );
+        finding.remedy =
+            Some("`py-spy dump --pid PID` of all ranks shows which are outside of NCCL.".to_owned());
+        finding
+    };
+    lasting.map(finding).collect()
+}
+
+/// Judges ranks without differences: they run, they stand, or some of them do.
+fn judge_progress(
+    conclusions: &mut Conclusions,
+    progress: &Progress,
+    last: &Status,
+    seconds: &str,
+    world: &World<'_>,
+) {
+    let total = progress.launched.len();
+    let moving = progress.moving();
+    let is_complete = last.communicators.iter().all(|each| each.missing_count == 0);
+    let is_known = last.format == Format::Json
+        || world.largest.is_some_and(|each| each.ranks.len() == each.size as usize);
+    if total > 0 && moving == total && is_complete && is_known {
+        let least = progress.launched.values().min().copied().unwrap_or(0);
+        let most = progress.launched.values().max().copied().unwrap_or(0);
+        let operations =
+            if least == most { format!("{most}") } else { format!("between {least} and {most}") };
+        conclusions.proof = Some(format!("all {total} ranks launched {operations} operations in {seconds}"));
+        return;
+    }
+    if total == 0 || last.format == Format::Text {
+        conclusions.findings.extend(hidden(last));
+        return;
+    }
+    let mut finding = if moving == 0 {
+        no_progress(last, total, seconds, world)
+    } else {
+        partly(progress, last, seconds, world)
+    };
+    finding.remedy = Some(
+        "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck inside), at the \
+         flight recorder (`nccl-bench doctor job --flight-recorder FILE...`), and at `nvidia-smi` (100 % and low \
+         power: stuck inside)."
+            .to_owned(),
+    );
+    finding.source = Some(SOURCE.to_owned());
+    conclusions.findings.push(finding);
+}
+
+fn no_progress(last: &Status, total: usize, seconds: &str, world: &World<'_>) -> Finding {
+    let counts = world
+        .largest
+        .and_then(|largest| largest.ranks.first())
+        .map(|rank| format!(" ({} in the largest communicator)", counts_text(&rank.counts)));
+    let all = if total == 1 { "The only rank has".to_owned() } else { format!("All {total} ranks have") };
+    let several = last.communicators.len() > 1;
+    let mut finding = Finding::new(
+        "job-no-progress",
+        Severity::Unknown,
+        format!(
+            "{all} launched the same operations{}{}, none launched anything in {seconds}, and none of it is known to \
+             be finished.",
+            counts.unwrap_or_default(),
+            if several { " in each communicator" } else { "" },
+        ),
+    );
+    finding.cause = Some("The ranks are idle, compute, or are stuck inside the last operation.".to_owned());
+    finding
+}
+
+fn partly(progress: &Progress, last: &Status, seconds: &str, world: &World<'_>) -> Finding {
+    let mut still = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
+    for communicator in &last.communicators {
+        for rank in &communicator.ranks {
+            if progress.launched.get(&member(communicator, rank)).is_some_and(|launched| *launched == 0) {
+                still.insert(world.name(communicator, rank.rank, rank.place.as_ref()));
+                numbers.extend(world.number(communicator, rank.rank, rank.place.as_ref()));
+            }
+        }
+    }
+    let names: Vec<String> = still.into_iter().collect();
+    let mut finding = Finding::new(
+        "job-partly-still",
+        Severity::Unknown,
+        sentence(&format!(
+            "{} launched nothing in {seconds}, while {} of {} ranks did.",
+            list(&names),
+            progress.moving(),
+            progress.launched.len()
+        )),
+    );
+    finding.cause = Some("These ranks have less to do, or begin to fall behind. Ask again.".to_owned());
+    finding.ranks = numbers.into_iter().collect();
+    finding
+}
+
+/// The finding about a text answer that shows no counts.
+fn hidden(last: &Status) -> Option<Finding> {
+    let count = last.communicator_count();
+    if count == 0 {
+        let mut finding = Finding::new(
+            "job-no-communicator",
+            Severity::Unknown,
+            "A process answers, and it has no communicator that is ready.",
+        );
+        finding.cause = Some(
+            "The job starts or ends. Ranks that wait for each other before the first exchange are not visible to RAS."
+                .to_owned(),
+        );
+        finding.remedy =
+            Some("Ask again; during a start, NCCL_DEBUG=INFO tells which ranks are late.".to_owned());
+        return Some(finding);
+    }
+    let mut finding = Finding::new(
+        "job-counts-hidden",
+        Severity::Unknown,
+        format!(
+            "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: whether the \
+             job moves cannot be seen.",
+            last.nccl_version,
+            verb(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
+        ),
+    );
+    finding.cause = Some("NCCL before 2.28.7 prints counts only where they differ.".to_owned());
+    finding.remedy = Some(
+        "Ask again with a longer `--interval`; look at `py-spy dump --pid PID` and at the flight recorder. NCCL 2.29 or \
+         later prints all counts."
+            .to_owned(),
+    );
+    Some(finding)
+}

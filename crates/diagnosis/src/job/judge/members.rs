@@ -1,0 +1,357 @@
+//! Findings about processes and ranks: dead, silent, with errors, or not yet in the communicator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::words::{World, list, sentence, verb};
+use crate::finding::{Action, Evidence, Finding, Severity};
+use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
+
+const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
+
+/// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier answer.
+pub(super) fn find(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
+    let mut findings = absent(first, last, world);
+    errors(last, world, &mut findings);
+    for communicator in &last.communicators {
+        let before = first.and_then(|first| first.find(&communicator.identity));
+        findings.extend(unfinished(before, communicator, world));
+        findings.extend(left(before, communicator, world));
+    }
+    findings.extend(ending(last, world, &findings));
+    findings
+}
+
+/// A process without data, with the ranks that it has.
+struct AbsentProcess {
+    absence: Absence,
+    name: String,
+    host: Option<String>,
+    pid: Option<i64>,
+    ranks: BTreeSet<u32>,
+    names: BTreeSet<String>,
+}
+
+/// The key is host and process; for ranks without a known place, communicator and rank.
+type Key = (String, i64);
+
+fn absent(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
+    let now = absent_processes(last, world);
+    let before = first.map(|first| absent_processes(first, world));
+    let mut findings = Vec::new();
+    for (absence, rule) in
+        [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
+    {
+        let each: Vec<(&Key, &AbsentProcess)> =
+            now.iter().filter(|(_, process)| process.absence == absence).collect();
+        let unnamed = unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
+        if each.is_empty() && unnamed == 0 {
+            continue;
+        }
+        let is_lasting = absence == Absence::Dead
+            || before.as_ref().is_some_and(|before| match each.is_empty() {
+                true => first.is_some_and(|first| self::unnamed(first, absence) > 0),
+                false => each.iter().any(|(key, _)| before.contains_key(*key)),
+            });
+        let severity = if is_lasting { Severity::Broken } else { Severity::Unknown };
+        findings.push(absence_finding(rule, severity, absence, &each, unnamed));
+    }
+    findings
+}
+
+/// Number of processes that a text answer counts.
+fn unnamed(status: &Status, absence: Absence) -> u32 {
+    match absence {
+        Absence::Dead => status.dead.count,
+        _ => status.silent.count,
+    }
+}
+
+fn absence_finding(
+    rule: &str,
+    severity: Severity,
+    absence: Absence,
+    each: &[(&Key, &AbsentProcess)],
+    unnamed: u32,
+) -> Finding {
+    let mut names: Vec<String> = each.iter().map(|(_, process)| process.title()).collect();
+    if unnamed > 0 {
+        names.push(format!(
+            "{unnamed} {} that RAS does not name",
+            verb(unnamed as usize, "process", "processes")
+        ));
+    }
+    let count = names.len();
+    let said = match (absence, severity) {
+        (Absence::Dead, _) => {
+            format!("{} dead: no process could reach it for 60 s", verb(count, "is", "are"))
+        }
+        (_, Severity::Broken) => format!("{} not answer the other processes", verb(count, "does", "do")),
+        _ => "did not answer the other processes once".to_owned(),
+    };
+    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", list(&names))));
+    finding.cause = Some(match absence {
+        Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
+        _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
+    }
+    .to_owned());
+    let (pid, host) = match each.first() {
+        Some((_, process)) => (
+            process.pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string()),
+            process.host.clone().unwrap_or_else(|| "its host".to_owned()),
+        ),
+        None => ("PID".to_owned(), "its host".to_owned()),
+    };
+    finding.remedy = Some(format!(
+        "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it has \
+         ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The others wait for \
+         it: restart the job."
+    ));
+    finding.action = Action::Watch;
+    finding.ranks = each
+        .iter()
+        .flat_map(|(_, process)| &process.ranks)
+        .copied()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    finding.hosts = each
+        .iter()
+        .filter_map(|(_, process)| process.host.clone())
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    finding.evidence = each
+        .iter()
+        .take(8)
+        .map(|(_, process)| Evidence {
+            place: "RAS".to_owned(),
+            line: None,
+            rank: process.ranks.first().copied(),
+            host: process.host.clone(),
+            text: format!("{}: {}", process.title(), absence),
+        })
+        .collect();
+    finding.occurrences = each.len().max(1) as u64;
+    finding.source = Some(SOURCE.to_owned());
+    finding
+}
+
+impl AbsentProcess {
+    /// `rank 1 (GPU 0, process 4603 on 192.0.2.2)`, or the process when no rank is known.
+    fn title(&self) -> String {
+        if self.names.is_empty() {
+            self.name.clone()
+        } else {
+            list(&self.names.iter().cloned().collect::<Vec<_>>())
+        }
+    }
+}
+
+fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentProcess> {
+    let mut found: BTreeMap<Key, AbsentProcess> = BTreeMap::new();
+    for (processes, absence) in [(&status.dead, Absence::Dead), (&status.silent, Absence::Unresponsive)] {
+        for process in &processes.named {
+            found.entry((process.host.clone(), process.pid)).or_insert_with(|| AbsentProcess {
+                absence,
+                name: process.to_string(),
+                host: Some(process.host.clone()),
+                pid: Some(process.pid),
+                ranks: BTreeSet::new(),
+                names: BTreeSet::new(),
+            });
+        }
+    }
+    for communicator in &status.communicators {
+        for rank in communicator.missing.iter().filter(|rank| rank.absence != Absence::NotAMember) {
+            let place = rank.place.as_ref().filter(|place| place.pid >= 0);
+            let name = world.name(communicator, rank.rank, place);
+            let key = place.map_or_else(
+                || (communicator.identity.to_string(), -1 - i64::from(rank.rank)),
+                |place| (place.host.clone(), place.pid),
+            );
+            let process = found.entry(key).or_insert_with(|| AbsentProcess {
+                absence: rank.absence,
+                name: name.clone(),
+                host: place.map(|place| place.host.clone()),
+                pid: place.map(|place| place.pid),
+                ranks: BTreeSet::new(),
+                names: BTreeSet::new(),
+            });
+            process.absence = process.absence.min(rank.absence);
+            if let Some(number) = world.number(communicator, rank.rank, place) {
+                process.ranks.insert(number);
+                process.names.insert(name);
+            }
+        }
+    }
+    found
+}
+
+/// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not another cause.
+fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
+    let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
+    for communicator in &last.communicators {
+        for rank in &communicator.ranks {
+            for (is_init, error) in [(true, &rank.init_error), (false, &rank.async_error)] {
+                if let Some(error) = error {
+                    by_error.entry((is_init, error)).or_default().push((communicator, rank));
+                }
+            }
+        }
+    }
+    for ((is_init, error), ranks) in by_error {
+        let names: BTreeSet<String> = ranks
+            .iter()
+            .map(|(communicator, rank)| world.name(communicator, rank.rank, rank.place.as_ref()))
+            .collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let text = format!("{} {} {error}", list(&names), verb(names.len(), "reports", "report"));
+        let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
+        if let (REMOTE_ERROR, Some(root)) = (error, root) {
+            root.severity = Severity::Broken;
+            root.evidence.push(Evidence {
+                place: "RAS".to_owned(),
+                text: sentence(&text),
+                ..Evidence::default()
+            });
+            continue;
+        }
+        let (rule, when) = match is_init {
+            true => ("job-init-error", "while the communicator was made"),
+            false => ("job-async-error", "in a running communicator"),
+        };
+        let mut finding = Finding::new(rule, Severity::Broken, sentence(&format!("{text} {when}.")));
+        finding.cause = Some(cause_of(error).to_owned());
+        finding.remedy = Some(
+            "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without one, run \
+             again with NCCL_DEBUG=INFO."
+                .to_owned(),
+        );
+        let numbers: BTreeSet<u32> = ranks
+            .iter()
+            .filter_map(|(communicator, rank)| world.number(communicator, rank.rank, rank.place.as_ref()))
+            .collect();
+        finding.ranks = numbers.into_iter().collect();
+        finding.hosts = hosts(ranks.iter().map(|(_, rank)| *rank));
+        finding.evidence =
+            vec![Evidence { place: "RAS".to_owned(), text: sentence(&text), ..Evidence::default() }];
+        finding.occurrences = ranks.len() as u64;
+        finding.source = Some(SOURCE.to_owned());
+        findings.push(finding);
+    }
+}
+
+fn cause_of(error: &str) -> &'static str {
+    match error {
+        "Unhandled CUDA error" => {
+            "A CUDA call failed: a fault of the GPU, or an earlier error of the program."
+        }
+        "System error" => "A system call or the network failed: a lost connection, a limit, no memory.",
+        REMOTE_ERROR => "Another process of the job has failed or closed its connection.",
+        "Invalid argument" | "Invalid usage" => "The program calls NCCL in a way that it does not allow.",
+        _ => "NCCL gives no reason here; its log does.",
+    }
+}
+
+fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
+    let hosts: BTreeSet<String> =
+        ranks.filter_map(|rank| rank.place.as_ref()).map(|place| place.host.clone()).collect();
+    hosts.into_iter().collect()
+}
+
+/// Finds a communicator that is not ready in both answers, and names the ranks that are not in it.
+fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+    let waiting = |communicator: &Communicator| -> BTreeSet<u32> {
+        let ranks = communicator.ranks.iter();
+        let waiting = ranks.filter(|rank| rank.state == Some(State::Init) && rank.init_error.is_none());
+        waiting.map(|rank| rank.rank).collect()
+    };
+    let inside = waiting(now);
+    if inside.is_empty() || before.is_none_or(|before| waiting(before).is_disjoint(&inside)) {
+        return None;
+    }
+    let outside: Vec<String> = not_members(now, world);
+    let within = format!("communicator {} of {} ranks", now.identity, now.size);
+    let diagnosis = if outside.is_empty() {
+        format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
+    } else {
+        let verb = verb(outside.len(), "has", "have");
+        format!("The initialization of {within} waits: {} {verb} not entered it.", list(&outside))
+    };
+    let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
+    finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
+    finding.remedy = Some(
+        "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; else \
+         NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
+            .to_owned(),
+    );
+    finding.ranks =
+        now.missing.iter().filter_map(|rank| world.number(now, rank.rank, rank.place.as_ref())).collect();
+    finding.source = Some(SOURCE.to_owned());
+    Some(finding)
+}
+
+/// Names of the ranks whose process answers without having the communicator.
+fn not_members(communicator: &Communicator, world: &World<'_>) -> Vec<String> {
+    let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
+    missing.map(|rank| world.name(communicator, rank.rank, rank.place.as_ref())).collect()
+}
+
+/// Finds ranks that are not in a communicator that the others use.
+fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+    let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
+    let is_ending =
+        now.ranks.iter().any(|rank| matches!(rank.state, Some(State::Finalize | State::Abort | State::Init)));
+    let names = not_members(now, world);
+    let is_lasting = before.is_some_and(|before| !not_members(before, world).is_empty());
+    if names.is_empty() || !is_lasting || !is_used || is_ending {
+        return None;
+    }
+    let mut finding = Finding::new(
+        "job-rank-left",
+        Severity::Unknown,
+        sentence(&format!(
+            "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
+            list(&names),
+            verb(names.len(), "is", "are"),
+            now.identity,
+            now.size
+        )),
+    );
+    finding.cause =
+        Some("The process answers: it has destroyed the communicator, or has not made it yet.".to_owned());
+    finding.remedy = Some("Look at its log, and at its stack: `py-spy dump --pid PID`.".to_owned());
+    finding.source = Some(SOURCE.to_owned());
+    Some(finding)
+}
+
+/// Finds communicators that are aborted or destroyed.
+fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> {
+    let in_state = |wanted: State| -> Vec<String> {
+        let all = last.communicators.iter().flat_map(|communicator| {
+            let ranks = communicator.ranks.iter().filter(move |rank| rank.state == Some(wanted));
+            ranks.map(move |rank| world.name(communicator, rank.rank, rank.place.as_ref()))
+        });
+        all.collect::<BTreeSet<String>>().into_iter().collect()
+    };
+    let mut findings = Vec::new();
+    let aborted = in_state(State::Abort);
+    if !aborted.is_empty() {
+        let is_cascade = others.iter().any(|finding| finding.severity == Severity::Broken);
+        let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
+        let text = format!("{} {} called ncclCommAbort.", list(&aborted), verb(aborted.len(), "has", "have"));
+        let mut finding = Finding::new("job-aborted", severity, sentence(&text));
+        finding.cause = Some(
+            "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
+        );
+        finding.remedy = Some("The reason is in the log of the first rank that aborted.".to_owned());
+        findings.push(finding);
+    }
+    let ending = in_state(State::Finalize);
+    if !ending.is_empty() {
+        let text =
+            format!("{} {} destroying a communicator.", list(&ending), verb(ending.len(), "is", "are"));
+        findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
+    }
+    findings
+}

@@ -1,0 +1,125 @@
+//! Judgement of a job by two answers of RAS.
+
+mod launches;
+mod members;
+mod progress;
+mod tables;
+mod words;
+
+use serde_json::json;
+
+use super::client::{Failure, Unanswered};
+use super::status::Status;
+use super::watch::Watch;
+use crate::examination::Examination;
+use crate::finding::{Finding, Severity};
+use words::World;
+
+/// Judges a job by two answers.
+pub fn examine(watch: &Watch) -> Examination {
+    let mut examination = Examination::new("job");
+    let last = &watch.last().status;
+    let world = World::new(last);
+    let first = watch.second.is_ok().then_some(&watch.first.status);
+    examination.findings = members::find(first, last, &world);
+    match &watch.second {
+        Ok(_) => {
+            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &world);
+            // Ranks stand still because another one is gone: only that one is the cause.
+            let is_explained =
+                examination.findings.iter().any(|finding| finding.severity == Severity::Broken);
+            let news = conclusions.findings.into_iter();
+            examination
+                .findings
+                .extend(news.filter(|finding| !is_explained || finding.rule == "job-different-operations"));
+            examination.proof.extend(conclusions.proof);
+            examination.unseen.extend(conclusions.unseen);
+        }
+        Err(unanswered) => examination.findings.push(ended(unanswered)),
+    }
+    examination.unseen.extend(unseen(watch, last));
+    examination.sections = tables::sections(watch, &world);
+    examination.facts = json!({
+        "address": watch.address,
+        "interval_s": watch.second.is_ok().then(|| watch.interval().as_secs_f64()),
+        "connections_without_answer": tables::tries(watch).silent,
+        "answers_about_other_jobs": tables::tries(watch).others,
+        "first": watch.first.status,
+        "second": watch.second.as_ref().ok().map(|poll| &poll.status),
+    });
+    examination.sort();
+    examination
+}
+
+/// The examination of a job that gave no answer.
+pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
+    let mut examination = Examination::new("job");
+    let mut finding = Finding::new(
+        "job-no-answer",
+        Severity::Unknown,
+        format!("RAS at {address} gave no answer: {}.", unanswered.failure),
+    );
+    finding.remedy = Some(unanswered.failure.advice().to_owned());
+    if unanswered.tries.silent > 1 {
+        finding.occurrences = u64::from(unanswered.tries.silent);
+    }
+    examination.findings.push(finding);
+    examination.unseen.push("The state of the job: no process of it answered.".to_owned());
+    examination.facts = json!({
+        "address": address,
+        "failure": unanswered.failure.to_string(),
+        "connections_without_answer": unanswered.tries.silent,
+        "answers_about_other_jobs": unanswered.tries.others,
+    });
+    examination
+}
+
+/// The finding about a job that did not answer a second time.
+fn ended(unanswered: &Unanswered) -> Finding {
+    let mut finding = Finding::new(
+        "job-second-answer-missing",
+        Severity::Unknown,
+        format!("The job answered once and not again: {}.", unanswered.failure),
+    );
+    finding.cause = Some(
+        match unanswered.failure {
+            Failure::NotListening(_) | Failure::Closed(_) => "The job has ended.",
+            Failure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
+            _ => "The process that answers now is stopped or hangs.",
+        }
+        .to_owned(),
+    );
+    finding.remedy = Some(unanswered.failure.advice().to_owned());
+    finding
+}
+
+/// Sentences about what RAS does not show.
+fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
+    let mut unseen = vec![
+        "RAS counts operations that were launched, not those that finished: data and speed are not seen.".to_owned(),
+        "Sends and receives, and all-to-all, gather and scatter made of them, are not counted, nor are operations \
+         replayed from a CUDA graph: a job of these looks idle."
+            .to_owned(),
+        "Ranks that wait for each other before their communicator's first exchange are not visible to RAS.".to_owned(),
+    ];
+    let tries = tables::tries(watch);
+    if tries.silent > 0 {
+        unseen.push(format!(
+            "{} connections to {} were accepted and not answered: a process that listens there may be stopped.",
+            tries.silent, watch.address
+        ));
+    }
+    if tries.others > 0 {
+        unseen.push(format!(
+            "{} answers were about other jobs of this host; `--pid` or `--communicator` selects one.",
+            tries.others
+        ));
+    }
+    if last.timeouts > 0 {
+        unseen.push(format!(
+            "{} processes did not answer in time while RAS collected the state.",
+            last.timeouts
+        ));
+    }
+    unseen
+}

@@ -1,0 +1,168 @@
+//! Tables of communicators and ranks.
+
+use super::progress::counts_text;
+use super::words::World;
+use crate::examination::{Body, Section};
+use crate::job::client::Tries;
+use crate::job::status::{Communicator, Rank, Status};
+use crate::job::watch::Watch;
+
+/// Rows of a table that are printed; the JSON has all.
+const MOST_ROWS: usize = 64;
+
+/// The sections of the report.
+pub(super) fn sections(watch: &Watch, world: &World<'_>) -> Vec<Section> {
+    let first = watch.second.is_ok().then_some(&watch.first.status);
+    let last = &watch.last().status;
+    let mut sections = vec![summary(watch, last)];
+    if !last.communicators.is_empty() {
+        sections.push(communicators(first, last));
+    }
+    if let Some(largest) = world.largest {
+        sections.push(ranks(first, largest));
+    }
+    sections
+}
+
+fn summary(watch: &Watch, last: &Status) -> Section {
+    let mut facts =
+        vec![("address".to_owned(), watch.address.clone()), ("NCCL".to_owned(), last.nccl_version.clone())];
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+    if let Some(runtime) = last.cuda_runtime {
+        add("CUDA runtime", cuda(runtime));
+    }
+    if let Some(driver) = last.cuda_driver {
+        add("CUDA of the driver", cuda(driver));
+    }
+    add(
+        "answer",
+        if last.repaired {
+            format!("{}, a missing comma added", last.format)
+        } else {
+            last.format.to_string()
+        },
+    );
+    if watch.second.is_ok() {
+        add("time between the answers", format!("{:.1} s", watch.interval().as_secs_f64()));
+    }
+    if let Some(seconds) = last.collection_s {
+        add("collected in", format!("{seconds:.3} s"));
+    }
+    if last.timeouts > 0 {
+        add("timeouts while collecting", last.timeouts.to_string());
+    }
+    let Tries { silent, others } = tries(watch);
+    if silent > 0 {
+        add("connections without an answer", silent.to_string());
+    }
+    if others > 0 {
+        add("answers about other jobs", others.to_string());
+    }
+    add("communicators", last.communicator_count().to_string());
+    Section { title: "RAS".to_owned(), body: Body::Facts(facts) }
+}
+
+/// The connections without a useful answer, of both questions.
+pub(super) fn tries(watch: &Watch) -> Tries {
+    let second = match &watch.second {
+        Ok(poll) => &poll.tries,
+        Err(unanswered) => &unanswered.tries,
+    };
+    let first = &watch.first.tries;
+    Tries { silent: first.silent + second.silent, others: first.others + second.others }
+}
+
+/// `12.9` for 12090.
+fn cuda(version: i64) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+fn communicators(first: Option<&Status>, last: &Status) -> Section {
+    let columns = ["communicator", "ranks", "without data", "state", "launched, least", "launched, most"];
+    let mut sorted: Vec<&Communicator> = last.communicators.iter().collect();
+    sorted.sort_by_key(|each| std::cmp::Reverse(each.size));
+    let rows = sorted.into_iter().take(MOST_ROWS).map(|communicator| {
+        let mut states: Vec<String> =
+            communicator.ranks.iter().filter_map(|rank| rank.state).map(|state| state.to_string()).collect();
+        states.sort();
+        states.dedup();
+        let before = first.and_then(|first| first.find(&communicator.identity));
+        let extreme = |pick: fn(&[u64]) -> Option<u64>| {
+            let of = |communicator: &Communicator| {
+                pick(&communicator.ranks.iter().map(Rank::launched).collect::<Vec<_>>())
+            };
+            arrow(before.and_then(of), of(communicator))
+        };
+        vec![
+            communicator.identity.to_string(),
+            communicator.size.to_string(),
+            communicator.missing_count.to_string(),
+            states.join(", "),
+            extreme(|counts| counts.iter().min().copied()),
+            extreme(|counts| counts.iter().max().copied()),
+        ]
+    });
+    table("Communicators", &columns, rows.collect())
+}
+
+/// `5 → 7`, or one number when it did not change.
+fn arrow(before: Option<u64>, now: Option<u64>) -> String {
+    match (before, now) {
+        (Some(before), Some(now)) if before != now => format!("{before} → {now}"),
+        (_, Some(now)) => now.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
+    let columns = ["rank", "host", "process", "GPU", "state", "launched", "operations"];
+    let before = first.and_then(|first| first.find(&largest.identity));
+    let mut rows: Vec<(u32, Vec<String>)> = Vec::new();
+    let place = |place: Option<&crate::job::status::Place>| match place {
+        Some(place) => [place.host.clone(), place.pid.to_string(), place.nvml_dev.to_string()],
+        None => [String::new(), String::new(), String::new()],
+    };
+    // Absent ranks first, so that they are in the table of a large job.
+    for rank in &largest.missing {
+        let [host, process, gpu] = place(rank.place.as_ref());
+        rows.push((
+            rank.rank,
+            vec![
+                rank.rank.to_string(),
+                host,
+                process,
+                gpu,
+                rank.absence.to_string(),
+                String::new(),
+                String::new(),
+            ],
+        ));
+    }
+    for rank in &largest.ranks {
+        let [host, process, gpu] = place(rank.place.as_ref());
+        let errors = rank.init_error.iter().chain(&rank.async_error).cloned();
+        let state = rank.state.map(|state| state.to_string()).into_iter().chain(errors);
+        let earlier = before.and_then(|before| before.rank(rank.rank)).map(Rank::launched);
+        rows.push((
+            rank.rank,
+            vec![
+                rank.rank.to_string(),
+                host,
+                process,
+                gpu,
+                state.collect::<Vec<_>>().join(", "),
+                arrow(earlier, Some(rank.launched())),
+                counts_text(&rank.counts),
+            ],
+        ));
+    }
+    rows.truncate(MOST_ROWS);
+    rows.sort_by_key(|(rank, _)| *rank);
+    let title = format!("Ranks of communicator {}", largest.identity);
+    table(&title, &columns, rows.into_iter().map(|(_, row)| row).collect())
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+    let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+    Section { title: title.to_owned(), body: Body::Table { columns, rows } }
+}

@@ -1,0 +1,107 @@
+//! Comparison of a collective between ranks.
+
+use std::collections::BTreeMap;
+
+use super::dump::Entry;
+use super::groups::GroupRecord;
+
+/// Operations whose inputs have the same number of elements on all ranks. In the others, an all-to-all with splits or
+/// a gather, sizes may differ.
+const EQUAL_INPUTS: [&str; 8] = [
+    "all_reduce",
+    "all_reduce_barrier",
+    "allreduce_coalesced",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "_all_gather_base",
+    "_reduce_scatter_base",
+];
+
+/// A property of a collective that must be the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Property {
+    /// The operation.
+    Operation,
+    /// The number of elements.
+    Size,
+    /// The data type.
+    Type,
+}
+
+/// A collective that ranks called with different arguments.
+#[derive(Debug)]
+pub(super) struct Mismatch {
+    /// Its sequence number.
+    pub sequence: i64,
+    /// Its operation, on the first rank.
+    pub operation: String,
+    /// The property that differs.
+    pub property: Property,
+    /// The ranks by value, most ranks first.
+    pub values: Vec<(String, Vec<u32>)>,
+}
+
+/// Finds the first collective of a group that ranks called with different arguments.
+pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
+    let mut by_sequence: BTreeMap<i64, Vec<(u32, &[&Entry])>> = BTreeMap::new();
+    for (&rank, record) in &group.records {
+        for (&sequence, entries) in &record.collectives {
+            by_sequence.entry(sequence).or_default().push((rank, entries));
+        }
+    }
+    by_sequence.into_iter().find_map(|(sequence, calls)| {
+        let operation = name(calls.first()?.1.first()?).to_owned();
+        let properties: [(Property, fn(&Entry) -> String); 3] = [
+            (Property::Operation, |entry| name(entry).to_owned()),
+            (Property::Size, size),
+            (Property::Type, |entry| entry.input_dtypes.join(", ")),
+        ];
+        properties.into_iter().find_map(|(property, value)| {
+            let is_comparable = property == Property::Operation || EQUAL_INPUTS.contains(&operation.as_str());
+            let same = |entries: &[&Entry]| key(entries, property);
+            if !is_comparable || calls.iter().all(|(_, entries)| same(entries) == same(calls[0].1)) {
+                return None;
+            }
+            let mut values: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
+            for (rank, entries) in &calls {
+                let text: Vec<String> = entries.iter().map(|entry| value(entry)).collect();
+                let group = values.entry(same(entries)).or_insert_with(|| (text.join("; "), Vec::new()));
+                group.1.push(*rank);
+            }
+            let mut values: Vec<(String, Vec<u32>)> = values.into_values().collect();
+            values.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
+            Some(Mismatch { sequence, operation: operation.clone(), property, values })
+        })
+    })
+}
+
+/// The operation without the name of the library: `all_reduce`.
+pub(super) fn name(entry: &Entry) -> &str {
+    entry.profiling_name.split_once(':').map_or(entry.profiling_name.as_str(), |(_, name)| name)
+}
+
+/// A text that is equal where the property is.
+fn key(entries: &[&Entry], property: Property) -> String {
+    let one = |entry: &&Entry| match property {
+        Property::Operation => name(entry).to_owned(),
+        // NCCL sees the number of elements, not the shape.
+        Property::Size => {
+            let elements = entry.input_sizes.iter().map(|dimensions| {
+                dimensions
+                    .iter()
+                    .fold(1_i64, |product, dimension| product.saturating_mul(*dimension))
+                    .to_string()
+            });
+            elements.collect::<Vec<_>>().join(",")
+        }
+        Property::Type => entry.input_dtypes.join(","),
+    };
+    entries.iter().map(one).collect::<Vec<_>>().join(";")
+}
+
+/// The shapes: `[1024, 2]`.
+fn size(entry: &Entry) -> String {
+    let shapes: Vec<String> = entry.input_sizes.iter().map(|dimensions| format!("{dimensions:?}")).collect();
+    if shapes.is_empty() { "no input".to_owned() } else { shapes.join(", ") }
+}

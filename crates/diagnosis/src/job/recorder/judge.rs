@@ -1,0 +1,336 @@
+//! Judgement of flight recorder dumps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::compare::{Mismatch, Property, first_mismatch, name};
+use super::dump::{Dump, EntryState};
+use super::groups::GroupRecord;
+use crate::finding::{Evidence, Finding, Severity};
+
+const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html";
+
+/// Conclusions from dumps.
+#[derive(Debug, Default)]
+pub(super) struct Conclusions {
+    /// The findings.
+    pub findings: Vec<Finding>,
+    /// Sentence that states that everything recorded is complete.
+    pub proof: Option<String>,
+    /// Sentences about what the dumps do not show.
+    pub unseen: Vec<String>,
+}
+
+/// Concludes from the collectives of all groups.
+pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) -> Conclusions {
+    let mut conclusions = Conclusions::default();
+    let mut late = Vec::new();
+    for group in groups {
+        if let Some(mismatch) = first_mismatch(group) {
+            conclusions.findings.push(mismatch_finding(group, &mismatch));
+        } else if let Some(absence) = not_arrived(group) {
+            late.push((group, absence));
+        } else if let Some(finding) = stuck(group) {
+            conclusions.findings.push(finding);
+        }
+    }
+    let is_explained = !conclusions.findings.is_empty();
+    let (roots, followers): (Vec<_>, Vec<_>) = late.into_iter().partition(|(group, absence)| {
+        absence.behind.iter().any(|rank| !waits_elsewhere(groups, group, *rank))
+    });
+    let has_root = !roots.is_empty() || is_explained;
+    conclusions.findings.extend(roots.iter().map(|(group, absence)| absence_finding(group, absence, groups)));
+    for (group, absence) in followers {
+        let finding = absence_finding(group, &absence, groups);
+        match conclusions.findings.first_mut().filter(|_| has_root) {
+            Some(root) => root.evidence.push(Evidence {
+                place: "flight recorder".to_owned(),
+                text: format!("as a consequence: {}", finding.diagnosis),
+                ..Evidence::default()
+            }),
+            None => conclusions.findings.push(circle(finding)),
+        }
+    }
+    conclusions.findings.extend(point_to_point(dumps));
+    absent_dumps(groups, &mut conclusions);
+    if conclusions.findings.is_empty() && conclusions.unseen.is_empty() {
+        conclusions.proof = proof(groups, dumps.len());
+    }
+    conclusions
+}
+
+fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
+    let Mismatch { sequence, operation, property, values } = mismatch;
+    let each: Vec<String> =
+        values.iter().map(|(value, ranks)| format!("{value} on {}", rank_list(ranks))).collect();
+    let each = each.join("; ");
+    let title = group.title();
+    let diagnosis = match property {
+        Property::Operation => {
+            format!("Ranks called different operations as collective {sequence} of {title}: {each}.")
+        }
+        Property::Size => {
+            format!("Ranks called {operation} {sequence} of {title} with different sizes: {each}.")
+        }
+        Property::Type => {
+            format!("Ranks called {operation} {sequence} of {title} with different data types: {each}.")
+        }
+    };
+    let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
+    finding.cause = Some(
+        match property {
+            Property::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
+            _ => "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks have.",
+        }
+        .to_owned(),
+    );
+    finding.remedy = Some(
+        "Compare the places in the program below. TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective before it is \
+         launched."
+            .to_owned(),
+    );
+    // The ranks that differ from most; all, where there is no most.
+    let is_even = values.len() > 1 && values[0].1.len() == values[1].1.len();
+    let suspects = values.iter().skip(usize::from(!is_even)).flat_map(|(_, ranks)| ranks);
+    finding.ranks = suspects.copied().collect::<BTreeSet<_>>().into_iter().collect();
+    for (value, ranks) in values.iter().take(8) {
+        finding.evidence.extend(ranks.first().map(|&rank| place(group, rank, *sequence, value)));
+    }
+    finding.source = Some(SOURCE.to_owned());
+    finding
+}
+
+/// A collective that some ranks have not called.
+struct Absent {
+    sequence: i64,
+    operation: String,
+    behind: Vec<u32>,
+    waiting: Vec<u32>,
+}
+
+/// Finds the first collective that a rank waits in, and that another one has not called.
+fn not_arrived(group: &GroupRecord<'_>) -> Option<Absent> {
+    let least = group.records.values().map(|record| record.last).min()??;
+    let sequence = least.saturating_add(1);
+    let open = |rank: &u32| group.records[rank].is_open(sequence);
+    let behind: Vec<u32> = group
+        .records
+        .iter()
+        .filter(|(_, record)| record.last.is_some_and(|last| last < sequence))
+        .map(|(rank, _)| *rank)
+        .collect();
+    let waiting: Vec<u32> = group.records.keys().filter(|rank| open(rank)).copied().collect();
+    // Where it is complete on a rank, the dumps are of different times.
+    let is_complete = group
+        .records
+        .values()
+        .any(|record| record.collectives.contains_key(&sequence) && !record.is_open(sequence));
+    let operation =
+        name(group.records.get(waiting.first()?)?.collectives.get(&sequence)?.first()?).to_owned();
+    (!behind.is_empty() && !is_complete).then_some(Absent { sequence, operation, behind, waiting })
+}
+
+/// Checks that a rank is in a collective of another group that is not complete.
+fn waits_elsewhere(groups: &[GroupRecord<'_>], group: &GroupRecord<'_>, rank: u32) -> bool {
+    groups
+        .iter()
+        .filter(|other| !std::ptr::eq(*other, group))
+        .filter_map(|other| other.records.get(&rank))
+        .any(|record| record.first_open().is_some())
+}
+
+fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupRecord<'_>]) -> Finding {
+    let Absent { sequence, operation, behind, waiting } = absent;
+    let roots: Vec<u32> =
+        behind.iter().filter(|rank| !waits_elsewhere(groups, group, **rank)).copied().collect();
+    let roots = if roots.is_empty() { behind.clone() } else { roots };
+    let (has, wait) =
+        (if roots.len() == 1 { "has" } else { "have" }, if waiting.len() == 1 { "waits" } else { "wait" });
+    let mut finding = Finding::new(
+        "recorder-not-arrived",
+        Severity::Broken,
+        sentence(&format!(
+            "{} {has} not called {operation} {sequence} of {}, in which {} {wait}.",
+            rank_list(&roots),
+            group.title(),
+            rank_list(waiting)
+        )),
+    );
+    finding.cause = Some(
+        "It was busy or blocked elsewhere when the dump was written (loading data, a checkpoint, an exception), or it \
+         does not call this collective."
+            .to_owned(),
+    );
+    finding.remedy = Some(
+        "Look at the log of these ranks, and at the stack of a process that still runs: `py-spy dump --pid PID`."
+            .to_owned(),
+    );
+    for &rank in roots.iter().take(8) {
+        let last = group.records.get(&rank).and_then(|record| record.last).unwrap_or(0);
+        let state = match group.records.get(&rank).is_some_and(|record| record.is_open(last)) {
+            true => "called, and not complete",
+            false => "called",
+        };
+        finding.evidence.push(place(group, rank, last, &format!("last collective {last} {state}")));
+    }
+    finding.evidence.extend(waiting.first().map(|&rank| place(group, rank, *sequence, "waits")));
+    finding.ranks = roots;
+    finding.source = Some(SOURCE.to_owned());
+    finding
+}
+
+/// Changes the finding about a group whose late ranks wait in other groups, which wait for them.
+fn circle(mut finding: Finding) -> Finding {
+    finding.rule = "recorder-circle".to_owned();
+    finding.diagnosis.push_str(" These wait in another group at the same time.");
+    finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
+    finding
+}
+
+/// Finds a collective that all ranks with a dump have called, and that is not complete.
+fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
+    let (sequence, operation) = group
+        .records
+        .values()
+        .filter_map(|record| record.first_open())
+        .map(|(sequence, entry)| (sequence, name(entry).to_owned()))
+        .min()?;
+    let open: Vec<u32> =
+        group.records.iter().filter(|(_, record)| record.is_open(sequence)).map(|(rank, _)| *rank).collect();
+    let done: Vec<u32> = group
+        .records
+        .iter()
+        .filter(|(_, record)| record.collectives.contains_key(&sequence) && !record.is_open(sequence))
+        .map(|(rank, _)| *rank)
+        .collect();
+    let absent = group.without_dump();
+    let mut finding = Finding::new(
+        "recorder-stuck-inside",
+        Severity::Unknown,
+        format!(
+            "{operation} {sequence} of {} is not complete on {}{}.",
+            group.title(),
+            rank_list(&open),
+            if done.is_empty() {
+                String::new()
+            } else {
+                format!(", and is complete on {}", rank_list(&done))
+            }
+        ),
+    );
+    if absent.is_empty() {
+        finding.cause = Some(
+            "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on the GPU, or \
+             simply runs. Which rank is the cause cannot be told from the dumps."
+                .to_owned(),
+        );
+        finding.remedy = Some(
+            "Look at the network and the GPUs: `nccl-bench doctor host`, `nccl-bench doctor log FILE`, `dmesg -T | grep \
+             -i xid`."
+                .to_owned(),
+        );
+    } else {
+        let (has, verb) = if absent.len() == 1 { ("has", "it") } else { ("have", "one of them") };
+        finding.rule = "recorder-dump-missing".to_owned();
+        finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&rank_list(&absent))));
+        finding.cause = Some(format!(
+            "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait for it; or \
+             the file was not given."
+        ));
+        finding.remedy =
+            Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());
+        finding.ranks = absent;
+    }
+    finding.evidence.extend(open.first().map(|&rank| place(group, rank, sequence, "not complete")));
+    finding.source = Some(SOURCE.to_owned());
+    Some(finding)
+}
+
+/// The finding about sends and receives that are not complete.
+fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
+    let mut ranks = Vec::new();
+    let mut count = 0_u64;
+    for (&rank, dump) in dumps {
+        let open =
+            dump.entries.iter().filter(|entry| entry.is_p2p && entry.state != EntryState::Completed).count();
+        if open > 0 {
+            ranks.push(rank);
+            count += open as u64;
+        }
+    }
+    let first = *ranks.first()?;
+    let entry =
+        dumps[&first].entries.iter().find(|entry| entry.is_p2p && entry.state != EntryState::Completed)?;
+    let mut finding = Finding::new(
+        "recorder-point-to-point",
+        Severity::Unknown,
+        format!("{count} sends and receives are not complete, on {}.", rank_list(&ranks)),
+    );
+    finding.cause = Some("The other side has not called its part, or they are stuck inside.".to_owned());
+    finding.remedy = Some("Compare the operations of the two ranks: `torchfrtrace DIRECTORY`.".to_owned());
+    finding.occurrences = count;
+    finding.evidence.push(Evidence {
+        place: entry.location.clone().unwrap_or_else(|| "flight recorder".to_owned()),
+        rank: Some(first),
+        text: entry.profiling_name.clone(),
+        ..Evidence::default()
+    });
+    finding.ranks = ranks;
+    finding.source = Some(SOURCE.to_owned());
+    Some(finding)
+}
+
+/// Says which dumps are absent, where no finding does.
+fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
+    let absent: BTreeSet<u32> = groups.iter().flat_map(GroupRecord::without_dump).collect();
+    let absent: Vec<u32> = absent.into_iter().collect();
+    if !absent.is_empty() {
+        let has = if absent.len() == 1 { "has" } else { "have" };
+        let text =
+            format!("{} {has} no dump: not given, or ended before it was written.", rank_list(&absent));
+        conclusions.unseen.push(sentence(&text));
+    }
+}
+
+fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
+    let count: usize = groups
+        .iter()
+        .filter_map(|group| group.records.values().map(|record| record.collectives.len()).max())
+        .sum();
+    let used = groups
+        .iter()
+        .filter(|group| group.records.values().any(|record| !record.collectives.is_empty()))
+        .count();
+    (count > 0)
+        .then(|| format!("all {count} collectives of {used} groups that {dumps} ranks recorded are complete"))
+}
+
+/// The place in the program of a collective.
+fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
+    let entry = group.records.get(&rank).and_then(|record| record.collectives.get(&sequence)?.first());
+    let location = entry.and_then(|entry| entry.location.clone());
+    Evidence {
+        place: location.unwrap_or_else(|| "flight recorder".to_owned()),
+        rank: Some(rank),
+        text: match entry {
+            Some(entry) => format!("rank {rank}, {} {sequence}: {text}", name(entry)),
+            None => format!("rank {rank}: {text}"),
+        },
+        ..Evidence::default()
+    }
+}
+
+/// `rank 3`, `ranks 0, 1`, `ranks 0, 1, 2, 3, 4, 5 and 10 more`.
+pub(super) fn rank_list(ranks: &[u32]) -> String {
+    const MOST_NAMED: usize = 8;
+    let named: Vec<String> = ranks.iter().take(MOST_NAMED).map(u32::to_string).collect();
+    let more = match ranks.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, named.join(", "))
+}
+
+fn sentence(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}

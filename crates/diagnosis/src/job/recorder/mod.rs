@@ -1,0 +1,166 @@
+//! Flight recorder dumps of PyTorch: which rank has not called a collective, and which ranks called different ones.
+
+mod compare;
+pub mod dump;
+mod groups;
+mod judge;
+mod pickle;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::malformed::Malformed;
+use crate::examination::{Body, Examination, Section};
+use crate::finding::{Evidence, Finding, Severity};
+use dump::Dump;
+use groups::GroupRecord;
+
+/// Rows of a table that are printed.
+const MOST_ROWS: usize = 64;
+
+/// Reads dumps, and judges them.
+///
+/// The rank of a dump is in the file's name.
+pub fn examine(paths: &[PathBuf]) -> Examination {
+    let mut dumps: BTreeMap<u32, Dump> = BTreeMap::new();
+    let mut unread = Vec::new();
+    for path in paths {
+        let read = match dump::rank_of(path) {
+            None => Err(Malformed::new("its name has no rank; name it like `nccl_trace_rank_3`")),
+            Some(rank) if dumps.contains_key(&rank) => {
+                Err(Malformed::new(format!("another file has a name of rank {rank} too")))
+            }
+            Some(rank) => dump::read(path).map(|dump| _ = dumps.insert(rank, dump)),
+        };
+        if let Err(fault) = read {
+            unread.push(unreadable(path, &fault));
+        }
+    }
+    let mut examination = judge(&dumps);
+    examination.findings.extend(unread);
+    examination.sort();
+    examination
+}
+
+/// Judges the dumps of ranks.
+pub fn judge(dumps: &BTreeMap<u32, Dump>) -> Examination {
+    let mut examination = Examination::new("job");
+    let groups = groups::collect(dumps);
+    let conclusions = judge::conclude(&groups, dumps);
+    examination.findings = conclusions.findings;
+    examination.proof = conclusions.proof.into_iter().collect();
+    examination.unseen = conclusions.unseen;
+    examination
+        .unseen
+        .push("The dumps are of the time when they were written; operations before the oldest record are not in them.".to_owned());
+    examination.sections = vec![dumps_section(dumps), groups_section(&groups)];
+    examination.facts = facts(dumps, &groups);
+    examination.sort();
+    examination
+}
+
+fn unreadable(path: &Path, fault: &Malformed) -> Finding {
+    let mut finding = Finding::new(
+        "recorder-unreadable",
+        Severity::Unknown,
+        format!("The dump {} cannot be read: {fault}.", path.display()),
+    );
+    finding.remedy = Some(
+        "Give the files that PyTorch writes on a timeout (TORCH_FR_BUFFER_SIZE=2000, before 2.9 \
+         TORCH_NCCL_TRACE_BUFFER_SIZE, and TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
+            .to_owned(),
+    );
+    finding.evidence.push(Evidence {
+        place: path.display().to_string(),
+        text: fault.to_string(),
+        ..Evidence::default()
+    });
+    finding
+}
+
+fn dumps_section(dumps: &BTreeMap<u32, Dump>) -> Section {
+    let rows = dumps.iter().take(MOST_ROWS).map(|(rank, dump)| {
+        vec![
+            rank.to_string(),
+            dump.version.clone(),
+            dump.comm_lib_version.clone().unwrap_or_default(),
+            dump.entries.len().to_string(),
+        ]
+    });
+    table("Dumps", &["rank", "version", "NCCL", "operations"], rows.collect())
+}
+
+fn groups_section(groups: &[GroupRecord<'_>]) -> Section {
+    let mut rows = Vec::new();
+    for group in groups {
+        for (rank, record) in &group.records {
+            let open =
+                record.first_open().map(|(sequence, entry)| format!("{} {sequence}", compare::name(entry)));
+            rows.push(vec![
+                group.title(),
+                rank.to_string(),
+                record.last.map(|last| last.to_string()).unwrap_or_default(),
+                open.unwrap_or_default(),
+            ]);
+        }
+        rows.extend(
+            group
+                .without_dump()
+                .into_iter()
+                .map(|rank| vec![group.title(), rank.to_string(), "no dump".to_owned(), String::new()]),
+        );
+    }
+    rows.truncate(MOST_ROWS);
+    table("Collectives", &["group", "rank", "last called", "first not complete"], rows)
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+    let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+    Section { title: title.to_owned(), body: Body::Table { columns, rows } }
+}
+
+fn facts(dumps: &BTreeMap<u32, Dump>, groups: &[GroupRecord<'_>]) -> serde_json::Value {
+    let dumps: Vec<_> = dumps
+        .iter()
+        .map(|(rank, dump)| {
+            json!({
+                "rank": rank,
+                "version": dump.version,
+                "nccl_version": dump.comm_lib_version,
+                "operations": dump.entries.len(),
+                "groups": dump.pg_config,
+                "progress": dump.pg_status,
+            })
+        })
+        .collect();
+    let groups: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            let ranks: Vec<_> = group
+                .records
+                .iter()
+                .map(|(rank, record)| {
+                    let open = record.first_open();
+                    json!({
+                        "rank": rank,
+                        "last_called": record.last,
+                        "first_not_complete": open.map(|(sequence, _)| sequence),
+                        "entry": open.map(|(_, entry)| entry),
+                    })
+                })
+                .collect();
+            json!({
+                "name": group.name,
+                "description": group.description,
+                "ranks": ranks,
+                "without_dump": group.without_dump(),
+            })
+        })
+        .collect();
+    json!({ "flight_recorder": { "dumps": dumps, "groups": groups } })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Values of Python's pickle format, as far as flight recorder dumps use it: no classes, no calls.
+//!
+//! Values lie in one list and refer to each other by index, since a pickle may contain a value many times, or deep in
+//! others. A reader that copies shared values, or descends without a limit, can be made to exhaust memory or stack.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+
+use crate::job::malformed::Malformed;
+
+/// Largest number of values that are taken from a pickle; shared values count each time.
+const MOST_VISITS: usize = 32 << 20;
+
+/// Checks that bytes begin like a pickle of protocol 2 or later.
+pub(super) fn is_pickle(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x80, 2..=5, ..])
+}
+
+/// Reads a value.
+///
+/// # Errors
+/// The first operation that makes no plain value, or the field that is missing.
+pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        values: Vec::new(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: BTreeMap::new(),
+    };
+    let root = machine.run().map_err(|fault| Malformed::new(format!("{fault} (byte {})", machine.at)))?;
+    let visits = Cell::new(MOST_VISITS);
+    let reference = Reference { values: &machine.values, index: root, visits: &visits };
+    T::deserialize(reference).map_err(Malformed::new)
+}
+
+/// A value; its parts are indices of other values.
+#[derive(Debug)]
+enum Value<'a> {
+    None,
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(Cow<'a, str>),
+    List(Vec<usize>),
+    Dictionary(Vec<(usize, usize)>),
+}
+
+/// The stack machine that a pickle is a program of.
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    values: Vec<Value<'a>>,
+    stack: Vec<usize>,
+    marks: Vec<usize>,
+    memo: BTreeMap<u32, usize>,
+}
+
+/// A fault in a pickle.
+type Fault = String;
+
+impl<'a> Machine<'a> {
+    /// Runs to the end, and returns the index of the result.
+    fn run(&mut self) -> Result<usize, Fault> {
+        loop {
+            let operation = self.byte()?;
+            match operation {
+                b'.' => return self.pop(),
+                0x80 => _ = self.byte()?,
+                0x95 => _ = self.take(8)?,
+                b'(' => self.marks.push(self.stack.len()),
+                b'q' => {
+                    let index = u32::from(self.byte()?);
+                    self.remember(index)?;
+                }
+                b'r' => {
+                    let index = self.unsigned()?;
+                    self.remember(index)?;
+                }
+                0x94 => {
+                    let index = u32::try_from(self.memo.len()).map_err(|_| "too many values".to_owned())?;
+                    self.remember(index)?;
+                }
+                b'h' => {
+                    let index = u32::from(self.byte()?);
+                    self.recall(index)?;
+                }
+                b'j' => {
+                    let index = self.unsigned()?;
+                    self.recall(index)?;
+                }
+                _ if self.collect(operation)? => {}
+                _ => {
+                    let value = self.value(operation)?;
+                    self.push(value);
+                }
+            }
+        }
+    }
+
+    /// Runs an operation that builds a list or a dictionary; false for another one.
+    fn collect(&mut self, operation: u8) -> Result<bool, Fault> {
+        match operation {
+            b'a' => {
+                let item = self.pop()?;
+                self.append(vec![item])?;
+            }
+            b'e' => {
+                let items = self.since_mark()?;
+                self.append(items)?;
+            }
+            b's' => {
+                let value = self.pop()?;
+                let key = self.pop()?;
+                self.insert(&[key, value])?;
+            }
+            b'u' => {
+                let items = self.since_mark()?;
+                self.insert(&items)?;
+            }
+            b't' | b'l' => {
+                let items = self.since_mark()?;
+                self.push(Value::List(items));
+            }
+            b'd' => {
+                let items = self.since_mark()?;
+                self.push(Value::Dictionary(Vec::new()));
+                self.insert(&items)?;
+            }
+            0x85..=0x87 => {
+                let count = usize::from(operation - 0x84);
+                let first = self.stack.len().checked_sub(count).ok_or("a tuple without its parts")?;
+                let items = self.stack.split_off(first);
+                self.push(Value::List(items));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Reads a plain value.
+    fn value(&mut self, operation: u8) -> Result<Value<'a>, Fault> {
+        Ok(match operation {
+            b'N' => Value::None,
+            0x88 => Value::Bool(true),
+            0x89 => Value::Bool(false),
+            b'}' => Value::Dictionary(Vec::new()),
+            b']' | b')' => Value::List(Vec::new()),
+            b'J' => Value::Integer(i64::from(self.unsigned()?.cast_signed())),
+            b'K' => Value::Integer(i64::from(self.byte()?)),
+            b'M' => Value::Integer(i64::from(self.byte()?) | i64::from(self.byte()?) << 8),
+            0x8a => {
+                let length = self.byte()?;
+                Value::Integer(self.long(usize::from(length))?)
+            }
+            b'G' => {
+                let bytes = <[u8; 8]>::try_from(self.take(8)?).map_err(|_| "the file ends early")?;
+                Value::Float(f64::from_be_bytes(bytes))
+            }
+            b'X' | b'T' => {
+                let length = self.unsigned()?;
+                self.text(u64::from(length))?
+            }
+            0x8c | b'U' => {
+                let length = self.byte()?;
+                self.text(u64::from(length))?
+            }
+            0x8d => {
+                let bytes = <[u8; 8]>::try_from(self.take(8)?).map_err(|_| "the file ends early")?;
+                self.text(u64::from_le_bytes(bytes))?
+            }
+            other => {
+                return Err(format!(
+                    "operation {other:#04x} makes no plain value: this is no flight recorder dump"
+                ));
+            }
+        })
+    }
+
+    /// Reads an integer of at most 8 bytes in two's complement, lowest byte first.
+    fn long(&mut self, length: usize) -> Result<i64, Fault> {
+        let bytes = self.take(length)?;
+        let mut whole = match bytes.last() {
+            Some(0x80..) => [0xff; 8],
+            _ => [0; 8],
+        };
+        whole.get_mut(..length).ok_or("an integer of more than 8 bytes")?.copy_from_slice(bytes);
+        Ok(i64::from_le_bytes(whole))
+    }
+
+    fn text(&mut self, length: u64) -> Result<Value<'a>, Fault> {
+        let length = usize::try_from(length).map_err(|_| "the file ends early")?;
+        Ok(Value::Text(String::from_utf8_lossy(self.take(length)?)))
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
+        let end = self.at.checked_add(length).ok_or("the file ends early")?;
+        let taken = self.bytes.get(self.at..end).ok_or("the file ends early")?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Fault> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn unsigned(&mut self) -> Result<u32, Fault> {
+        let bytes = <[u8; 4]>::try_from(self.take(4)?).map_err(|_| "the file ends early")?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn push(&mut self, value: Value<'a>) {
+        self.values.push(value);
+        self.stack.push(self.values.len() - 1);
+    }
+
+    fn pop(&mut self) -> Result<usize, Fault> {
+        self.stack.pop().ok_or_else(|| "a value is missing".to_owned())
+    }
+
+    fn since_mark(&mut self) -> Result<Vec<usize>, Fault> {
+        let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len()).ok_or("a mark is missing")?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn remember(&mut self, index: u32) -> Result<(), Fault> {
+        let top = *self.stack.last().ok_or("a value is missing")?;
+        self.memo.insert(index, top);
+        Ok(())
+    }
+
+    fn recall(&mut self, index: u32) -> Result<(), Fault> {
+        let value = *self.memo.get(&index).ok_or_else(|| format!("value {index} was not stored"))?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn append(&mut self, items: Vec<usize>) -> Result<(), Fault> {
+        let top = *self.stack.last().ok_or("a list is missing")?;
+        match &mut self.values[top] {
+            Value::List(list) => list.extend(items),
+            _ => return Err("items are added to a value that is no list".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, items: &[usize]) -> Result<(), Fault> {
+        let top = *self.stack.last().ok_or("a dictionary is missing")?;
+        let (pairs, []) = items.as_chunks::<2>() else { return Err("a key without a value".to_owned()) };
+        match &mut self.values[top] {
+            Value::Dictionary(entries) => entries.extend(pairs.iter().map(|[key, value]| (*key, *value))),
+            _ => return Err("items are added to a value that is no dictionary".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+/// A value to take out.
+#[derive(Clone, Copy)]
+struct Reference<'a> {
+    values: &'a [Value<'a>],
+    index: usize,
+    visits: &'a Cell<usize>,
+}
+
+impl<'de> Deserializer<'de> for Reference<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let left = self.visits.get().checked_sub(1).ok_or_else(|| Error::custom("the dump is too large"))?;
+        self.visits.set(left);
+        let at = |index: usize| Reference { index, ..self };
+        match &self.values[self.index] {
+            Value::None => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Integer(value) => visitor.visit_i64(*value),
+            Value::Float(value) => visitor.visit_f64(*value),
+            Value::Text(text) => visitor.visit_str(text),
+            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(|&item| at(item)))),
+            Value::Dictionary(pairs) => visitor
+                .visit_map(MapDeserializer::new(pairs.iter().map(|&(key, value)| (at(key), at(value))))),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.values[self.index] {
+            Value::None => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    /// Does not look into values that nobody takes.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct enum identifier
+    }
+}
+
+impl IntoDeserializer<'_> for Reference<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_values_are_read() {
+        // {'a': [1, -2, 2**40, True, None, 1.5]}, protocol 2.
+        let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
+        let value: serde_json::Value = read(bytes).unwrap();
+        assert_eq!(value, serde_json::json!({ "a": [1, -2, 1_i64 << 40, true, null, 1.5] }));
+    }
+
+    #[test]
+    fn classes_and_calls_are_refused() {
+        // os.system('true')
+        let fault =
+            read::<serde_json::Value>(b"\x80\x02cos\nsystem\nq\x00X\x04\x00\x00\x00true\x85R.").unwrap_err();
+        assert!(fault.to_string().contains("operation 0x63"), "{fault}");
+    }
+
+    #[test]
+    fn a_list_that_contains_a_list_many_times_ends() {
+        // Each of 60 lists contains the one before twice: 2^60 values if they were copied.
+        let mut bytes = b"\x80\x02]q\x00".to_vec();
+        for index in 0..60_u8 {
+            bytes.extend([b']', b'(', b'h', index, b'h', index, b'e', b'q', index + 1]);
+        }
+        bytes.push(b'.');
+        assert!(read::<Vec<i64>>(&bytes).is_err());
+        assert!(read::<serde::de::IgnoredAny>(&bytes).is_ok());
+    }
+
+    #[test]
+    fn a_deep_value_does_not_exhaust_the_stack() {
+        let mut bytes = b"\x80\x02".to_vec();
+        bytes.extend(std::iter::repeat_n(b']', 1_000_000));
+        bytes.extend(std::iter::repeat_n(b'a', 999_999));
+        bytes.push(b'.');
+        assert!(read::<serde::de::IgnoredAny>(&bytes).is_ok());
+    }
+}

@@ -1,0 +1,55 @@
+//! Ranks that a text answer counts and does not name.
+
+use std::collections::BTreeSet;
+
+/// Largest number of ranks that are derived from one answer, a limit against hostile answers.
+const MOST_DERIVED: usize = 4 << 20;
+
+/// Ranks of a communicator with the same value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group<T> {
+    /// The value.
+    pub value: T,
+    /// Number of ranks.
+    pub size: u32,
+    /// Ranks that the answer names.
+    pub named: Vec<u32>,
+}
+
+/// Number of ranks that may still be derived.
+#[derive(Debug)]
+pub(super) struct Budget(usize);
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self(MOST_DERIVED)
+    }
+}
+
+/// Completes the one group whose ranks are not named: they are all that are neither in another group nor absent.
+///
+/// Returns false when the ranks of a group remain unknown.
+pub(super) fn complete<T>(
+    groups: &mut [Group<T>],
+    size: u32,
+    absent: &BTreeSet<u32>,
+    budget: &mut Budget,
+) -> bool {
+    let unnamed: Vec<usize> = (0..groups.len())
+        .filter(|&index| (groups[index].named.len() as u64) < u64::from(groups[index].size))
+        .collect();
+    let [only] = unnamed[..] else {
+        return unnamed.is_empty();
+    };
+    if !groups[only].named.is_empty() || size as usize > budget.0 {
+        return false;
+    }
+    budget.0 -= size as usize;
+    let taken: BTreeSet<u32> = groups.iter().flat_map(|group| &group.named).chain(absent).copied().collect();
+    let rest: Vec<u32> = (0..size).filter(|rank| !taken.contains(rank)).collect();
+    if rest.len() as u64 != u64::from(groups[only].size) {
+        return false;
+    }
+    groups[only].named = rest;
+    true
+}

@@ -1,0 +1,243 @@
+//! Lines of a text answer.
+
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+use crate::job::status::{Kind, Place, Process, State};
+
+/// A line that carries a fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Version of NCCL.
+    Version(String),
+    /// Versions of the CUDA runtime and driver.
+    Cuda(i64, i64),
+    /// Time of the collection, in seconds.
+    Collected(String),
+    /// Communicators of one kind.
+    Kind(Kind),
+    /// The beginning of a part.
+    Heading(Heading),
+    /// The beginning of the facts about a communicator.
+    Communicator {
+        /// Number of its kind.
+        kind: usize,
+        /// Its hash.
+        hash: u64,
+    },
+    /// Subject of the lines that follow.
+    Topic(Topic),
+    /// A process.
+    Process(Process),
+    /// Number of processes that RAS has given up.
+    DeadProcesses(u32),
+    /// Number of processes without data.
+    SilentProcesses(u32),
+    /// Number of ranks without data.
+    MissingRanks(u32),
+    /// Numbers of ranks without data.
+    MissingList(Vec<u32>),
+    /// A fact about several ranks, some of which may follow.
+    Group(u32, Fact),
+    /// A fact about a rank; without one, it is that of the group before.
+    Rank(u32, Option<Fact>, Option<Place>),
+    /// Number of timeouts.
+    Timeouts(u64),
+}
+
+/// Part of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heading {
+    /// Processes without data.
+    Silent,
+    /// Processes that RAS has given up.
+    Dead,
+    /// The last part.
+    Warnings,
+}
+
+/// Subject of lines about ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Ranks without data.
+    Incomplete,
+    /// Errors of the initialization.
+    InitErrors,
+    /// Errors since then.
+    AsyncErrors,
+    /// States.
+    States,
+    /// Launched operations of a collective.
+    Counts(String),
+}
+
+/// A fact about ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fact {
+    /// Number of launched operations.
+    Launched(u64),
+    /// State.
+    State(State),
+    /// The rank's process does not have the communicator.
+    NotAMember,
+    /// An error.
+    Error(String),
+}
+
+/// Reads a line; `None` for one without a fact.
+pub(super) fn read(line: &str) -> Option<Line> {
+    let line = line.trim_end();
+    match line {
+        "INCOMPLETE" => return Some(Line::Heading(Heading::Silent)),
+        "DEAD" => return Some(Line::Heading(Heading::Dead)),
+        "Warnings" => return Some(Line::Heading(Heading::Warnings)),
+        "  Communicator ranks have different status" => return Some(Line::Topic(Topic::States)),
+        _ => {}
+    }
+    if line.starts_with("  Rank ") {
+        return rank(line);
+    }
+    if let Some(rest) = line.strip_prefix("  Initialization error") {
+        return rest.contains(" on ").then_some(Line::Topic(Topic::InitErrors));
+    }
+    if let Some(rest) = line.strip_prefix("  Asynchronous error") {
+        return rest.contains(" on ").then_some(Line::Topic(Topic::AsyncErrors));
+    }
+    counts_topic(line)
+        .or_else(|| group(line))
+        .or_else(|| process(line))
+        .or_else(|| communicator(line))
+        .or_else(|| general(line))
+}
+
+fn counts_topic(line: &str) -> Option<Line> {
+    let collective =
+        line.strip_prefix("  Communicator ranks have different ")?.strip_suffix(" operation counts")?;
+    Some(Line::Topic(Topic::Counts(collective.to_owned())))
+}
+
+/// Reads `  Rank 1 has launched up to operation 5 -- GPU 0 managed by process 4858 on node 192.0.2.2`.
+fn rank(line: &str) -> Option<Line> {
+    static RANK: LazyLock<Regex> = LazyLock::new(|| pattern(r"^  Rank (\d+) (.*?)(?: ?-- (.*))?$"));
+    static PLACE: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"^GPU (-?\d+)(?: \(NVML (-?\d+)\))? managed by process (-?\d+) on node (\S*)$")
+    });
+    let parts = RANK.captures(line)?;
+    let place = parts.get(3).and_then(|place| PLACE.captures(place.as_str())).and_then(|place| {
+        let cuda_dev = number(&place, 1)?;
+        Some(Place {
+            host: place[4].to_owned(),
+            pid: number(&place, 3)?,
+            cuda_dev,
+            nvml_dev: number(&place, 2).unwrap_or(cuda_dev),
+        })
+    });
+    let said = parts[2].trim();
+    let fact = if said.is_empty() { None } else { Some(fact(said)?) };
+    Some(Line::Rank(number(&parts, 1)?, fact, place))
+}
+
+/// Reads `  15 ranks have launched up to operation 6`.
+fn group(line: &str) -> Option<Line> {
+    static GROUP: LazyLock<Regex> = LazyLock::new(|| pattern(r"^  (\d+) ranks (.*)$"));
+    let parts = GROUP.captures(line)?;
+    Some(Line::Group(number(&parts, 1)?, fact(&parts[2])?))
+}
+
+/// Reads a fact about one rank (`has ...`) or several (`have ...`).
+fn fact(text: &str) -> Option<Fact> {
+    let text = text.strip_prefix("has ").or_else(|| text.strip_prefix("have ")).unwrap_or(text);
+    if text == "not launched any operations" {
+        return Some(Fact::Launched(0));
+    }
+    if let Some(count) = text.strip_prefix("launched up to operation ") {
+        return count.parse().ok().map(Fact::Launched);
+    }
+    if let Some(name) = text.strip_prefix("status ") {
+        // NCCL 2.24 and 2.25 print UNKNOWN, later ones NOCOMM.
+        let absent = matches!(name, "NOCOMM" | "UNKNOWN");
+        return Some(if absent { Fact::NotAMember } else { Fact::State(State::of_name(name)) });
+    }
+    text.strip_prefix("reported ").map(|error| Fact::Error(error.to_owned()))
+}
+
+/// Reads `  Process 4603 on node 192.0.2.2 managing GPU 0`, and numbers of processes and ranks.
+fn process(line: &str) -> Option<Line> {
+    static PROCESS: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  Process (\d+) on node (\S*) managing GPUs? (.*)$"));
+    static DEAD: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  (\d+) job process(?: is|es are) considered dead"));
+    static SILENT: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  Missing communicator data from (\d+) job process(?:es)?$"));
+    static MISSING: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  Missing communicator data from (\d+) ranks?$"));
+    static LIST: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  The (?:missing|unknown) ranks?: (\d+(?:,\d+)*)$"));
+    if let Some(parts) = PROCESS.captures(line) {
+        let pid = number(&parts, 1)?;
+        return Some(Line::Process(Process { host: parts[2].to_owned(), pid, gpus: parts[3].to_owned() }));
+    }
+    if let Some(parts) = DEAD.captures(line) {
+        return Some(Line::DeadProcesses(number(&parts, 1)?));
+    }
+    if let Some(parts) = SILENT.captures(line) {
+        return Some(Line::SilentProcesses(number(&parts, 1)?));
+    }
+    if let Some(parts) = MISSING.captures(line) {
+        return Some(Line::MissingRanks(number(&parts, 1)?));
+    }
+    let parts = LIST.captures(line)?;
+    Some(Line::MissingList(parts[1].split(',').filter_map(|rank| rank.parse().ok()).collect()))
+}
+
+/// Reads `#0-0 (b67645b31b895d33) MISMATCH`.
+fn communicator(line: &str) -> Option<Line> {
+    static COMMUNICATOR: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^#(\d+)-\d+ \(([0-9a-f]{1,16})\) (?:INCOMPLETE|ERROR|MISMATCH)$"));
+    let parts = COMMUNICATOR.captures(line)?;
+    Some(Line::Communicator { kind: number(&parts, 1)?, hash: u64::from_str_radix(&parts[2], 16).ok()? })
+}
+
+fn general(line: &str) -> Option<Line> {
+    static VERSION: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^NCCL version (\S+)(?: compiled with CUDA .*)?$"));
+    static CUDA: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^CUDA runtime version (-?\d+), driver version (-?\d+)$"));
+    static COLLECTED: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^(?:Communicators\.\.\.)? \((\d+\.\d+)s\)$"));
+    static TIMEOUTS: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^  Encountered (\d+) communication timeouts? while gathering"));
+    static KIND: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"^ *\d+  +(\d+)  +\d+  +\d+(?:-\d+)?  +(\d+)  +\d+  +([A-Z]+)  +([A-Z,]+)$")
+    });
+    if let Some(parts) = KIND.captures(line) {
+        let errors = parts[4].split(',').filter(|error| *error != "OK").map(str::to_owned).collect();
+        return Some(Line::Kind(Kind {
+            communicators: number(&parts, 1)?,
+            size: number(&parts, 2)?,
+            state: State::of_name(&parts[3]),
+            errors,
+        }));
+    }
+    if let Some(parts) = VERSION.captures(line) {
+        return Some(Line::Version(parts[1].to_owned()));
+    }
+    if let Some(parts) = CUDA.captures(line) {
+        return Some(Line::Cuda(number(&parts, 1)?, number(&parts, 2)?));
+    }
+    if let Some(parts) = COLLECTED.captures(line) {
+        return Some(Line::Collected(parts[1].to_owned()));
+    }
+    Some(Line::Timeouts(number(&TIMEOUTS.captures(line)?, 1)?))
+}
+
+fn number<T: std::str::FromStr>(parts: &Captures<'_>, index: usize) -> Option<T> {
+    parts.get(index)?.as_str().parse().ok()
+}
+
+/// Compiles a constant pattern.
+#[expect(clippy::unwrap_used, reason = "the patterns are constants, which the tests compile")]
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).unwrap()
+}
