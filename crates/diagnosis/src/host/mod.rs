@@ -1,10 +1,27 @@
-//! Facts about the host of this process.
+//! Facts about hosts, and what they mean: [`Facts::read`] reads those of this one, [`examine`] judges them.
 
+mod compare;
+mod complete;
+pub mod counters;
+mod examine;
+mod facts;
+mod files;
+pub mod gpu;
+pub mod kernel;
+pub mod libraries;
+pub mod nic;
 pub mod rdma;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+mod spark;
+pub mod system;
+#[cfg(test)]
+mod tests;
 
 use std::{fs, io};
+
+pub use examine::{Expected, examine};
+pub use facts::{Facts, Source};
 
 /// Bytes that the kernel says can be allocated without swapping (`MemAvailable` of `/proc/meminfo`).
 ///

@@ -3,11 +3,13 @@
 //! All is read below a root folder, so that tests can make up machines.
 
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::path::Path;
 
 use rustix::io::Errno;
 use serde::Serialize;
+
+use super::files::{driver, names, text};
 
 /// Amazon's number on the PCI bus.
 const AMAZON: &str = "0x1d0f";
@@ -179,12 +181,6 @@ fn devices(class: &Path) -> Vec<RdmaDevice> {
     names(class).into_iter().map(of).collect()
 }
 
-/// The driver of the device in this folder.
-fn driver(device: &Path) -> Option<String> {
-    let link = fs::read_link(device.join("driver")).ok()?;
-    Some(link.file_name()?.to_string_lossy().into_owned())
-}
-
 /// Opens a device's file as libraries do.
 fn refused(folder: &Path, name: &str) -> Option<Refused> {
     let error = OpenOptions::new().read(true).write(true).open(folder.join(name)).err()?;
@@ -242,38 +238,6 @@ fn container(root: &Path) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort_by_cached_key(|name| natural(name));
-    names
-}
-
-/// Sort key of the natural order.
-fn natural(name: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while !rest.is_empty() {
-        let word = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
-        let (text, after) = rest.split_at(word);
-        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
-        let (number, after) = after.split_at(digits);
-        parts.push((text.to_owned(), number.parse().unwrap_or(0)));
-        rest = after;
-    }
-    parts
-}
-
-/// The text of a file, without the blanks around it.
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]

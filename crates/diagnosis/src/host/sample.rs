@@ -59,6 +59,38 @@ impl Machine {
         self
     }
 
+    /// A network device of ConnectX with one Ethernet port, its PCI function and interface.
+    pub fn roce(self, name: &str, place: &str, interface: &str, mtu: u32, address: Option<&str>) -> Self {
+        let folder = format!("sys/bus/pci/devices/{place}");
+        let port = format!("sys/class/infiniband/{name}/ports/1");
+        let state = if address.is_some() { "4: ACTIVE\n" } else { "1: DOWN\n" };
+        let physical = if address.is_some() { "5: LinkUp\n" } else { "3: Disabled\n" };
+        let machine = self
+            .file(&format!("{folder}/vendor"), "0x15b3\n")
+            .file(&format!("{folder}/class"), "0x020000\n")
+            .file(&format!("{folder}/net/{interface}/mtu"), "unused")
+            .file(&format!("sys/class/net/{interface}/mtu"), &format!("{mtu}\n"))
+            .link(&format!("{folder}/driver"), "../../drivers/mlx5_core")
+            .link(
+                &format!("sys/class/infiniband/{name}/device"),
+                &format!("../../../bus/pci/devices/{place}"),
+            )
+            .file(&format!("{port}/state"), state)
+            .file(&format!("{port}/phys_state"), physical)
+            .file(&format!("{port}/rate"), "200 Gb/sec (4X HDR)\n")
+            .file(&format!("{port}/link_layer"), "Ethernet\n")
+            .file(&format!("{port}/hw_counters/packet_seq_err"), "3\n")
+            .file(&format!("{port}/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n")
+            .file(&format!("{port}/gid_attrs/types/0"), "RoCE v2\n")
+            .file(&format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+        match address {
+            Some(address) if !address.is_empty() => machine
+                .file(&format!("{port}/gids/2"), &format!("0000:0000:0000:0000:0000:ffff:{address}\n"))
+                .file(&format!("{port}/gid_attrs/types/2"), "RoCE v2\n"),
+            _ => machine,
+        }
+    }
+
     pub fn root(&self) -> &std::path::Path {
         self.0.path()
     }

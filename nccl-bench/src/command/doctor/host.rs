@@ -1,20 +1,112 @@
-//! `nccl-bench doctor host`: facts of this host.
+//! `nccl-bench doctor host`: facts of this host, or of all hosts of a job.
 
-use diagnosis::examination::Examination;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use collectives::world::{self, Launcher, Started};
+use diagnosis::examination::Health;
+use diagnosis::host::{self, Expected, Facts, Source};
+use diagnosis::knowledge::rules::Rules;
+use engine::supervision::Stop;
 
 use super::output::{self, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
+use crate::mpi_exec::JoinRequest;
+
+const EXAMPLES: &str = "\
+Examples:
+  nccl-bench doctor host                                  this host
+  nccl-bench doctor host --expect-gpus 8 --expect-nics 8  broken when a GPU or a network device is missing
+  nccl-bench doctor host --interval 60                    errors of NVLinks and network devices that grow within a minute
+  mpirun -np 4 --map-by ppr:1:node nccl-bench doctor host all hosts of a job: the odd one out is named
+  srun --ntasks-per-node=1 nccl-bench doctor host --json  the same as JSON
+
+It reads NVML, /proc, /sys, the kernel's messages and the files of libraries, and changes nothing. It needs neither GPU, network \
+device nor root; what cannot be seen is listed. Root sees more: the kernel's messages, PCI access control (ACS), and which \
+files in /dev/shm other users' processes use.
+
+Under a launcher, the first process of each host reads it, and rank 0 prints.
+
+Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell: no GPU and no network device is visible, \
+or an error that no rule explains was seen.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
+    /// Seconds between the two readings of error counters; 0 for one reading
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    pub interval: u64,
+
+    /// GPUs that each host has to have
+    #[arg(long, value_name = "COUNT")]
+    pub expect_gpus: Option<usize>,
+
+    /// RDMA devices that have to be up on each host: InfiniBand, RoCE, EFA
+    #[arg(long, value_name = "COUNT")]
+    pub expect_nics: Option<usize>,
+
+    /// Read the files below this folder as those of a machine, without NVML
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub root: Option<PathBuf>,
+
+    /// World of the ranks: auto, mpi, tcp, single
+    #[arg(long, value_name = "WORLD", default_value = "auto")]
+    pub world: world::Kind,
+
+    /// Seconds in which all processes of a launcher have to join
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+
     /// The reports to write.
     #[command(flatten)]
     pub output: Output,
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
-    output::write(&arguments.output, &[Examination::new("host")])
+pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+    let rules = Rules::built_in();
+    let expected = Expected { gpus: arguments.expect_gpus, nics: arguments.expect_nics };
+    let alone = Started::detect().launcher == Launcher::None && arguments.world == world::Kind::Auto;
+    let hosts = if alone || arguments.world == world::Kind::Single {
+        vec![read(arguments, &rules)]
+    } else {
+        let request = JoinRequest {
+            world: arguments.world,
+            for_mpi: None,
+            timeout: Some(Duration::from_secs(arguments.timeout)),
+            instead: Some("let the ranks meet over TCP (--world tcp)"),
+        };
+        let world = context.join(&request)?;
+        // The others wait for the slowest host, and for its interval.
+        world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
+        let hosts = gather(arguments, &rules, &world)?;
+        if world.rank() > 0 {
+            return Ok(Health::Healthy.code());
+        }
+        hosts
+    };
+    output::write(&arguments.output, &[host::examine(&hosts, expected, &rules)])
+}
+
+fn read(arguments: &Arguments, rules: &Rules) -> Facts {
+    let source = match &arguments.root {
+        Some(root) => Source::below(root),
+        None => Source::this_host(Duration::from_secs(arguments.interval)),
+    };
+    Facts::read(&source, rules)
+}
+
+/// The facts of all hosts, each read by its first rank. Collective.
+fn gather(arguments: &Arguments, rules: &Rules, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
+    let own = (world.local_rank() == 0).then(|| read(arguments, rules));
+    let all = world.all_gather(&serde_json::to_vec(&own)?)?;
+    let hosts: Vec<Option<Facts>> =
+        all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|error| {
+            Stop::Refused(format!("another rank runs another version of nccl-bench: {error}"))
+        })?;
+    // Ranks leave together: one that left early would be taken for dead.
+    world.barrier()?;
+    Ok(hosts.into_iter().flatten().collect())
 }

@@ -1,0 +1,269 @@
+//! Comparison of the hosts of a job: the odd one out, with the value that most have.
+
+use super::complete::{Complete as _, counted, listed, majority, shown, sized};
+use super::facts::Facts;
+use super::libraries::Kind;
+use crate::examination::{Body, Section};
+use crate::finding::{Finding, Severity};
+
+/// Result of a comparison.
+pub(super) struct Compared {
+    pub(super) findings: Vec<Finding>,
+    pub(super) section: Section,
+    pub(super) proof: Vec<String>,
+}
+
+/// A property in which hosts may differ.
+struct Property {
+    /// Its name in the table.
+    name: &'static str,
+    /// Effect of a difference.
+    severity: Severity,
+    /// Its value on a host.
+    value: fn(&Facts) -> String,
+    /// The remedy of a difference.
+    remedy: &'static str,
+}
+
+const INSTALL: &str = "install the same version on all hosts";
+const IMAGE: &str = "use one image, and one LD_LIBRARY_PATH, on all hosts";
+
+const PROPERTIES: [Property; 18] = [
+    Property {
+        name: "GPUs",
+        severity: Severity::Degraded,
+        value: |facts| facts.gpus.models(),
+        remedy: "nvidia-smi -L on the odd hosts; dmesg | grep Xid",
+    },
+    Property { name: "NVIDIA driver", severity: Severity::Degraded, value: driver, remedy: INSTALL },
+    Property {
+        name: "NVLinks up",
+        severity: Severity::Degraded,
+        value: |facts| facts.gpus.links().0.to_string(),
+        remedy: "nvidia-smi nvlink -s; reset the GPUs, or reboot the host",
+    },
+    Property {
+        name: "ECC",
+        severity: Severity::Degraded,
+        value: ecc,
+        remedy: "nvidia-smi -e 1, then reset the GPUs",
+    },
+    Property {
+        name: "RDMA devices up",
+        severity: Severity::Degraded,
+        value: devices_up,
+        remedy: "rdma link; ibstat on the odd hosts",
+    },
+    Property {
+        name: "RDMA firmware",
+        severity: Severity::Advice,
+        value: firmware,
+        remedy: "update the firmware of the odd hosts: mlxfwmanager",
+    },
+    Property {
+        name: "machine",
+        severity: Severity::Advice,
+        value: |facts| shown(facts.system.product.as_ref()),
+        remedy: "give the job hosts of one type",
+    },
+    Property {
+        name: "kernel",
+        severity: Severity::Advice,
+        value: |facts| shown(facts.system.kernel.as_ref()),
+        remedy: INSTALL,
+    },
+    Property {
+        name: "processors",
+        severity: Severity::Advice,
+        value: |facts| shown(facts.system.processors),
+        remedy: "give the job hosts of one type",
+    },
+    Property {
+        name: "memory",
+        severity: Severity::Advice,
+        value: |facts| shown(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8))),
+        remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
+    },
+    Property {
+        name: "NCCL",
+        severity: Severity::Degraded,
+        value: |facts| library(facts, Kind::Nccl),
+        remedy: IMAGE,
+    },
+    Property {
+        name: "network plugin",
+        severity: Severity::Degraded,
+        value: |facts| library(facts, Kind::NetPlugin),
+        remedy: IMAGE,
+    },
+    Property {
+        name: "libfabric",
+        severity: Severity::Degraded,
+        value: |facts| library(facts, Kind::Libfabric),
+        remedy: IMAGE,
+    },
+    Property {
+        name: "locked memory",
+        severity: Severity::Degraded,
+        value: |facts| bytes(facts.system.limits.locked_memory),
+        remedy: "set the same limits on all hosts: /etc/security/limits.conf",
+    },
+    Property {
+        name: "open files",
+        severity: Severity::Advice,
+        value: |facts| unlimited(facts.system.limits.open_files),
+        remedy: "set the same limits on all hosts: /etc/security/limits.conf",
+    },
+    Property {
+        name: "/dev/shm",
+        severity: Severity::Advice,
+        value: |facts| shown(facts.system.shm.size.map(sized)),
+        remedy: "mount -o remount,size=... /dev/shm on the odd hosts",
+    },
+    Property {
+        name: "IOMMU",
+        severity: Severity::Advice,
+        value: |facts| {
+            if facts.system.iommu.translates() { "translates" } else { "off or passes through" }.to_owned()
+        },
+        remedy: "set the same in BIOS and kernel command line",
+    },
+    Property {
+        name: "NVLink cluster",
+        severity: Severity::Advice,
+        value: cluster,
+        remedy: "hosts of different clusters reach each other by the network, not by NVLink",
+    },
+];
+
+fn driver(facts: &Facts) -> String {
+    shown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
+}
+
+fn ecc(facts: &Facts) -> String {
+    let on = facts.gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(true)).count();
+    if on == facts.gpus.devices.len() { "on".to_owned() } else { format!("on for {}", counted(on, "GPU")) }
+}
+
+/// `8 InfiniBand 400 Gb/sec (4X NDR)`
+fn devices_up(facts: &Facts) -> String {
+    let mut groups: Vec<(String, usize)> = Vec::new();
+    let ports = facts.nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)));
+    for (nic, port) in ports.filter(|(_, port)| port.is_active()) {
+        let name = format!("{} {}", nic.kind(), port.rate);
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((name, 1)),
+        }
+    }
+    groups.sort();
+    let groups: Vec<String> = groups.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
+}
+
+fn firmware(facts: &Facts) -> String {
+    let mut all: Vec<&str> = facts.nics.iter().filter_map(|nic| nic.firmware.as_deref()).collect();
+    all.sort_unstable();
+    all.dedup();
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+}
+
+/// The library that the loader takes, or else the first one found.
+fn library(facts: &Facts, kind: Kind) -> String {
+    let mut all = facts.libraries.iter().filter(|library| library.kind == kind && library.problem.is_none());
+    let first = all.clone().find(|library| library.first).or_else(|| all.next());
+    first.map_or_else(|| "none".to_owned(), super::libraries::Library::identity)
+}
+
+fn bytes(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), sized)
+}
+
+fn unlimited(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
+fn cluster(facts: &Facts) -> String {
+    let fabric = facts.gpus.devices.iter().find_map(|gpu| gpu.fabric.as_ref());
+    match fabric.and_then(|fabric| Some((fabric.cluster.as_ref()?, fabric.clique))) {
+        Some((cluster, clique)) => format!("{cluster} clique {clique}"),
+        None => "none".to_owned(),
+    }
+}
+
+/// Compares hosts.
+pub(super) fn compare(hosts: &[Facts]) -> Compared {
+    let mut findings = Vec::new();
+    let mut rows = Vec::new();
+    let mut equal = Vec::new();
+    for property in &PROPERTIES {
+        let values: Vec<String> = hosts.iter().map(property.value).collect();
+        let known = values.iter().any(|value| !matches!(value.as_str(), "-" | "none"));
+        match differing(property, hosts, &values) {
+            Some(finding) => findings.push(finding),
+            None if known && property.severity == Severity::Degraded => equal.push(property.name),
+            None => {}
+        }
+        rows.push(row(property.name, &values));
+    }
+    let proof = if equal.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("{} are equal in {}", counted(hosts.len(), "host"), equal.join(", "))]
+    };
+    let columns = ["property", "hosts", "value", "others"].map(str::to_owned).to_vec();
+    let section = Section { title: "Comparison of hosts".to_owned(), body: Body::Table { columns, rows } };
+    Compared { findings, section, proof }
+}
+
+/// `driver | 3 of 4 | 580.1 | 570.2`
+fn row(name: &str, values: &[String]) -> Vec<String> {
+    let all: Vec<&str> = values.iter().map(String::as_str).collect();
+    let usual = majority(&all);
+    let mut others: Vec<&str> = all.iter().copied().filter(|value| Some(*value) != usual).collect();
+    let with = all.len() - others.len();
+    others.sort_unstable();
+    others.dedup();
+    vec![
+        name.to_owned(),
+        format!("{with} of {}", all.len()),
+        usual.unwrap_or("no majority").to_owned(),
+        others.join("; "),
+    ]
+}
+
+fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<Finding> {
+    let all: Vec<&str> = values.iter().map(String::as_str).collect();
+    if all.windows(2).all(|pair| pair[0] == pair[1]) {
+        return None;
+    }
+    let usual = majority(&all);
+    let odd: Vec<(&str, &str)> = hosts
+        .iter()
+        .zip(&all)
+        .filter(|(_, value)| Some(**value) != usual)
+        .map(|(facts, value)| (facts.system.name.as_str(), *value))
+        .collect();
+    let named: Vec<String> = odd.iter().map(|(name, value)| format!("{name} ({value})")).collect();
+    let text = match usual {
+        Some(usual) => {
+            format!(
+                "{}: {} of {} hosts have {usual}; not {}",
+                property.name,
+                all.len() - odd.len(),
+                all.len(),
+                listed(&named)
+            )
+        }
+        None => format!("{}: no value is that of most hosts: {}", property.name, listed(&named)),
+    };
+    let mut finding = Finding::new("hosts-differ", property.severity, text).remedy(property.remedy);
+    finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();
+    for (name, value) in odd.iter().take(8) {
+        finding = finding.seen(property.name, *value);
+        if let Some(last) = finding.evidence.last_mut() {
+            last.host = Some((*name).to_owned());
+        }
+    }
+    Some(finding)
+}

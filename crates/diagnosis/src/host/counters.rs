@@ -1,0 +1,58 @@
+//! Counters of devices, read twice.
+
+use serde::{Deserialize, Serialize};
+
+/// A counter of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// The device and its part: `mlx5_0 port 1`, `GPU 3 NVLink 7`.
+    pub device: String,
+    /// The counter: `link_downed`.
+    pub name: String,
+    /// Value at the first reading.
+    pub value: u64,
+    /// Growth until the second reading; `None` where there was none.
+    pub growth: Option<u64>,
+}
+
+impl Counter {
+    /// A counter that was read once.
+    pub fn new(device: impl Into<String>, name: impl Into<String>, value: u64) -> Self {
+        Self { device: device.into(), name: name.into(), value, growth: None }
+    }
+
+    /// Returns true for a counter that grew between the two readings.
+    pub fn has_grown(&self) -> bool {
+        self.growth.is_some_and(|growth| growth > 0)
+    }
+}
+
+/// Completes the counters of a first reading with those of a second one. A counter that was reset in between counts
+/// from zero.
+pub fn complete(first: &mut [Counter], second: &[Counter]) {
+    for (index, counter) in first.iter_mut().enumerate() {
+        let same = |other: &&Counter| other.device == counter.device && other.name == counter.name;
+        // Readings of one device have one order, so the search is for devices that came or went.
+        let later = second.get(index).filter(same).or_else(|| second.iter().find(same));
+        counter.growth = later.map(|later| later.value.checked_sub(counter.value).unwrap_or(later.value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_of_the_same_counter_even_when_others_came_or_went() {
+        let mut first = [
+            Counter::new("a", "x", 5),
+            Counter::new("gone", "x", 5),
+            Counter::new("b", "x", 9),
+            Counter::new("c", "x", 7),
+        ];
+        let second = [Counter::new("a", "x", 5), Counter::new("b", "x", 12), Counter::new("c", "x", 2)];
+        complete(&mut first, &second);
+        assert_eq!(first.each_ref().map(|counter| counter.growth), [Some(0), None, Some(3), Some(2)]);
+        assert!(!first[0].has_grown() && !first[1].has_grown() && first[2].has_grown());
+    }
+}

@@ -1,0 +1,172 @@
+//! From facts of a host to findings.
+
+use serde_json::json;
+
+use super::complete::{Complete as _, counted};
+use super::facts::Facts;
+use super::gpu::{self, Problem};
+use super::{compare, kernel, libraries, nic, spark, system};
+use crate::examination::{Examination, Section};
+use crate::finding::{Finding, Severity};
+use crate::knowledge::rules::Rules;
+
+/// Devices that each host has to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// GPUs.
+    pub gpus: Option<usize>,
+    /// RDMA devices that are up.
+    pub nics: Option<usize>,
+}
+
+/// Examines hosts: each one, and, if there are several, all compared.
+pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
+    let mut examination = Examination::new("host");
+    let several = hosts.len() > 1;
+    for facts in hosts {
+        let name = several.then(|| facts.system.name.clone());
+        let parts = Parts::of(facts, expected, rules);
+        let named = |text: String| match &name {
+            Some(name) => format!("{name}: {text}"),
+            None => text,
+        };
+        examination.proof.extend(parts.proof.into_iter().map(named));
+        examination.unseen.extend(parts.unseen.into_iter().map(named));
+        for mut finding in parts.findings {
+            if let Some(name) = &name {
+                finding.hosts.push(name.clone());
+                for evidence in &mut finding.evidence {
+                    evidence.host = Some(name.clone());
+                }
+            }
+            add(&mut examination.findings, finding);
+        }
+        examination.sections.extend(
+            parts.sections.into_iter().map(|section| Section { title: named(section.title), ..section }),
+        );
+    }
+    if several {
+        let compared = compare::compare(hosts);
+        examination.findings.extend(compared.findings);
+        examination.sections.insert(0, compared.section);
+        examination.proof.extend(compared.proof);
+    }
+    examination.facts = json!({ "hosts": hosts });
+    examination.sort();
+    examination
+}
+
+/// Adds a finding, or its host to an equal one of another host.
+fn add(findings: &mut Vec<Finding>, finding: Finding) {
+    let same = |other: &&mut Finding| {
+        !finding.hosts.is_empty()
+            && other.rule == finding.rule
+            && other.severity == finding.severity
+            && other.diagnosis == finding.diagnosis
+            && other.hosts != finding.hosts
+    };
+    match findings.iter_mut().find(same) {
+        Some(other) => {
+            other.hosts.extend(finding.hosts);
+            other.occurrences += finding.occurrences;
+        }
+        None => findings.push(finding),
+    }
+}
+
+/// The parts of one host's examination.
+#[derive(Default)]
+struct Parts {
+    proof: Vec<String>,
+    unseen: Vec<String>,
+    findings: Vec<Finding>,
+    sections: Vec<Section>,
+}
+
+impl Parts {
+    fn of(facts: &Facts, expected: Expected, rules: &Rules) -> Self {
+        let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
+        let mut parts = Self { unseen: unseen(facts), ..Self::default() };
+        parts.findings.extend(fewer_than_expected(facts, expected));
+        parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
+        let is_spark = spark::is_spark(facts);
+        let of_nics = nic::judge(nics, counters, system.product.as_deref());
+        // A Spark has its own judgement of these.
+        let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
+        parts
+            .findings
+            .extend(of_nics.into_iter().filter(|finding| !is_spark || !own.contains(&finding.rule.as_str())));
+        parts.findings.extend(system::judge(system, gpus, nics));
+        parts.findings.extend(libraries::judge(libraries, system, gpus, nics));
+        parts.findings.extend(spark::judge(facts));
+        parts.findings.extend(kernel::judge(messages, rules));
+        let gpus_proven = gpu::prove(gpus);
+        // Devices that work prove nothing about GPUs that cannot be seen.
+        if !gpus_proven.is_empty() || !gpus.any() {
+            parts.proof.extend(gpus_proven);
+            parts.proof.extend(nic::prove(nics, counters));
+        }
+        parts.sections.push(system::section(system));
+        parts.sections.extend(gpu::sections(gpus));
+        parts.sections.extend(nic::sections(nics, counters));
+        parts.sections.extend(libraries::sections(libraries));
+        parts.sections.extend(kernel::sections(messages));
+        parts
+    }
+}
+
+fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let gpus = facts.gpus.devices.len();
+    if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
+        findings.push(
+            Finding::new("fewer-gpus-than-expected", Severity::Broken, format!("{} of {wanted} expected are usable", counted(gpus, "GPU")))
+                .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
+        );
+    }
+    let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
+    if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
+        findings.push(
+            Finding::new("fewer-nics-than-expected", Severity::Broken, format!("{} of {wanted} expected are up", counted(nics, "RDMA device")))
+                .remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
+        );
+    }
+    findings
+}
+
+/// Sentences about all that cannot be seen.
+fn unseen(facts: &Facts) -> Vec<String> {
+    let mut unseen = Vec::new();
+    let gpus = &facts.gpus;
+    match &gpus.problem {
+        Some(Problem::NoLibrary(_)) => {
+            unseen.push("GPUs: NVML (libnvidia-ml.so.1) is not installed here".to_owned())
+        }
+        Some(Problem::NoDriver(error)) => unseen.push(format!("GPUs: no NVIDIA driver runs here ({error})")),
+        Some(Problem::Mismatch(error) | Problem::Stuck(error) | Problem::Failed(error)) => {
+            unseen.push(format!("GPUs: {error}"));
+        }
+        None if gpus.devices.is_empty() => {
+            unseen.push("GPUs: there is none, or none is visible here".to_owned())
+        }
+        None => {}
+    }
+    if facts.nics.is_empty() {
+        unseen.push("RDMA devices: there is none in /sys/class/infiniband".to_owned());
+    }
+    match &facts.messages.place {
+        None => unseen.push("messages of the kernel: root can read them (/dev/kmsg)".to_owned()),
+        Some(place) if !facts.messages.complete => {
+            unseen.push(format!("messages of the kernel before those in {place}"));
+        }
+        Some(_) => {}
+    }
+    let read_once = |counters: &[super::counters::Counter]| {
+        !counters.is_empty() && counters.iter().all(|counter| counter.growth.is_none())
+    };
+    if read_once(&facts.counters) || read_once(&gpus.counters) {
+        unseen.push("growth of error counters: they were read once (--interval)".to_owned());
+    }
+    unseen.extend(system::unseen(&facts.system, gpus));
+    unseen
+}

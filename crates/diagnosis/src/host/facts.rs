@@ -1,0 +1,119 @@
+//! All facts of a host, and their reading.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::counters::{self, Counter};
+use super::gpu::{self, Gpus};
+use super::kernel::{self, Messages};
+use super::libraries::{self, Library, Paths};
+use super::nic::{self, Nic};
+use super::rdma::SERVICE;
+use super::system::{self, System};
+use crate::knowledge::rules::Rules;
+
+/// Facts of a host, as one process sees them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Machine, kernel, limits, services.
+    pub system: System,
+    /// GPUs.
+    pub gpus: Gpus,
+    /// RDMA devices.
+    pub nics: Vec<Nic>,
+    /// Counters of RDMA devices that count errors.
+    pub counters: Vec<Counter>,
+    /// Libraries that a job may load.
+    pub libraries: Vec<Library>,
+    /// Messages of the kernel.
+    pub messages: Messages,
+    /// Variables that are compared with the host.
+    pub environment: Vec<(String, String)>,
+}
+
+/// Source of the facts.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Root of the files, `/` except in tests.
+    pub root: PathBuf,
+    /// Time between the two readings of counters; zero for one reading.
+    pub interval: Duration,
+    /// True to ask NVML, which does not know a root.
+    pub nvml: bool,
+    /// Variables with folders of libraries.
+    pub paths: Paths,
+    /// Value of [`SERVICE`].
+    pub service: Option<std::ffi::OsString>,
+    /// Variables that are compared with the host.
+    pub environment: Vec<(String, String)>,
+}
+
+/// Variables that are compared with the host.
+const VARIABLES: [&str; 1] = ["NCCL_IB_HCA"];
+
+impl Source {
+    /// This host.
+    pub fn this_host(interval: Duration) -> Self {
+        let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+        Self {
+            root: PathBuf::from("/"),
+            interval,
+            nvml: true,
+            paths: Paths::of_environment(),
+            service: std::env::var_os(SERVICE),
+            environment: VARIABLES.into_iter().filter_map(variable).collect(),
+        }
+    }
+
+    /// The files below a root, without NVML and without this process's environment.
+    pub fn below(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            interval: Duration::ZERO,
+            nvml: false,
+            paths: Paths::default(),
+            service: None,
+            environment: Vec::new(),
+        }
+    }
+}
+
+impl Facts {
+    /// Reads all facts, and the counters again after the interval.
+    pub fn read(source: &Source, rules: &Rules) -> Self {
+        let root = &source.root;
+        let reading = source.nvml.then(gpu::nvml::Reading::start);
+        let mut facts = Self {
+            nics: nic::read(root),
+            counters: nic::counters(root),
+            system: system::read(root, source.service.as_deref()),
+            environment: source.environment.clone(),
+            ..Self::default()
+        };
+        if let Some(reading) = &reading {
+            facts.gpus = reading.first();
+        }
+        gpu::nvml::on_bus(&mut facts.gpus, root);
+        let libraries = || libraries::find(root, &source.paths);
+        // Large files are read while the counters count.
+        facts.libraries = thread::scope(|scope| {
+            let found = thread::Builder::new().spawn_scoped(scope, libraries);
+            facts.messages = kernel::read(root, rules);
+            if !source.interval.is_zero() && (!facts.counters.is_empty() || !facts.gpus.counters.is_empty()) {
+                thread::sleep(source.interval);
+                counters::complete(&mut facts.counters, &nic::counters(root));
+                if let Some(reading) = &reading {
+                    reading.complete(&mut facts.gpus);
+                }
+            }
+            match found {
+                Ok(found) => found.join().unwrap_or_default(),
+                Err(_) => libraries(),
+            }
+        });
+        facts
+    }
+}

@@ -1,0 +1,70 @@
+//! Files of the kernel: one value, one line, or one folder per device.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Bytes of a file that are read at most. The kernel's files are shorter.
+const LONGEST: u64 = 4 << 20;
+
+/// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
+pub(super) fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_by_cached_key(|name| natural(name));
+    names
+}
+
+/// Sort key of the natural order.
+pub(super) fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let word = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, after) = rest.split_at(word);
+        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
+        let (number, after) = after.split_at(digits);
+        parts.push((text.to_owned(), number.parse().unwrap_or(0)));
+        rest = after;
+    }
+    parts
+}
+
+/// The text of a file, without the blanks around it.
+pub(super) fn text(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// The number that a file contains.
+pub(super) fn number<T: FromStr>(path: &Path) -> Option<T> {
+    text(path)?.parse().ok()
+}
+
+/// The number that a file contains in hexadecimal digits, with or without `0x`.
+pub(super) fn hexadecimal(path: &Path) -> Option<u32> {
+    let text = text(path)?;
+    u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}
+
+/// The last part of the target of a link.
+pub(super) fn link_name(path: &Path) -> Option<String> {
+    let link = fs::read_link(path).ok()?;
+    Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// The driver of the device in this folder.
+pub(super) fn driver(device: &Path) -> Option<String> {
+    link_name(&device.join("driver"))
+}
+
+/// The value of a line such as `MemTotal:  131981020 kB`, without its name.
+pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}

@@ -1,0 +1,196 @@
+//! Conclusions about access among GPUs: NVLink, its fabric, and peer-to-peer.
+
+use super::super::super::complete::{Complete as _, listed, majority, shown};
+use super::super::{Access, Fabric, Gpus};
+use super::named;
+use crate::finding::{Action, Finding, Severity};
+
+pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(links(gpus));
+    findings.extend(speeds(gpus));
+    findings.extend(growing(gpus));
+    findings.extend(fabric(gpus));
+    findings.extend(peers(gpus));
+    findings
+}
+
+/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so.
+fn links(gpus: &Gpus) -> Option<Finding> {
+    let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
+    let most = counts.iter().copied().max().filter(|most| *most > 0)?;
+    let fewer: Vec<String> = gpus
+        .devices
+        .iter()
+        .filter(|gpu| gpu.active_links() < most && gpu.links.len() >= most)
+        .map(|gpu| {
+            let inactive = gpu.links.iter().filter(|link| !link.active);
+            let down: Vec<String> = inactive.map(|link| link.number.to_string()).collect();
+            format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), listed(&down))
+        })
+        .collect();
+    (!fewer.is_empty()).then(|| {
+        Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", listed(&fewer)))
+            .cause("the link was not trained, or was taken down after errors")
+            .remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
+            .action(Action::Reboot)
+    })
+}
+
+fn speeds(gpus: &Gpus) -> Option<Finding> {
+    let links: Vec<(&super::Gpu, u32, u64)> = gpus
+        .devices
+        .iter()
+        .flat_map(|gpu| gpu.links.iter().filter_map(move |link| Some((gpu, link.number, link.speed?))))
+        .collect();
+    let speeds: Vec<&u64> = links.iter().map(|(.., speed)| speed).collect();
+    let usual = *majority(&speeds)?;
+    let slow: Vec<String> = links
+        .iter()
+        .filter(|(.., speed)| *speed < usual)
+        .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", named(gpu)))
+        .collect();
+    (!slow.is_empty()).then(|| {
+        Finding::new(
+            "nvlink-slow",
+            Severity::Degraded,
+            format!("NVLinks are slower than the usual {usual} Mbit/s: {}", listed(&slow)),
+        )
+        .cause("a lane of the link was not trained")
+        .remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
+        .action(Action::Reboot)
+    })
+}
+
+fn growing(gpus: &Gpus) -> Option<Finding> {
+    let grown: Vec<String> = gpus
+        .counters
+        .iter()
+        .filter(|counter| counter.has_grown())
+        .map(|counter| format!("{} {} +{}", counter.device, counter.name, shown(counter.growth)))
+        .collect();
+    (!grown.is_empty()).then(|| {
+        Finding::new(
+            "nvlink-errors-grow",
+            Severity::Degraded,
+            format!("NVLink errors grow: {}", listed(&grown)),
+        )
+        .cause("a link works with errors, and sends data again")
+        .remedy("watch it with --interval 60; isolate the node when it goes on")
+        .action(Action::Watch)
+    })
+}
+
+fn fabric(gpus: &Gpus) -> Vec<Finding> {
+    let those = |wanted: &dyn Fn(&Fabric) -> bool| -> Vec<String> {
+        gpus.devices.iter().filter(|gpu| gpu.fabric.as_ref().is_some_and(wanted)).map(named).collect()
+    };
+    let mut findings = Vec::new();
+    let waiting = those(&|fabric| fabric.state != 3);
+    if !waiting.is_empty() {
+        findings.push(
+            Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", listed(&waiting)))
+                .cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
+                .remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
+        );
+    }
+    let failed = those(&|fabric| fabric.state == 3 && fabric.status != 0);
+    if !failed.is_empty() {
+        findings.push(
+            Finding::new(
+                "fabric-failed",
+                Severity::Broken,
+                format!("the registration with the NVSwitch fabric failed: {}", listed(&failed)),
+            )
+            .remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
+        );
+    }
+    // Bits of NVML: two for each of bandwidth (0), route recovery (2), route (4); four for the configuration (8).
+    let bits =
+        |fabric: &Fabric, shift: u32, mask: u32| fabric.health.map_or(0, |health| (health >> shift) & mask);
+    let unhealthy = [
+        (those(&|fabric| bits(fabric, 0, 3) == 1), "reduced bandwidth"),
+        (those(&|fabric| bits(fabric, 2, 3) == 1), "a route that recovers"),
+        (those(&|fabric| bits(fabric, 4, 3) == 1), "an unhealthy route"),
+        (those(&|fabric| bits(fabric, 8, 15) > 1), "a wrong configuration"),
+    ];
+    for (names, text) in unhealthy.into_iter().filter(|(names, _)| !names.is_empty()) {
+        findings.push(
+            Finding::new(
+                "fabric-unhealthy",
+                Severity::Degraded,
+                format!("the NVSwitch fabric reports {text}: {}", listed(&names)),
+            )
+            .remedy("nvidia-smi -q | grep -A 12 Fabric; see the fabric manager's or NMX's log")
+            .action(Action::Isolate),
+        );
+    }
+    let mut groups: Vec<(&Option<String>, u32)> = gpus
+        .devices
+        .iter()
+        .filter_map(|gpu| gpu.fabric.as_ref())
+        .map(|fabric| (&fabric.cluster, fabric.clique))
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.len() > 1 {
+        findings.push(
+            Finding::new(
+                "fabric-cliques-differ",
+                Severity::Degraded,
+                "the GPUs of this host are in different cliques of the NVSwitch fabric",
+            )
+            .cause("GPUs of different cliques cannot reach each other over NVLink")
+            .remedy("nvidia-smi -q | grep -E 'CliqueId|ClusterUUID'; give the node's GPUs one partition"),
+        );
+    }
+    findings
+}
+
+/// Pairs without peer-to-peer access.
+fn peers(gpus: &Gpus) -> Vec<Finding> {
+    let number = |row: usize| gpus.devices.get(row).map_or(row, |gpu| gpu.index as usize);
+    let mut refused: Vec<(Access, Vec<String>)> = Vec::new();
+    for (from, row) in gpus.peers.iter().enumerate() {
+        for (to, peer) in row.iter().enumerate().filter(|(to, _)| *to != from) {
+            let Some(access) = [peer.read, peer.write]
+                .into_iter()
+                .find(|access| !matches!(access, Access::Supported | Access::Unknown))
+            else {
+                continue;
+            };
+            let pair = format!("{}-{}", number(from), number(to));
+            match refused.iter_mut().find(|(known, _)| *known == access) {
+                Some((_, pairs)) => pairs.push(pair),
+                None => refused.push((access, vec![pair])),
+            }
+        }
+    }
+    let any_works = gpus.peers.iter().flatten().any(|peer| peer.read == Access::Supported);
+    refused
+        .into_iter()
+        .map(|(access, pairs)| {
+            let (severity, cause, remedy) = match access {
+                Access::Disabled => (
+                    Severity::Degraded,
+                    "a setting of the driver forbids it",
+                    "look into /etc/modprobe.d for NVreg_RegistryDwords, and load the module without it",
+                ),
+                Access::NoGpu => (Severity::Advice, "the GPUs do not support it", "none: NCCL goes through the host's memory"),
+                // Where some pairs work, the others are a property of the machine's layout.
+                _ if any_works => (
+                    Severity::Advice,
+                    "the GPUs are on different parts of the machine",
+                    "nvidia-smi topo -p2p r; nvidia-smi topo -m",
+                ),
+                _ => (
+                    Severity::Advice,
+                    "the chipset, the virtual machine or the driver does not support it",
+                    "nvidia-smi topo -p2p r; in a virtual machine the GPUs must share a PCIe switch or NVLink",
+                ),
+            };
+            let text = format!("no peer-to-peer access ({}) between GPUs {}", access.code(), listed(&pairs));
+            Finding::new("no-peer-access", severity, text).cause(cause).remedy(remedy)
+        })
+        .collect()
+}

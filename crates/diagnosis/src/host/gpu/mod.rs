@@ -1,0 +1,299 @@
+//! The GPUs of a host: facts, their reading through NVML, and what they mean.
+
+mod findings;
+pub(super) mod nvml;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use findings::{judge, prove, sections};
+
+use super::counters::Counter;
+
+/// The GPUs of a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpus {
+    /// Driver: `580.159.04`.
+    pub driver: Option<String>,
+    /// Newest CUDA that the driver supports: `13.0`.
+    pub cuda: Option<String>,
+    /// The GPUs, by NVML's number.
+    pub devices: Vec<Gpu>,
+    /// GPUs that NVML counts and cannot open, with its error.
+    pub lost: Vec<Lost>,
+    /// State of peer access from each GPU (row) to each other one.
+    pub peers: Vec<Vec<Peer>>,
+    /// Reason for which nothing was read.
+    pub problem: Option<Problem>,
+    /// Counters of the NVLinks that count errors.
+    pub counters: Vec<Counter>,
+    /// NVIDIA GPUs on the PCI bus.
+    pub on_pci: Vec<OnBus>,
+    /// NVSwitches on the PCI bus.
+    pub switches: usize,
+}
+
+/// Reason for which NVML tells nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "text")]
+pub enum Problem {
+    /// `libnvidia-ml.so.1` is not here.
+    NoLibrary(String),
+    /// The library is here, and finds no driver.
+    NoDriver(String),
+    /// The library and the driver have different versions.
+    Mismatch(String),
+    /// NVML does not answer.
+    Stuck(String),
+    /// Another error of NVML.
+    Failed(String),
+}
+
+/// A GPU that NVML cannot open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// NVML's number.
+    pub index: u32,
+    /// NVML's error.
+    pub error: String,
+}
+
+/// A GPU on the PCI bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnBus {
+    /// `0000:00:06.0`.
+    pub place: String,
+    /// The driver that serves it.
+    pub driver: Option<String>,
+}
+
+/// A GPU. What NVML does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// NVML's number.
+    pub index: u32,
+    /// `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+    /// `GPU-ac64...`.
+    pub uuid: Option<String>,
+    /// `0000:00:06.0`.
+    pub pci: Option<String>,
+    /// Memory in bytes; a GPU that shares the host's memory has none.
+    pub memory: Option<u64>,
+    /// Connection to the host.
+    pub pcie: Pcie,
+    /// Error correction.
+    pub ecc: Ecc,
+    /// Rows of memory that were replaced.
+    pub rows: Option<Rows>,
+    /// Pages of memory that were taken out of use.
+    pub pages: Pages,
+    /// Reasons for which the clock is lower than it could be.
+    pub slowed: Vec<String>,
+    /// Performance state, 0 for the highest.
+    pub performance_state: Option<u32>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Power draw in milliwatts.
+    pub power: Option<u32>,
+    /// Limit of the power draw in milliwatts.
+    pub power_limit: Option<u32>,
+    /// Default limit of the power draw in milliwatts.
+    pub default_power_limit: Option<u32>,
+    /// Clock of the multiprocessors in MHz.
+    pub clock: Option<u32>,
+    /// Highest clock of the multiprocessors in MHz.
+    pub max_clock: Option<u32>,
+    /// True when the driver stays loaded without users.
+    pub persistence: Option<bool>,
+    /// True when the GPU is divided into instances.
+    pub mig: Option<bool>,
+    /// NVML's advice: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain peer traffic, 4 drain and reset.
+    pub recovery: Option<u32>,
+    /// `default`, `exclusive process`, `prohibited`.
+    pub compute_mode: Option<String>,
+    /// NVLinks that the GPU has.
+    pub links: Vec<Link>,
+    /// Membership in a fabric of NVSwitches.
+    pub fabric: Option<Fabric>,
+    /// Processes that hold memory of the GPU.
+    pub processes: Vec<Process>,
+}
+
+/// Generation and width of a PCIe connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pcie {
+    /// Generation in use.
+    pub generation: Option<u32>,
+    /// Highest generation of GPU and slot.
+    pub max_generation: Option<u32>,
+    /// Lanes in use.
+    pub width: Option<u32>,
+    /// Lanes of GPU and slot.
+    pub max_width: Option<u32>,
+}
+
+/// Error correction of a GPU's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ecc {
+    /// True when it is on.
+    pub enabled: Option<bool>,
+    /// True when it is on after the next reset.
+    pub pending: Option<bool>,
+    /// Uncorrected errors since the driver was loaded.
+    pub uncorrected: Option<u64>,
+    /// Uncorrected errors in the life of the GPU.
+    pub lifetime_uncorrected: Option<u64>,
+}
+
+/// Rows of memory that were replaced by spare ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Rows replaced because of corrected errors.
+    pub corrected: u32,
+    /// Rows replaced because of uncorrected errors.
+    pub uncorrected: u32,
+    /// True when a row is replaced at the next reset.
+    pub pending: bool,
+    /// True when a row could not be replaced.
+    pub failed: bool,
+}
+
+/// Pages of memory that were taken out of use, on GPUs before Ampere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// Number of pages.
+    pub retired: Option<usize>,
+    /// True when pages are taken out of use at the next reset.
+    pub pending: Option<bool>,
+}
+
+/// An NVLink of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Number, from 0.
+    pub number: u32,
+    /// True when the link works.
+    pub active: bool,
+    /// Version of NVLink, as NVML numbers it.
+    pub version: Option<u32>,
+    /// Speed in Mbit/s.
+    pub speed: Option<u64>,
+}
+
+/// Membership in a fabric of NVSwitches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// Registration: 1 not started, 2 in progress, 3 completed.
+    pub state: u32,
+    /// NVML's error code of the registration, 0 for success.
+    pub status: u32,
+    /// Identity of the cluster in hexadecimal digits; `None` on a fabric within one host.
+    pub cluster: Option<String>,
+    /// Group of GPUs in the cluster that can access each other.
+    pub clique: u32,
+    /// Health as NVML's bits.
+    pub health: Option<u32>,
+}
+
+/// A process that holds memory of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process ID.
+    pub pid: u32,
+    /// Its program.
+    pub name: Option<String>,
+    /// Bytes.
+    pub memory: Option<u64>,
+}
+
+/// Access from a GPU to another one: NVML's words for reading, writing, and over NVLink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Reading.
+    pub read: Access,
+    /// Writing.
+    pub write: Access,
+    /// Over NVLink.
+    pub nvlink: Access,
+}
+
+/// NVML's answer about access to another GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// It works.
+    Supported,
+    /// The chipset does not do it.
+    NoChipset,
+    /// One of the GPUs does not do it.
+    NoGpu,
+    /// The GPUs are too far apart.
+    NoTopology,
+    /// A setting of the driver forbids it.
+    Disabled,
+    /// It is not supported.
+    No,
+    /// NVML does not know, or the GPU is the same.
+    #[default]
+    Unknown,
+}
+
+impl Gpus {
+    /// Number of working NVLinks, and of all.
+    pub fn links(&self) -> (usize, usize) {
+        let all = self.devices.iter().flat_map(|gpu| &gpu.links);
+        (all.clone().filter(|link| link.active).count(), all.count())
+    }
+
+    /// Returns true when the host has GPUs, seen by NVML or on the PCI bus.
+    pub fn any(&self) -> bool {
+        !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
+    }
+
+    /// Models with the number of each: `8 NVIDIA H100 80GB HBM3`.
+    pub fn models(&self) -> String {
+        let mut models: Vec<(&str, usize)> = Vec::new();
+        for gpu in &self.devices {
+            match models.iter_mut().find(|(name, _)| *name == gpu.name) {
+                Some((_, count)) => *count += 1,
+                None => models.push((&gpu.name, 1)),
+            }
+        }
+        let models: Vec<String> = models.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        if models.is_empty() { "no GPU".to_owned() } else { models.join(", ") }
+    }
+}
+
+impl Gpu {
+    /// Number of working NVLinks.
+    pub fn active_links(&self) -> usize {
+        self.links.iter().filter(|link| link.active).count()
+    }
+
+    /// True for GPUs that share the memory of a desktop: GB10, DGX Spark.
+    pub fn is_spark(&self) -> bool {
+        self.name.contains("GB10")
+    }
+
+    /// True for GPUs of Grace-Blackwell trays.
+    pub fn is_grace_blackwell(&self) -> bool {
+        self.name.contains("GB200") || self.name.contains("GB300")
+    }
+}
+
+impl Access {
+    /// NVML's abbreviation, as nvidia-smi prints it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Supported => "OK",
+            Self::NoChipset => "CNS",
+            Self::NoGpu => "GNS",
+            Self::NoTopology => "TNS",
+            Self::Disabled => "DR",
+            Self::No => "NS",
+            Self::Unknown => "U",
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Reading of GPUs through NVML, which is loaded at run time.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, ComputeMode, EccCounter, MemoryError, P2pCapabilitiesIndex, P2pStatus, PerformanceState,
+    RetirementCause, TemperatureSensor,
+};
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+
+use super::super::counters::{self, Counter};
+use super::super::files::{driver, hexadecimal, names};
+use super::{Access, Ecc, Gpu, Gpus, Link, Lost, OnBus, Pages, Pcie, Peer, Problem, Process};
+
+mod raw;
+
+/// Limit on the calls of NVML, which wait without end for a GPU that hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// NVIDIA's number on the PCI bus.
+const NVIDIA: u32 = 0x10de;
+/// Places of the library that the loader may not search, as in containers of Kubernetes nodes.
+const PLACES: [&str; 3] = [
+    "libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
+];
+/// Most NVLinks of a GPU that are asked for.
+const MOST_LINKS: u32 = 36;
+
+/// GPUs, read by a thread of their own: NVML may never answer.
+#[derive(Debug)]
+pub(in super::super) struct Reading {
+    asking: mpsc::Sender<()>,
+    answers: mpsc::Receiver<Result<Gpus, Problem>>,
+}
+
+impl Reading {
+    /// Starts to read.
+    pub(in super::super) fn start() -> Self {
+        let (asking, asked) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
+        let work = move || {
+            let nvml = match load() {
+                Ok(nvml) => nvml,
+                Err(problem) => {
+                    let _ = sender.send(Err(problem));
+                    return;
+                }
+            };
+            let _ = sender.send(read(&nvml));
+            while asked.recv().is_ok() {
+                let _ = sender.send(Ok(Gpus { counters: error_counters(&nvml), ..Gpus::default() }));
+            }
+        };
+        // Without a thread the receiver says so.
+        let _ = thread::Builder::new().name("nvml".to_owned()).spawn(work);
+        Self { asking, answers }
+    }
+
+    /// The first reading.
+    pub(in super::super) fn first(&self) -> Gpus {
+        self.answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
+    }
+
+    /// Reads the counters again.
+    pub(in super::super) fn complete(&self, gpus: &mut Gpus) {
+        if gpus.problem.is_some() || self.asking.send(()).is_err() {
+            return;
+        }
+        match self.answer() {
+            Ok(second) => counters::complete(&mut gpus.counters, &second.counters),
+            Err(problem) => gpus.problem = Some(problem),
+        }
+    }
+
+    fn answer(&self) -> Result<Gpus, Problem> {
+        match self.answers.recv_timeout(LIMIT) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Problem::Stuck(format!("no answer within {} s", LIMIT.as_secs())))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Problem::Failed("the thread that reads NVML ended".to_owned()))
+            }
+        }
+    }
+}
+
+/// Completes the facts with those of the PCI bus below `root`.
+pub(in super::super) fn on_bus(gpus: &mut Gpus, root: &Path) {
+    let devices = root.join("sys/bus/pci/devices");
+    for place in names(&devices) {
+        let folder = devices.join(&place);
+        if hexadecimal(&folder.join("vendor")) != Some(NVIDIA) {
+            continue;
+        }
+        match hexadecimal(&folder.join("class")).map(|class| class >> 8) {
+            // VGA and 3D controllers.
+            Some(0x0300 | 0x0302) => gpus.on_pci.push(OnBus { driver: driver(&folder), place }),
+            // Bridges of another kind.
+            Some(0x0680) => gpus.switches += 1,
+            _ => {}
+        }
+    }
+}
+
+fn load() -> Result<Nvml, Problem> {
+    let mut missing = None;
+    for place in PLACES {
+        match Nvml::builder().lib_path(OsStr::new(place)).init() {
+            Ok(nvml) => return Ok(nvml),
+            Err(NvmlError::LibloadingError(error)) => {
+                missing.get_or_insert_with(|| error.to_string());
+            }
+            Err(error @ NvmlError::DriverNotLoaded) => return Err(Problem::NoDriver(error.to_string())),
+            Err(error @ NvmlError::LibRmVersionMismatch) => return Err(Problem::Mismatch(error.to_string())),
+            Err(error) => return Err(Problem::Failed(error.to_string())),
+        }
+    }
+    Err(Problem::NoLibrary(missing.unwrap_or_default()))
+}
+
+fn read(nvml: &Nvml) -> Result<Gpus, Problem> {
+    let count = nvml.device_count().map_err(|error| Problem::Failed(format!("counting GPUs: {error}")))?;
+    let mut gpus = Gpus {
+        driver: nvml.sys_driver_version().ok(),
+        cuda: nvml.sys_cuda_driver_version().ok().map(|version| {
+            let major = nvml_wrapper::cuda_driver_version_major(version);
+            format!("{major}.{}", nvml_wrapper::cuda_driver_version_minor(version))
+        }),
+        counters: error_counters(nvml),
+        ..Gpus::default()
+    };
+    for index in 0..count {
+        match gpu(nvml, index) {
+            Ok(gpu) => gpus.devices.push(gpu),
+            Err(error) => gpus.lost.push(Lost { index, error: error.to_string() }),
+        }
+    }
+    gpus.peers = peers(nvml, &gpus.devices);
+    Ok(gpus)
+}
+
+type Device<'nvml> = nvml_wrapper::Device<'nvml>;
+
+fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let name = device.name()?;
+    let ecc = device.is_ecc_enabled().ok();
+    let uncorrected = |counter| device.total_ecc_errors(MemoryError::Uncorrected, counter).ok();
+    let causes = [RetirementCause::MultipleSingleBitEccErrors, RetirementCause::DoubleBitEccError];
+    let retired = causes.into_iter().filter_map(|cause| device.retired_pages(cause).ok());
+    Ok(Gpu {
+        index,
+        name,
+        uuid: device.uuid().ok(),
+        pci: device.pci_info().ok().map(|info| place(&info.bus_id)),
+        memory: device.memory_info().ok().map(|memory| memory.total),
+        pcie: Pcie {
+            generation: device.current_pcie_link_gen().ok(),
+            max_generation: device.max_pcie_link_gen().ok(),
+            width: device.current_pcie_link_width().ok(),
+            max_width: device.max_pcie_link_width().ok(),
+        },
+        ecc: Ecc {
+            enabled: ecc.as_ref().map(|ecc| ecc.currently_enabled),
+            pending: ecc.as_ref().map(|ecc| ecc.pending_enabled),
+            uncorrected: uncorrected(EccCounter::Volatile),
+            lifetime_uncorrected: uncorrected(EccCounter::Aggregate),
+        },
+        rows: raw::remapped_rows(nvml, &device),
+        pages: Pages {
+            retired: retired.map(|pages| pages.len()).reduce(|one, other| one + other),
+            pending: device.are_pages_pending_retired().ok(),
+        },
+        slowed: device.current_throttle_reasons().map(slowed).unwrap_or_default(),
+        performance_state: device.performance_state().ok().and_then(performance_state),
+        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
+        power: device.power_usage().ok(),
+        power_limit: device.enforced_power_limit().ok(),
+        default_power_limit: device.power_management_limit_default().ok(),
+        clock: device.clock_info(Clock::SM).ok(),
+        max_clock: device.max_clock_info(Clock::SM).ok(),
+        persistence: device.is_in_persistent_mode().ok(),
+        mig: device.mig_mode().ok().map(|mode| mode.current != 0),
+        recovery: raw::recovery_action(nvml, &device),
+        compute_mode: device.compute_mode().ok().map(|mode| compute_mode(mode).to_owned()),
+        links: links(nvml, &device),
+        fabric: raw::fabric(nvml, &device),
+        processes: processes(nvml, &device),
+    })
+}
+
+/// The place on the PCI bus as the kernel writes it: `00000000:00:06.0` is `0000:00:06.0`.
+fn place(bus_id: &str) -> String {
+    let bus_id = bus_id.to_ascii_lowercase();
+    bus_id
+        .strip_prefix("0000")
+        .filter(|rest| rest.len() == "0000:00:06.0".len())
+        .unwrap_or(&bus_id)
+        .to_owned()
+}
+
+fn slowed(reasons: ThrottleReasons) -> Vec<String> {
+    let names = [
+        (ThrottleReasons::GPU_IDLE, "idle"),
+        (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "application clocks"),
+        (ThrottleReasons::SW_POWER_CAP, "power cap"),
+        (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
+        (ThrottleReasons::SYNC_BOOST, "sync boost"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "software thermal slowdown"),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hardware thermal slowdown"),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
+    ];
+    names.iter().filter(|(bit, _)| reasons.contains(*bit)).map(|(_, name)| (*name).to_owned()).collect()
+}
+
+fn performance_state(state: PerformanceState) -> Option<u32> {
+    Some(state.as_c()).filter(|number| *number < 16)
+}
+
+fn compute_mode(mode: ComputeMode) -> &'static str {
+    match mode {
+        ComputeMode::Default => "default",
+        ComputeMode::ExclusiveThread => "exclusive thread",
+        ComputeMode::Prohibited => "prohibited",
+        ComputeMode::ExclusiveProcess => "exclusive process",
+    }
+}
+
+fn processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
+    let own = std::process::id();
+    let running = device.running_compute_processes().unwrap_or_default();
+    let others = running.into_iter().filter(|process| process.pid != own);
+    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| Process {
+        pid: process.pid,
+        name: nvml.sys_process_name(process.pid, 128).ok(),
+        memory: match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+    };
+    others.map(process).collect()
+}
+
+/// NVLinks: those whose state NVML tells.
+fn links(nvml: &Nvml, device: &Device<'_>) -> Vec<Link> {
+    let mut links = Vec::new();
+    for number in 0..raw::link_count(nvml, device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
+        let link = device.link_wrapper_for(number);
+        match link.is_active() {
+            Ok(active) => links.push(Link {
+                number,
+                active,
+                version: link.version().ok().filter(|_| active),
+                speed: raw::link_speed(nvml, device, number).filter(|_| active),
+            }),
+            Err(NvmlError::InvalidArg | NvmlError::NotSupported) => break,
+            Err(_) => {}
+        }
+    }
+    links
+}
+
+/// Error counters of all NVLinks that work.
+fn error_counters(nvml: &Nvml) -> Vec<Counter> {
+    let mut counters = Vec::new();
+    for index in 0..nvml.device_count().unwrap_or(0) {
+        let Ok(device) = nvml.device_by_index(index) else { continue };
+        for number in 0..raw::link_count(nvml, &device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
+            let link = device.link_wrapper_for(number);
+            match link.is_active() {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(_) => break,
+            }
+            let name = format!("GPU {index} NVLink {number}");
+            let kinds = [
+                (ErrorCounter::DlReplay, "replays"),
+                (ErrorCounter::DlRecovery, "recoveries"),
+                (ErrorCounter::DlCrcFlit, "CRC errors"),
+            ];
+            let old =
+                kinds.into_iter().filter_map(|(kind, text)| Some((text, link.error_counter(kind).ok()?)));
+            let all = old.chain(raw::link_counters(nvml, &device, number));
+            counters.extend(all.map(|(text, value)| Counter::new(&name, text, value)));
+        }
+    }
+    counters
+}
+
+fn peers(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<Peer>> {
+    let devices: Vec<Option<Device<'_>>> =
+        gpus.iter().map(|gpu| nvml.device_by_index(gpu.index).ok()).collect();
+    let access = |one: &Device<'_>, other: &Device<'_>, what| match one.p2p_status(other, what) {
+        Ok(P2pStatus::Ok) => Access::Supported,
+        Ok(P2pStatus::ChipsetNotSupported) => Access::NoChipset,
+        Ok(P2pStatus::GpuNotSupported) => Access::NoGpu,
+        Ok(P2pStatus::IohTopologyNotSupported) => Access::NoTopology,
+        Ok(P2pStatus::DisabledByRegkey) => Access::Disabled,
+        Ok(P2pStatus::NotSupported) => Access::No,
+        Ok(P2pStatus::Unknown) | Err(_) => Access::Unknown,
+    };
+    let row = |from: usize| {
+        let peer = |to: usize| match (&devices[from], &devices[to]) {
+            (Some(one), Some(other)) if from != to => Peer {
+                read: access(one, other, P2pCapabilitiesIndex::Read),
+                write: access(one, other, P2pCapabilitiesIndex::Write),
+                nvlink: access(one, other, P2pCapabilitiesIndex::NvLink),
+            },
+            _ => Peer::default(),
+        };
+        (0..devices.len()).map(peer).collect()
+    };
+    (0..devices.len()).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_written_as_the_kernel_does() {
+        assert_eq!(place("00000000:00:06.0"), "0000:00:06.0");
+        assert_eq!(place("00000002:0F:00.0"), "0002:0f:00.0");
+        assert_eq!(place("0000:3B:00.0"), "0000:3b:00.0");
+    }
+}

@@ -1,0 +1,120 @@
+//! Calls of NVML that the wrapper lacks: values of one link, remapped rows, the fabric.
+
+use std::mem;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper_sys::bindings::{field_id, nvmlFieldValue_t, nvmlGpuFabricInfo_v3_t};
+
+use super::super::{Fabric, Rows};
+use super::Device;
+
+/// Receive errors, recovery events, and blocks that the physical layer sent again: of GPUs since Blackwell.
+const LINK_COUNTERS: [(u32, &str); 3] = [
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, "receive errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "recovery events"),
+    // NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS, which the bindings lack.
+    (295, "retried blocks"),
+];
+
+/// Replaced rows of memory.
+pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
+    let call = nvml.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
+    let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
+    // SAFETY: the handle belongs to this open library, and all pointers are valid for the call.
+    let code = unsafe { call(device.handle(), &mut corrected, &mut uncorrected, &mut pending, &mut failed) };
+    (code == 0).then_some(Rows { corrected, uncorrected, pending: pending != 0, failed: failed != 0 })
+}
+
+/// NVML's advice for this GPU (driver 570 and later).
+pub(super) fn recovery_action(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
+    let value = values(nvml, device, &[(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0)]);
+    u32::try_from(value.first().copied().flatten()?).ok()
+}
+
+/// Number of NVLinks.
+pub(super) fn link_count(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
+    let value = values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0)]);
+    u32::try_from(value.first().copied().flatten()?).ok()
+}
+
+/// Speed of a link in Mbit/s.
+pub(super) fn link_speed(nvml: &Nvml, device: &Device<'_>, link: u32) -> Option<u64> {
+    values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link)]).first().copied().flatten()
+}
+
+/// Error counters of a link, of those that the GPU has.
+pub(super) fn link_counters(
+    nvml: &Nvml,
+    device: &Device<'_>,
+    link: u32,
+) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    let values = values(nvml, device, &LINK_COUNTERS.map(|(id, _)| (id, link)));
+    LINK_COUNTERS.into_iter().zip(values).filter_map(|((_, name), value)| Some((name, value?)))
+}
+
+/// Values of fields, each of a scope such as a link; `None` for those that the GPU or the driver lacks.
+fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option<u64>> {
+    let Ok(call) = nvml.lib().nvmlDeviceGetFieldValues.as_ref() else { return Vec::new() };
+    let mut raw: Vec<nvmlFieldValue_t> = fields
+        .iter()
+        .map(|&(field, scope)| {
+            // SAFETY: a plain structure of numbers, for which zeros are valid.
+            let zero: nvmlFieldValue_t = unsafe { mem::zeroed() };
+            nvmlFieldValue_t { fieldId: field, scopeId: scope, ..zero }
+        })
+        .collect();
+    let Ok(count) = i32::try_from(raw.len()) else { return Vec::new() };
+    // SAFETY: the handle belongs to this open library, and the array has as many elements as the call is told.
+    if unsafe { call(device.handle(), count, raw.as_mut_ptr()) } != 0 {
+        return Vec::new();
+    }
+    raw.iter().map(value).collect()
+}
+
+/// The value of a field as a number that is not negative.
+fn value(raw: &nvmlFieldValue_t) -> Option<u64> {
+    if raw.nvmlReturn != 0 {
+        return None;
+    }
+    // SAFETY: all fields of the union are numbers, of which the type says the valid one; the rest is zero.
+    unsafe {
+        match raw.valueType {
+            1 => Some(u64::from(raw.value.uiVal)),
+            2 => Some(raw.value.ulVal),
+            3 => Some(raw.value.ullVal),
+            4 => u64::try_from(raw.value.sllVal).ok(),
+            5 => u64::try_from(raw.value.siVal).ok(),
+            6 => Some(u64::from(raw.value.usVal)),
+            _ => None,
+        }
+    }
+}
+
+/// Membership in a fabric; `None` where the GPU has none.
+pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Option<Fabric> {
+    let call = nvml.lib().nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
+    // NVML's version of a structure is its size and its number. The second ends before `healthSummary`.
+    let sizes = [
+        (3, mem::size_of::<nvmlGpuFabricInfo_v3_t>()),
+        (2, mem::offset_of!(nvmlGpuFabricInfo_v3_t, healthSummary)),
+    ];
+    for (version, size) in sizes {
+        // SAFETY: a plain structure of numbers, for which zeros are valid.
+        let mut info: nvmlGpuFabricInfo_v3_t = unsafe { mem::zeroed() };
+        info.version = u32::try_from(size).ok()? | (version << 24);
+        // SAFETY: the handle belongs to this open library, and the structure is at least as long as its version says.
+        if unsafe { call(device.handle(), &mut info) } != 0 {
+            continue;
+        }
+        let cluster: String = info.clusterUuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let state = u32::from(info.state);
+        return (state != 0).then(|| Fabric {
+            state,
+            status: info.status,
+            cluster: Some(cluster).filter(|text| text.bytes().any(|digit| digit != b'0')),
+            clique: info.cliqueId,
+            health: Some(info.healthMask),
+        });
+    }
+    None
+}

@@ -1,0 +1,65 @@
+//! Conclusions about the kernel's messages.
+
+use super::super::complete::{listed, shown};
+use super::{Message, Messages};
+use crate::examination::{Body, Section};
+use crate::finding::{Evidence, Finding, Role, Severity};
+use crate::knowledge::rules::Rules;
+
+/// A finding for each kind of message that is no harmless one.
+pub(crate) fn judge(messages: &Messages, rules: &Rules) -> Vec<Finding> {
+    messages.kinds.iter().filter_map(|message| finding(messages, message, rules)).collect()
+}
+
+fn finding(messages: &Messages, message: &Message, rules: &Rules) -> Option<Finding> {
+    let on =
+        if message.devices.is_empty() { String::new() } else { format!(" ({})", listed(&message.devices)) };
+    let rule = message.rule.as_deref().and_then(|name| rules.get(name));
+    let mut finding = match rule {
+        Some(rule) if matches!(rule.role, Role::Harmless | Role::Confirmation) => return None,
+        Some(rule) => Finding {
+            cause: rule.cause.clone(),
+            remedy: rule.remedy.clone(),
+            action: rule.action,
+            source: Some(rule.source.clone()).filter(|source| !source.is_empty()),
+            ..Finding::new(&rule.id, rule.severity, format!("{}{on}", rule.diagnosis))
+        },
+        None => {
+            let name = super::read::error_name(&message.text);
+            let text = format!("the kernel reports {name}, which no rule explains{on}");
+            let mut finding = Finding::new("unknown-kernel-error", Severity::Unknown, text);
+            finding.remedy = Some("look it up in NVIDIA's list of Xid errors".to_owned());
+            finding.source = Some("https://docs.nvidia.com/deploy/xid-errors/".to_owned());
+            finding
+        }
+    };
+    finding.occurrences = message.count;
+    finding.evidence.push(Evidence {
+        place: messages.place.clone().unwrap_or_default(),
+        text: match message.first {
+            Some(seconds) => format!("[{seconds:.3}] {}", message.text),
+            None => message.text.clone(),
+        },
+        ..Evidence::default()
+    });
+    Some(finding)
+}
+
+/// The table of messages.
+pub(crate) fn sections(messages: &Messages) -> Vec<Section> {
+    if messages.kinds.is_empty() {
+        return Vec::new();
+    }
+    let seconds = |time: Option<f64>| shown(time.map(|seconds| format!("{seconds:.1}")));
+    let row = |message: &Message| {
+        vec![message.count.to_string(), seconds(message.first), seconds(message.last), message.text.clone()]
+    };
+    let columns = ["times", "first (s since boot)", "last (s since boot)", "message"];
+    vec![Section {
+        title: "Messages of the kernel".to_owned(),
+        body: Body::Table {
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: messages.kinds.iter().map(row).collect(),
+        },
+    }]
+}

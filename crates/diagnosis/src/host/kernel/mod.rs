@@ -1,0 +1,39 @@
+//! Messages of the kernel about GPUs and network devices.
+
+mod findings;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use findings::{judge, sections};
+pub(super) use read::read;
+
+/// Messages that matter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Messages {
+    /// The file that they were read from; `None` where none could be read.
+    pub place: Option<String>,
+    /// True when all messages since the start of the kernel were read, or as many as the kernel keeps.
+    pub complete: bool,
+    /// Kinds of messages, in the order of their first one.
+    pub kinds: Vec<Message>,
+}
+
+/// Messages of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Name of the rule that knows it; `None` for a message that no rule explains.
+    pub rule: Option<String>,
+    /// The first message.
+    pub text: String,
+    /// Seconds from the start of the kernel to the first one.
+    pub first: Option<f64>,
+    /// Seconds from the start of the kernel to the last one.
+    pub last: Option<f64>,
+    /// Number of messages.
+    pub count: u64,
+    /// Devices that they name: places on the PCI bus.
+    pub devices: Vec<String>,
+}

@@ -1,0 +1,150 @@
+//! Reading of the kernel's messages: `/dev/kmsg`, else files of the system's logger.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Message, Messages};
+use crate::knowledge::rules::{Origin, Rules};
+
+/// Bytes of messages that are read at most.
+const MOST: usize = 16 << 20;
+/// Bytes of a log file that are read, from its end.
+const TAIL: u64 = 4 << 20;
+/// Kinds of messages that are kept.
+const MOST_KINDS: usize = 64;
+/// Letters of a message that are kept.
+const LONGEST: usize = 400;
+/// Files of system loggers.
+const FILES: [&str; 4] = ["var/log/kern.log", "var/log/messages", "var/log/syslog", "var/log/dmesg"];
+
+/// Reads the messages below `root`, and keeps those that rules know, and those that report errors of GPUs.
+pub(in super::super) fn read(root: &Path, rules: &Rules) -> Messages {
+    let mut messages = Messages::default();
+    if let Some(bytes) = kmsg(&root.join("dev/kmsg")) {
+        messages.place = Some("/dev/kmsg".to_owned());
+        messages.complete = true;
+        for line in bytes.split(|byte| *byte == b'\n') {
+            if let Some((time, text)) = record(line) {
+                take(&mut messages, rules, text, Some(time));
+            }
+        }
+        return messages;
+    }
+    let Some((name, bytes)) = FILES.iter().find_map(|name| Some((name, tail(&root.join(name))?))) else {
+        return messages;
+    };
+    messages.place = Some(format!("/{name}"));
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Some((time, text)) = logged(line) {
+            take(&mut messages, rules, text, time);
+        }
+    }
+    messages
+}
+
+/// All records that the kernel has. Each call of read(2) gives one, and an error when there is no more.
+fn kmsg(path: &Path) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut all = Vec::new();
+    let mut record = vec![0; 8192];
+    while all.len() < MOST {
+        match rustix::io::read(&file, &mut record) {
+            Ok(0) | Err(Errno::AGAIN) => return Some(all),
+            Ok(length) => all.extend_from_slice(&record[..length]),
+            // Old records were overwritten before they were read.
+            Err(Errno::PIPE | Errno::INTR) => {}
+            Err(_) => return (!all.is_empty()).then_some(all),
+        }
+    }
+    Some(all)
+}
+
+fn tail(path: &Path) -> Option<Vec<u8>> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record begin with a blank.
+/// Lines that programs wrote, which have a facility other than 0, are none of the kernel.
+fn record(line: &[u8]) -> Option<(f64, &[u8])> {
+    let end = line.iter().position(|byte| *byte == b';')?;
+    let (head, text) = (std::str::from_utf8(&line[..end]).ok()?, &line[end + 1..]);
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let microseconds: u64 = fields.nth(1)?.parse().ok()?;
+    (priority < 8).then_some((microseconds as f64 / 1e6, text))
+}
+
+/// Seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14] NVRM: loading`.
+fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
+    static KERNEL: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"(?:^| kernel: ?)(?:\[ *(\d+\.\d+)\] )?(.*)$").ok());
+    let captures = KERNEL.as_ref()?.captures_iter(line).last()?;
+    let is_kernels = captures.get(0)?.start() > 0 || captures.get(1).is_some();
+    let time = captures.get(1).and_then(|time| std::str::from_utf8(time.as_bytes()).ok()?.parse().ok());
+    is_kernels.then_some((time, captures.get(2)?.as_bytes()))
+}
+
+/// Adds a message to its kind, if it matters.
+fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) {
+    let rule = rules.find(text, Origin::Kernel);
+    let number = if rule.is_none() { error_of_gpu(text) } else { None };
+    if rule.is_none() && number.is_none() {
+        return;
+    }
+    let text: String = String::from_utf8_lossy(text).chars().take(LONGEST).collect();
+    let name = rule.map(|rule| rule.id.clone());
+    let same = |kind: &&mut Message| match (&name, &number) {
+        (Some(_), _) => kind.rule == name,
+        (None, Some(number)) => {
+            kind.rule.is_none() && error_of_gpu(kind.text.as_bytes()).as_ref() == Some(number)
+        }
+        (None, None) => false,
+    };
+    let device = device(text.as_bytes());
+    if let Some(kind) = messages.kinds.iter_mut().find(same) {
+        kind.count += 1;
+        kind.last = time.or(kind.last);
+        if let Some(device) =
+            device.filter(|device| kind.devices.len() < 64 && !kind.devices.contains(device))
+        {
+            kind.devices.push(device);
+        }
+    } else if messages.kinds.len() < MOST_KINDS {
+        let devices = device.into_iter().collect();
+        messages.kinds.push(Message { rule: name, text, first: time, last: time, count: 1, devices });
+    }
+}
+
+/// `Xid 79` or `SXid 12028` of a line in which the driver reports an error of a GPU or an NVSwitch.
+fn error_of_gpu(line: &[u8]) -> Option<String> {
+    static XID: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"(S?Xid) \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)").ok());
+    let captures = XID.as_ref()?.captures(line)?;
+    let text = |index: usize| captures.get(index).map(|part| String::from_utf8_lossy(part.as_bytes()));
+    Some(format!("{} {}", text(1)?, text(2)?))
+}
+
+/// The first place on the PCI bus that a line names.
+fn device(line: &[u8]) -> Option<String> {
+    static PLACE: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?").ok());
+    let found = PLACE.as_ref()?.find(line)?;
+    Some(String::from_utf8_lossy(found.as_bytes()).into_owned())
+}
+
+/// Name of the error in a message that no rule explains.
+pub(super) fn error_name(text: &str) -> String {
+    error_of_gpu(text.as_bytes()).unwrap_or_else(|| "a message".to_owned())
+}

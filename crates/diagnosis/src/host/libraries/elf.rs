@@ -1,0 +1,148 @@
+//! What a library's file tells: version, build, interfaces. Only the parts that are needed are read, as NCCL's files
+//! have hundreds of megabytes.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use object::read::ReadCache;
+use object::{Architecture, Object as _, ObjectSection as _, ObjectSymbol as _};
+use regex::bytes::Regex;
+
+use super::Kind;
+
+/// Longest section of constants that is searched, in bytes.
+const LONGEST: u64 = 256 << 20;
+
+/// Content of a library's file.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) version: Option<String>,
+    pub(super) suffix: Option<String>,
+    pub(super) build_id: Option<String>,
+    pub(super) interfaces: Vec<String>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// When it is no library of this machine.
+pub(super) fn read(path: &Path, kind: Kind) -> Result<Content, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let cache = ReadCache::new(file);
+    let object = object::File::parse(&cache).map_err(|_| "it is no ELF library".to_owned())?;
+    let own = if cfg!(target_arch = "aarch64") { Architecture::Aarch64 } else { Architecture::X86_64 };
+    if object.architecture() != own {
+        return Err(format!("it is for another processor ({:?})", object.architecture()));
+    }
+    let build_id = object.build_id().ok().flatten().map(hexadecimal);
+    let mut content = Content { build_id, ..Content::default() };
+    if matches!(kind, Kind::NetPlugin | Kind::TunerPlugin | Kind::Plugin) {
+        content.interfaces = interfaces(&object);
+    }
+    let constants = object.section_by_name(".rodata").filter(|section| section.size() <= LONGEST);
+    if let Some(found) = constants.and_then(|section| version(section.data().ok()?, kind)) {
+        (content.version, content.suffix) = (Some(found.0), found.1);
+    }
+    Ok(content)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Symbols by which NCCL knows a plugin: `ncclNetPlugin_v10`.
+fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Vec<String> {
+    let symbols = object.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let names = symbols.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
+    let mut names: Vec<String> = names
+        .filter(|name| {
+            name.strip_prefix("nccl").and_then(|name| name.split_once("_v")).is_some_and(|(kind, number)| {
+                [
+                    "NetPlugin",
+                    "CollNetPlugin",
+                    "TunerPlugin",
+                    "ProfilerPlugin",
+                    "Profiler",
+                    "EnvPlugin",
+                    "GinPlugin",
+                ]
+                .contains(&kind)
+                    && number.bytes().all(|digit| digit.is_ascii_digit())
+            })
+        })
+        .collect();
+    names.sort_by_cached_key(|name| super::super::files::natural(name));
+    names.dedup();
+    names
+}
+
+/// The version that a library's constants tell, and what follows it.
+fn version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
+    let pattern = match kind {
+        Kind::Nccl => NCCL.as_ref()?,
+        Kind::NetPlugin | Kind::TunerPlugin => AWS.as_ref()?,
+        Kind::Libfabric => FABRIC.as_ref()?,
+        _ => return None,
+    };
+    // The constants are strings that end with zero bytes.
+    let strings = constants.split(|byte| *byte == 0).filter(|text| text.len() >= 5);
+    let mut found: Vec<(String, Option<String>)> = strings
+        .filter_map(|text| pattern.captures(text))
+        .map(|captures| {
+            let text = |index: usize| {
+                captures.get(index).map(|part| String::from_utf8_lossy(part.as_bytes()).into_owned())
+            };
+            (text(1).unwrap_or_default(), text(2).filter(|text| !text.is_empty()))
+        })
+        .collect();
+    found.dedup();
+    match kind {
+        // Several numbers of this form: only Amazon's is certain.
+        Kind::Libfabric if found.len() > 1 => found.into_iter().find(|(_, suffix)| suffix.is_some()),
+        _ => found.into_iter().next(),
+    }
+}
+
+/// `NCCL version 2.28.9+cuda13.0`
+static NCCL: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"NCCL version (\d+\.\d+\.\d+)([+.\-\w]*)").ok());
+/// `Initializing aws-ofi-nccl 1.17.1`
+static AWS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"aws-ofi-nccl (\d+\.\d+\.\d+)([\-+.\w]*)").ok());
+/// A string of nothing but a version: `2.1.0amzn5.0`.
+static FABRIC: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^(\d+\.\d+\.\d+)((?:amzn|rc)[\d.]+)?$").ok());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_told_with_what_follows() {
+        let told = |text: &[u8], kind| {
+            version(text, kind).map(|(version, suffix)| (version, suffix.unwrap_or_default()))
+        };
+        let pair = |version: &str, suffix: &str| Some((version.to_owned(), suffix.to_owned()));
+        assert_eq!(told(b"\0NCCL version 2.28.9+cuda13.0\0x", Kind::Nccl), pair("2.28.9", "+cuda13.0"));
+        assert_eq!(told(b"Initializing aws-ofi-nccl 1.17.1\0", Kind::NetPlugin), pair("1.17.1", ""));
+        assert_eq!(
+            told(b"Initializing aws-ofi-nccl 1.18.0git-ab\0", Kind::NetPlugin),
+            pair("1.18.0", "git-ab")
+        );
+        assert_eq!(told(b"\x002.1.0amzn5.0\0\x001.2.3\0", Kind::Libfabric), pair("2.1.0", "amzn5.0"));
+        assert_eq!(told(b"\x001.22.0\0", Kind::Libfabric), pair("1.22.0", ""));
+        assert_eq!(told(b"\x001.22.0\0x\x001.5.0\0", Kind::Libfabric), None);
+        assert_eq!(told(b"NCCL version %d", Kind::Nccl), None);
+    }
+
+    #[test]
+    fn this_program_is_a_file_for_this_processor_and_a_text_is_not() {
+        let content = read(&std::env::current_exe().unwrap(), Kind::Nccl).unwrap();
+        assert!(content.version.is_none() || content.version.is_some());
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("libnccl.so");
+        std::fs::write(&text, "INPUT(libnccl.so.2)").unwrap();
+        assert_eq!(read(&text, Kind::Nccl).unwrap_err(), "it is no ELF library");
+    }
+}

@@ -1,0 +1,193 @@
+//! Conclusions about libraries.
+
+use super::super::complete::{Complete as _, listed, shown, sized};
+use super::super::gpu::Gpus;
+use super::super::nic::Nic;
+use super::super::system::System;
+use super::{Kind, Library};
+use crate::examination::{Body, Section};
+use crate::finding::{Finding, Severity};
+
+/// Findings about the libraries.
+pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(same_version(libraries));
+    findings.extend(several_nccl(libraries));
+    findings.extend(driver(libraries, system));
+    if nics.iter().any(Nic::is_efa) && gpus.any() {
+        findings.extend(without_plugin(libraries));
+    }
+    findings.extend(not_loadable(libraries));
+    findings
+}
+
+fn of(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
+    libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none())
+}
+
+/// Two builds of one version.
+fn same_version(libraries: &[Library]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
+        let all: Vec<&Library> = of(libraries, kind).filter(|library| library.version.is_some()).collect();
+        for (index, one) in all.iter().enumerate() {
+            let twin = all[index + 1..].iter().find(|other| {
+                other.name == one.name
+                    && other.version == one.version
+                    && (&other.build_id, other.size, &other.suffix) != (&one.build_id, one.size, &one.suffix)
+            });
+            if let Some(other) = twin {
+                findings.push(
+                    Finding::new(
+                        "two-builds-of-one-version",
+                        Severity::Advice,
+                        format!(
+                            "two builds of {} {} are here, and may behave differently",
+                            one.name,
+                            shown(one.version.as_ref())
+                        ),
+                    )
+                    .cause("a version number does not tell who built a library, or with which options")
+                    .remedy(
+                        "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
+                    )
+                    .seen(&one.path, format!("{}, {}", one.identity(), sized(one.size)))
+                    .seen(&other.path, format!("{}, {}", other.identity(), sized(other.size))),
+                );
+            }
+        }
+    }
+    findings
+}
+
+fn several_nccl(libraries: &[Library]) -> Option<Finding> {
+    let all: Vec<&Library> = of(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
+    let first = all.iter().find(|library| library.first).or(all.first())?;
+    let others: Vec<String> = all
+        .iter()
+        .filter(|library| library.version != first.version)
+        .map(|library| format!("{} at {}", library.identity(), library.path))
+        .collect();
+    (!others.is_empty()).then(|| {
+        let taken = if first.first { "the loader takes" } else { "besides" };
+        Finding::new(
+            "several-nccl-versions",
+            Severity::Advice,
+            format!(
+                "several versions of NCCL are here: {taken} {} at {}; also {}",
+                first.identity(),
+                first.path,
+                listed(&others)
+            ),
+        )
+        .cause("Python packages bring their own library, which their programs load first")
+        .remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
+    })
+}
+
+/// Driver libraries of another version than the kernel's module.
+fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
+    let kernel = system.driver.version.as_ref()?;
+    let library = of(libraries, Kind::Driver).find(|library| library.first)?;
+    let version = library.version.as_ref()?;
+    // Newer libraries of the package cuda-compat work with older modules.
+    (version != kernel && !library.file.contains("compat")).then(|| {
+        Finding::new(
+            "libcuda-mismatch",
+            Severity::Degraded,
+            format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
+        )
+        .cause("the driver was updated without a reboot, or an image brings a library of its own")
+        .remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
+    })
+}
+
+fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if of(libraries, Kind::NetPlugin).next().is_none() {
+        findings.push(
+            Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
+                .cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
+                .remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
+        );
+    } else if !of(libraries, Kind::NetPlugin).any(|library| library.first) {
+        let paths: Vec<&str> = of(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
+        findings.push(
+            Finding::new(
+                "net-plugin-not-searched",
+                Severity::Degraded,
+                format!("the loader does not search the folder of NCCL's network plugin: {}", listed(&paths)),
+            )
+            .cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
+            .remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
+        );
+    }
+    if of(libraries, Kind::Libfabric).next().is_none() {
+        findings.push(
+            Finding::new(
+                "no-libfabric",
+                Severity::Degraded,
+                "there are EFA devices, and no libfabric was found",
+            )
+            .remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
+        );
+    }
+    findings
+}
+
+/// Files with the name of a library that are none for this machine.
+fn not_loadable(libraries: &[Library]) -> Option<Finding> {
+    let names: Vec<String> = libraries
+        .iter()
+        // Scripts of the linker have the name without a number.
+        .filter(|library| library.file.contains(".so.") || library.kind == Kind::NetPlugin)
+        .filter_map(|library| Some(format!("{} ({})", library.path, library.problem.as_ref()?)))
+        .collect();
+    (!names.is_empty()).then(|| {
+        Finding::new(
+            "library-not-loadable",
+            Severity::Advice,
+            format!("files cannot be loaded here: {}", listed(&names)),
+        )
+        .remedy("remove them from the search path, or install the library for this processor")
+    })
+}
+
+/// The table of libraries.
+pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
+    if libraries.is_empty() {
+        return Vec::new();
+    }
+    let row = |library: &Library| {
+        let interfaces: Vec<&str> =
+            library.interfaces.iter().map(|name| name.strip_prefix("nccl").unwrap_or(name)).collect();
+        vec![
+            library.name.clone(),
+            if library.first { "yes" } else { "" }.to_owned(),
+            match &library.problem {
+                Some(problem) => problem.clone(),
+                None => format!(
+                    "{}{}",
+                    shown(library.version.as_ref()),
+                    library.suffix.as_deref().unwrap_or_default()
+                ),
+            },
+            library
+                .build_id
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |id| id.get(..12).unwrap_or(id).to_owned()),
+            sized(library.size),
+            library.path.clone(),
+            library.found.clone(),
+            interfaces.join(" "),
+        ]
+    };
+    let columns = ["library", "loaded", "version", "build", "size", "path", "found by", "interfaces"];
+    vec![Section {
+        title: "Libraries".to_owned(),
+        body: Body::Table {
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: libraries.iter().map(row).collect(),
+        },
+    }]
+}

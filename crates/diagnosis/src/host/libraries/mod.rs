@@ -1,0 +1,107 @@
+//! Libraries of a host that a job may load: where they are, their version and build, and which one is taken.
+
+mod cache;
+mod elf;
+mod findings;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use findings::{judge, sections};
+pub use search::Paths;
+pub(super) use search::find;
+
+/// Kind of a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// NCCL.
+    Nccl,
+    /// Network plugin of NCCL.
+    NetPlugin,
+    /// Tuner plugin of NCCL.
+    TunerPlugin,
+    /// Another plugin of NCCL: environment, profiler, in-network collectives.
+    Plugin,
+    /// libfabric.
+    Libfabric,
+    /// Library of the NVIDIA driver.
+    Driver,
+    /// NVML.
+    Nvml,
+    /// RDMA.
+    Verbs,
+}
+
+/// A library found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    /// Kind.
+    pub kind: Kind,
+    /// Name that programs ask for: `libnccl.so.2`.
+    pub name: String,
+    /// First path at which it was found.
+    pub path: String,
+    /// The file, when the path is a link to it.
+    pub file: String,
+    /// The search that found it: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
+    pub found: String,
+    /// True when the loader takes this file for the name.
+    pub first: bool,
+    /// Version: `2.28.9`.
+    pub version: Option<String>,
+    /// What the version says of the build: `+cuda13.0`.
+    pub suffix: Option<String>,
+    /// GNU build ID.
+    pub build_id: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Interfaces of a plugin: `ncclNetPlugin_v10`.
+    pub interfaces: Vec<String>,
+    /// Reason for which the file cannot be a library here.
+    pub problem: Option<String>,
+}
+
+impl Library {
+    /// Version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
+    pub fn identity(&self) -> String {
+        let version = self.version.as_deref().unwrap_or("unknown version");
+        let build = self.build_id.as_ref().map(|id| format!(", build {}", id.get(..12).unwrap_or(id)));
+        format!("{version}{}{}", self.suffix.as_deref().unwrap_or_default(), build.unwrap_or_default())
+    }
+}
+
+/// The kind of a library by its file name, and the name that programs ask for.
+pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
+    let (stem, rest) = file.split_once(".so")?;
+    if !(rest.is_empty() || rest.starts_with('.')) {
+        return None;
+    }
+    let kind = match stem {
+        "libnccl" => Kind::Nccl,
+        "libfabric" => Kind::Libfabric,
+        "libcuda" => Kind::Driver,
+        "libnvidia-ml" => Kind::Nvml,
+        "libibverbs" | "libefa" | "libmlx5" => Kind::Verbs,
+        _ if stem.starts_with("libnccl-net") => Kind::NetPlugin,
+        _ if stem.starts_with("libnccl-tuner") || stem.starts_with("libnccl-ofi-tuner") => Kind::TunerPlugin,
+        _ if ["libnccl-env", "libnccl-profiler", "libnccl-gin"].iter().any(|name| stem.starts_with(name)) => {
+            Kind::Plugin
+        }
+        _ => return None,
+    };
+    // Programs ask for the first number, as in `libnccl.so.2`; plugins have none.
+    let number = rest.trim_start_matches('.').split('.').next().unwrap_or_default();
+    let name = match kind {
+        Kind::Nccl => "libnccl.so.2".to_owned(),
+        // A number with more digits is a driver's version: `libcuda.so.580.95.05`.
+        Kind::Libfabric | Kind::Driver | Kind::Nvml | Kind::Verbs if (1..3).contains(&number.len()) => {
+            format!("{stem}.so.{number}")
+        }
+        Kind::Libfabric | Kind::Driver | Kind::Nvml | Kind::Verbs => format!("{stem}.so.1"),
+        _ => format!("{stem}.so"),
+    };
+    Some((kind, name))
+}

@@ -1,0 +1,178 @@
+//! The search for libraries: as the loader does it, and in the folders of installers and of Python.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::super::files::names;
+use super::{Kind, Library, cache, elf, kind};
+
+/// Variables with folders of libraries.
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    /// `LD_LIBRARY_PATH`.
+    pub loader: Option<String>,
+    /// `VIRTUAL_ENV` and `CONDA_PREFIX`.
+    pub python: Vec<PathBuf>,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Those of this process.
+    pub fn of_environment() -> Self {
+        let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        Self {
+            loader: std::env::var("LD_LIBRARY_PATH").ok(),
+            python: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect(),
+            home: path("HOME"),
+        }
+    }
+}
+
+/// Folders that the loader searches last.
+const DEFAULT: [&str; 6] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+];
+/// Folders of installers, which jobs put into `LD_LIBRARY_PATH`.
+const INSTALLERS: [&str; 8] = [
+    "/opt/amazon/efa/lib",
+    "/opt/amazon/efa/lib64",
+    "/opt/amazon/ofi-nccl/lib",
+    "/opt/amazon/ofi-nccl/lib64",
+    "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "/opt/aws-ofi-nccl/lib",
+    "/opt/nccl/build/lib",
+    "/usr/local/cuda/lib64",
+];
+/// Places of Python installations.
+const PYTHONS: [&str; 5] = ["/usr", "/usr/local", "/opt/conda", "/opt/venv", "/usr/local/nccl"];
+/// Most libraries that are read.
+const MOST: usize = 200;
+
+/// A file found, before it is read.
+struct Found {
+    kind: Kind,
+    name: String,
+    path: String,
+    how: String,
+    by_loader: bool,
+}
+
+/// Libraries below `root`, in the order in which the loader searches; those that it does not find come last.
+pub(in super::super) fn find(root: &Path, paths: &Paths) -> Vec<Library> {
+    let mut found = Vec::new();
+    for folder in
+        paths.loader.iter().flat_map(|path| path.split([':', ';'])).filter(|path| path.starts_with('/'))
+    {
+        look(root, folder, "LD_LIBRARY_PATH", true, &mut found);
+    }
+    let bytes = fs::read(root.join("etc/ld.so.cache")).unwrap_or_default();
+    for (name, path) in cache::entries(&bytes) {
+        if let Some((kind, _)) = kind(&name)
+            && inside(root, &path).exists()
+        {
+            found.push(Found { kind, name, path, how: "ld.so.cache".to_owned(), by_loader: true });
+        }
+    }
+    for folder in DEFAULT {
+        look(root, folder, folder, true, &mut found);
+    }
+    for folder in INSTALLERS {
+        look(root, folder, folder, false, &mut found);
+    }
+    for folder in python_folders(root, paths) {
+        look(root, &folder, "Python", false, &mut found);
+    }
+    read(root, found)
+}
+
+/// The path of the machine below `root`.
+fn inside(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn look(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<Found>) {
+    for file in names(&inside(root, folder)) {
+        if let Some((kind, name)) = kind(&file) {
+            let path = format!("{}/{file}", folder.trim_end_matches('/'));
+            // Programs ask for the name without further numbers; the loader does not see the others.
+            let by_loader = by_loader && (file == name || kind == Kind::NetPlugin);
+            found.push(Found { kind, name, path, how: how.to_owned(), by_loader });
+        }
+    }
+}
+
+/// `nvidia/nccl/lib` in the site-packages of all Pythons.
+fn python_folders(root: &Path, paths: &Paths) -> Vec<String> {
+    let homes = paths.home.iter().map(|home| home.join(".local"));
+    let bases = paths.python.iter().cloned().chain(homes).chain(PYTHONS.iter().map(PathBuf::from));
+    let mut folders = Vec::new();
+    for base in bases {
+        let lib = base.join("lib");
+        for python in names(&inside(root, &lib.to_string_lossy())) {
+            for packages in ["site-packages", "dist-packages"] {
+                if python.starts_with("python") {
+                    folders.push(format!("{}/{python}/{packages}/nvidia/nccl/lib", lib.display()));
+                }
+            }
+        }
+    }
+    folders
+}
+
+/// Reads each file once, and marks the one of each name that the loader takes.
+fn read(root: &Path, found: Vec<Found>) -> Vec<Library> {
+    let mut libraries: Vec<Library> = Vec::new();
+    for found in found.into_iter().take(MOST * 8) {
+        let path = inside(root, &found.path);
+        let Ok(real) = fs::canonicalize(&path) else { continue };
+        let file = match real.strip_prefix(fs::canonicalize(root).unwrap_or_default()) {
+            Ok(below) => Path::new("/").join(below).to_string_lossy().into_owned(),
+            Err(_) => real.to_string_lossy().into_owned(),
+        };
+        let first = found.by_loader && !libraries.iter().any(|other| other.first && other.name == found.name);
+        if let Some(known) = libraries.iter_mut().find(|other| other.file == file) {
+            known.first |= first && known.name == found.name;
+            continue;
+        }
+        if libraries.len() == MOST {
+            break;
+        }
+        libraries.push(library(found, file, first, &real));
+    }
+    libraries
+}
+
+fn library(found: Found, file: String, first: bool, real: &Path) -> Library {
+    let size = fs::metadata(real).map_or(0, |file| file.len());
+    let (content, problem) = match elf::read(real, found.kind) {
+        Ok(content) => (content, None),
+        Err(problem) => (elf::Content::default(), Some(problem)),
+    };
+    let numbers = || {
+        let (_, numbers) = file.rsplit_once(".so.")?;
+        // One number is the one that programs ask for, not the version.
+        (numbers.contains('.')).then(|| numbers.to_owned())
+    };
+    let by_name = matches!(found.kind, Kind::Driver | Kind::Nvml | Kind::Verbs | Kind::Nccl);
+    Library {
+        version: content.version.or_else(|| by_name.then(numbers).flatten()),
+        suffix: content.suffix,
+        build_id: content.build_id,
+        interfaces: content.interfaces,
+        // A file that the loader refuses is skipped by it, or ends the program: it is not the one in use.
+        first: first && problem.is_none(),
+        kind: found.kind,
+        name: found.name,
+        path: found.path,
+        file,
+        found: found.how,
+        size,
+        problem,
+    }
+}

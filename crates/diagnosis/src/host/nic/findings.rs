@@ -1,0 +1,378 @@
+//! Conclusions about network devices.
+
+use super::super::complete::{Complete as _, counted, listed, majority, shown};
+use super::super::counters::Counter;
+use super::{Nic, Port};
+use crate::examination::{Body, Section};
+use crate::finding::{Action, Finding, Severity};
+
+/// Meaning of a counter that grows.
+pub(super) struct Meaning {
+    severity: Severity,
+    text: &'static str,
+    remedy: &'static str,
+}
+
+const CABLE: &str =
+    "clean or replace the cable or transceiver, then the switch port: mlxlink -d DEVICE -c -e";
+const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S INTERFACE | grep -E 'pause|discard|ecn|cnp'";
+const EFA: &str =
+    "look at the peers' health; the instance's security group must allow all traffic to and from itself";
+
+/// Counters that matter, by the end of their name, and what their growth means.
+const COUNTERS: [(&str, Meaning); 22] = [
+    ("symbol_error", Meaning::bad("bits are received wrong", CABLE)),
+    ("link_error_recovery", Meaning::bad("the link trains again", CABLE)),
+    ("link_downed", Meaning::bad("the link goes down", CABLE)),
+    ("port_rcv_errors", Meaning::bad("packets arrive damaged", CABLE)),
+    ("port_rcv_remote_physical_errors", Meaning::bad("another link on the way damages packets", CABLE)),
+    ("local_link_integrity_errors", Meaning::bad("the link damages packets", CABLE)),
+    ("excessive_buffer_overrun_errors", Meaning::bad("the receive buffer overflows", CABLE)),
+    ("port_xmit_discards", Meaning::bad("packets are dropped before they are sent", LOSS)),
+    ("packet_seq_err", Meaning::bad("packets are lost", LOSS)),
+    ("implied_nak_seq_err", Meaning::bad("packets are lost", LOSS)),
+    ("local_ack_timeout_err", Meaning::bad("acknowledgements do not arrive in time", LOSS)),
+    ("roce_adp_retrans_to", Meaning::bad("packets are sent again after a timeout", LOSS)),
+    (
+        "rnr_nak_retry_err",
+        Meaning::note(
+            "receivers are not ready in time",
+            "look at the receiving process: it is late or short of processors",
+        ),
+    ),
+    // Adaptive routing reorders packets without loss.
+    ("out_of_sequence", Meaning::note("packets arrive out of order, by loss or by adaptive routing", LOSS)),
+    ("rx_icrc_encapsulated", Meaning::bad("RoCE packets arrive damaged", CABLE)),
+    ("rdma_read_wr_err", Meaning::bad("reads of remote memory fail", EFA)),
+    ("rdma_write_wr_err", Meaning::bad("writes to remote memory fail", EFA)),
+    ("send_wr_err", Meaning::bad("sends fail", EFA)),
+    ("unresponsive_remote_events", Meaning::bad("peers do not answer", EFA)),
+    ("impaired_remote_conn_events", Meaning::bad("connections to peers are impaired", EFA)),
+    ("retrans_timeout_events", Meaning::note("packets are sent again after a timeout", EFA)),
+    ("rx_drops", Meaning::note("packets are dropped on arrival", EFA)),
+];
+
+impl Meaning {
+    const fn bad(text: &'static str, remedy: &'static str) -> Self {
+        Self { severity: Severity::Degraded, text, remedy }
+    }
+
+    const fn note(text: &'static str, remedy: &'static str) -> Self {
+        Self { severity: Severity::Advice, text, remedy }
+    }
+}
+
+/// Meaning of a counter, if it is one of those that matter.
+pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
+    COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
+}
+
+/// EFA devices of an instance type with all of its network cards in use.
+pub(crate) fn expected_efa(product: &str) -> Option<usize> {
+    let (family, size) = product.split_once('.')?;
+    match (family, size) {
+        ("p4d" | "p4de", "24xlarge") => Some(4),
+        ("p5" | "p5e", "48xlarge") => Some(32),
+        ("p5en", "48xlarge") => Some(16),
+        ("p6-b200", "48xlarge") => Some(8),
+        _ => None,
+    }
+}
+
+/// Findings about the devices; `product` is the machine's name.
+pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(efa_count(nics, product));
+    findings.extend(none_up(nics));
+    if nics.iter().any(Nic::is_up) {
+        findings
+            .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| down(nics, nic, port))));
+    }
+    findings.extend(rates(nics));
+    findings.extend(nics.iter().filter_map(narrow));
+    findings.extend(mtu(nics));
+    findings.extend(without_address(nics));
+    findings.extend(growing(counters));
+    findings
+}
+
+fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
+    let product = product?;
+    let expected = expected_efa(product)?;
+    let there = nics.iter().filter(|nic| nic.is_efa()).count();
+    let rule = if there == 0 { "efa-missing" } else { "efa-fewer-than-instance-type" };
+    (there < expected).then(|| {
+        Finding::new(
+            rule,
+            Severity::Degraded,
+            format!("{there} EFA devices are visible, and {product} has {expected}"),
+        )
+        .cause(
+            "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
+        )
+        .remedy(
+            "launch with an EFA interface on each network card; in Kubernetes request all \
+             (vpc.amazonaws.com/efa) in the pod's limits",
+        )
+        .source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
+    })
+}
+
+fn none_up(nics: &[Nic]) -> Option<Finding> {
+    if nics.is_empty() || nics.iter().any(Nic::is_up) {
+        return None;
+    }
+    let initialized = nics.iter().flat_map(|nic| &nic.ports).any(|port| port.state == "INIT");
+    let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+    let finding =
+        Finding::new("no-nic-up", Severity::Broken, format!("no RDMA device is up: {}", listed(&names)));
+    Some(if initialized {
+        finding
+            .cause("the link is up, and no subnet manager has configured the port (INIT)")
+            .remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
+    } else {
+        finding.remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
+    })
+}
+
+/// A port without traffic among others that work. An unused second port of a board is no fault.
+fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
+    if port.is_active() || port.state.is_empty() {
+        return None;
+    }
+    let name = format!("{} port {}", nic.name, port.number);
+    if port.state == "INIT" {
+        return Some(
+            Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
+                .cause("the link is up, and no subnet manager has configured the port")
+                .remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
+        );
+    }
+    let alike: Vec<&Nic> = nics
+        .iter()
+        .filter(|other| other.kind() == nic.kind() && other.board == nic.board && other.driver == nic.driver)
+        .collect();
+    let up = alike.iter().filter(|other| other.is_up()).count();
+    let severity = if nic.is_efa() || up * 2 > alike.len() { Severity::Degraded } else { Severity::Advice };
+    let physical = if port.physical.is_empty() { String::new() } else { format!(" ({})", port.physical) };
+    let text = format!(
+        "{name} is {}{physical}; {up} of {} {} devices like it are up",
+        port.state,
+        alike.len(),
+        nic.kind()
+    );
+    let remedy = match port.physical.as_str() {
+        "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",
+        "Polling" => "connect the cable, or enable the port at the switch",
+        _ => "see the cable, the switch port and the kernel's messages: dmesg | grep -i mlx5",
+    };
+    Some(Finding::new("port-down", severity, text).remedy(remedy).action(Action::Watch))
+}
+
+/// Active devices of one kind and board that are slower than the others.
+fn rates(nics: &[Nic]) -> Vec<Finding> {
+    let active: Vec<(&Nic, &Port)> = nics
+        .iter()
+        .flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)))
+        .filter(|(_, port)| port.is_active() && port.gigabits().is_some())
+        .collect();
+    let mut findings = Vec::new();
+    for (nic, port) in &active {
+        let alike = active.iter().filter(|(other, _)| other.kind() == nic.kind() && other.board == nic.board);
+        let rates: Vec<&str> = alike.map(|(_, port)| port.rate.as_str()).collect();
+        let Some(usual) = majority(&rates) else { continue };
+        let slower = Port { rate: usual.to_owned(), ..Port::default() }.gigabits() > port.gigabits();
+        if slower {
+            findings.push(
+                Finding::new(
+                    "port-slower-than-others",
+                    Severity::Degraded,
+                    format!(
+                        "{} port {} runs at {}, the others like it at {usual}",
+                        nic.name, port.number, port.rate
+                    ),
+                )
+                .cause("the link was trained to a lower speed, or fewer lanes")
+                .remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
+            );
+        }
+    }
+    findings
+}
+
+/// A device whose PCIe connection is narrower than it could be, and too narrow for its port.
+fn narrow(nic: &Nic) -> Option<Finding> {
+    let (width, most) = (nic.pcie_width?, nic.pcie_max_width?);
+    let transfers: f64 = nic.pcie_speed.as_deref()?.split_whitespace().next()?.parse().ok()?;
+    let encoding = if transfers > 5.0 { 128.0 / 130.0 } else { 0.8 };
+    let gigabits = transfers * f64::from(width) * encoding;
+    let rate = nic.rate()?;
+    (width > 0 && width < most && gigabits < rate * 1.1).then(|| {
+        Finding::new(
+            "nic-pcie-narrow",
+            Severity::Degraded,
+            format!(
+                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), and its port runs at {rate:.0} Gbit/s",
+                nic.name
+            ),
+        )
+        .cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
+        .remedy(format!("see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'", shown(nic.pci.as_ref())))
+    })
+}
+
+/// Fast RoCE devices with the MTU of common Ethernet.
+fn mtu(nics: &[Nic]) -> Option<Finding> {
+    const FAST: f64 = 100.0;
+    let small: Vec<String> = nics
+        .iter()
+        .filter(|nic| nic.kind() == "RoCE" && nic.rate().is_some_and(|rate| rate >= FAST))
+        .flat_map(|nic| {
+            let small = nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < 4200));
+            small.map(move |interface| format!("{} ({}: {})", nic.name, interface.name, shown(interface.mtu)))
+        })
+        .collect();
+    (!small.is_empty()).then(|| {
+        Finding::new(
+            "roce-small-mtu",
+            Severity::Degraded,
+            format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", listed(&small)),
+        )
+        .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
+        .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
+    })
+}
+
+fn without_address(nics: &[Nic]) -> Option<Finding> {
+    let names: Vec<&str> = nics
+        .iter()
+        .filter(|nic| nic.kind() == "RoCE")
+        .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4().is_empty()))
+        .map(|nic| nic.name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| {
+        Finding::new(
+            "roce-without-ipv4",
+            Severity::Advice,
+            format!("active RoCE devices have no IPv4 address for RoCE v2: {}", listed(&names)),
+        )
+        .cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
+        .remedy("give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)")
+    })
+}
+
+/// Counters that grew between the two readings, grouped by counter.
+fn growing(counters: &[Counter]) -> Vec<Finding> {
+    let grown = |name: &str| -> Vec<&Counter> {
+        counters.iter().filter(|counter| counter.name == name && counter.has_grown()).collect()
+    };
+    COUNTERS
+        .iter()
+        .map(|(name, meaning)| (name, meaning, grown(name)))
+        .filter(|(.., grown)| !grown.is_empty())
+        .map(|(name, meaning, grown)| {
+            let devices: Vec<String> = grown
+                .iter()
+                .map(|counter| format!("{} +{}", counter.device, shown(counter.growth)))
+                .collect();
+            Finding::new(
+                "nic-counter-grows",
+                meaning.severity,
+                format!("{name} grows: {}: {}", meaning.text, listed(&devices)),
+            )
+            .remedy(meaning.remedy)
+            .action(Action::Watch)
+        })
+        .collect()
+}
+
+/// What was seen to work: devices of each kind, and their rate.
+pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
+    let mut groups: Vec<(&str, &str, usize)> = Vec::new();
+    for nic in nics {
+        for port in nic.ports.iter().filter(|port| port.is_active()) {
+            match groups.iter_mut().find(|(kind, rate, _)| *kind == nic.kind() && *rate == port.rate) {
+                Some((.., count)) => *count += 1,
+                None => groups.push((nic.kind(), &port.rate, 1)),
+            }
+        }
+    }
+    let mut proof: Vec<String> = groups
+        .iter()
+        .map(|(kind, rate, count)| format!("{} active at {rate}", counted(*count, &format!("{kind} port"))))
+        .collect();
+    let watched: Vec<&Counter> = counters.iter().filter(|counter| counter.growth.is_some()).collect();
+    if !proof.is_empty() && !watched.is_empty() && !watched.iter().any(|counter| counter.has_grown()) {
+        proof
+            .push(format!("{} of the network devices did not grow", counted(watched.len(), "error counter")));
+    }
+    proof
+}
+
+/// The table of devices.
+pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
+    if nics.is_empty() {
+        return Vec::new();
+    }
+    let columns = [
+        "device",
+        "kind",
+        "port",
+        "state",
+        "physical",
+        "rate",
+        "interface",
+        "MTU",
+        "IPv4",
+        "PCI",
+        "NUMA",
+        "firmware",
+    ];
+    let rows = nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| row(nic, port)));
+    let mut sections = vec![Section {
+        title: "Network devices".to_owned(),
+        body: Body::Table { columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() },
+    }];
+    let nonzero: Vec<Vec<String>> = counters
+        .iter()
+        .filter(|counter| counter.value > 0 || counter.has_grown())
+        .map(|counter| {
+            vec![
+                counter.device.clone(),
+                counter.name.clone(),
+                counter.value.to_string(),
+                shown(counter.growth),
+            ]
+        })
+        .collect();
+    if !nonzero.is_empty() {
+        sections.push(Section {
+            title: "Error counters of network devices".to_owned(),
+            body: Body::Table {
+                columns: ["device", "counter", "value", "growth"].map(str::to_owned).to_vec(),
+                rows: nonzero,
+            },
+        });
+    }
+    sections
+}
+
+fn row(nic: &Nic, port: &Port) -> Vec<String> {
+    let interfaces: Vec<&str> = nic.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| shown(interface.mtu)).collect();
+    let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    vec![
+        nic.name.clone(),
+        nic.kind().to_owned(),
+        port.number.to_string(),
+        port.state.clone(),
+        or_none(port.physical.clone()),
+        or_none(port.rate.clone()),
+        or_none(interfaces.join(" ")),
+        or_none(mtu.join(" ")),
+        or_none(port.ipv4().join(" ")),
+        shown(nic.pci.as_ref()),
+        shown(nic.numa),
+        shown(nic.firmware.as_ref()),
+    ]
+}

@@ -1,0 +1,242 @@
+//! RDMA network devices of a host: facts, and what they mean.
+
+mod findings;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use findings::{judge, prove, sections};
+
+use super::counters::Counter;
+use super::files::{driver, link_name, names, number, text};
+
+/// Entries of a port's table of addresses that are read at most.
+const MOST_GIDS: usize = 64;
+
+/// A network device that RDMA can use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// `mlx5_0`, `rdmap16s27`.
+    pub name: String,
+    /// Kernel driver.
+    pub driver: Option<String>,
+    /// Firmware.
+    pub firmware: Option<String>,
+    /// The manufacturer's name of the board.
+    pub board: Option<String>,
+    /// Place on the PCI bus.
+    pub pci: Option<String>,
+    /// NUMA node; `None` where the firmware names none.
+    pub numa: Option<u32>,
+    /// Speed of the PCIe connection: `32.0 GT/s PCIe`.
+    pub pcie_speed: Option<String>,
+    /// Lanes in use.
+    pub pcie_width: Option<u32>,
+    /// Lanes of the device.
+    pub pcie_max_width: Option<u32>,
+    /// Network interfaces of the same function.
+    pub interfaces: Vec<Interface>,
+    /// Ports.
+    pub ports: Vec<Port>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// `eth0`.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: Option<u32>,
+    /// `up`, `down`.
+    pub state: Option<String>,
+    /// Speed in Mbit/s.
+    pub speed: Option<u64>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Number, from 1.
+    pub number: u32,
+    /// `ACTIVE`, `INIT`, `DOWN`.
+    pub state: String,
+    /// `LinkUp`, `Polling`, `Disabled`.
+    pub physical: String,
+    /// In the kernel's words: `400 Gb/sec (4X NDR)`.
+    pub rate: String,
+    /// `InfiniBand`, `Ethernet`, `Unspecified`.
+    pub link_layer: String,
+    /// Addresses: those that are not zero.
+    pub gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gid {
+    /// Number in the table.
+    pub index: u32,
+    /// `fe80:0000:...`.
+    pub address: String,
+    /// `IB/RoCE v1`, `RoCE v2`.
+    pub kind: String,
+}
+
+impl Nic {
+    /// True for a device of the driver efa.
+    pub fn is_efa(&self) -> bool {
+        match &self.driver {
+            Some(driver) => driver == "efa",
+            None => self.name.starts_with("efa_"),
+        }
+    }
+
+    /// `EFA`, `InfiniBand`, `RoCE`, or `RDMA` for another device.
+    pub fn kind(&self) -> &'static str {
+        let layer = self.ports.first().map(|port| port.link_layer.as_str());
+        match layer {
+            _ if self.is_efa() => "EFA",
+            Some("InfiniBand") => "InfiniBand",
+            Some("Ethernet") => "RoCE",
+            _ => "RDMA",
+        }
+    }
+
+    /// Returns true when a port is active.
+    pub fn is_up(&self) -> bool {
+        self.ports.iter().any(Port::is_active)
+    }
+
+    /// Gbit/s of the fastest active port.
+    pub fn rate(&self) -> Option<f64> {
+        self.ports.iter().filter(|port| port.is_active()).filter_map(Port::gigabits).reduce(f64::max)
+    }
+}
+
+impl Port {
+    /// Returns true when data can pass.
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+
+    /// Gbit/s.
+    pub fn gigabits(&self) -> Option<f64> {
+        self.rate.split_whitespace().next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+    }
+
+    /// The IPv4 addresses of RoCE version 2.
+    pub fn ipv4(&self) -> Vec<String> {
+        self.gids.iter().filter(|gid| gid.kind == "RoCE v2").filter_map(Gid::ipv4).collect()
+    }
+}
+
+impl Gid {
+    /// The IPv4 address that this one stands for.
+    pub fn ipv4(&self) -> Option<String> {
+        let address: std::net::Ipv6Addr = self.address.parse().ok()?;
+        address.to_ipv4_mapped().map(|address| address.to_string())
+    }
+}
+
+/// Reads the devices below `root`.
+pub(super) fn read(root: &Path) -> Vec<Nic> {
+    let class = root.join("sys/class/infiniband");
+    names(&class).into_iter().map(|name| nic(root, &class.join(&name), name)).collect()
+}
+
+fn nic(root: &Path, folder: &Path, name: String) -> Nic {
+    let device = folder.join("device");
+    let ports = folder.join("ports");
+    let mut ports: Vec<Port> = names(&ports)
+        .into_iter()
+        .filter_map(|number| Some(port(&ports.join(&number), number.parse().ok()?)))
+        .collect();
+    ports.sort_by_key(|port| port.number);
+    let interfaces = names(&device.join("net"));
+    Nic {
+        driver: driver(&device),
+        firmware: text(&folder.join("fw_ver")),
+        board: text(&folder.join("board_id")).filter(|text| !text.is_empty()),
+        pci: link_name(&device),
+        // The kernel writes -1 for none.
+        numa: number(&device.join("numa_node")),
+        pcie_speed: text(&device.join("current_link_speed")),
+        pcie_width: number(&device.join("current_link_width")),
+        pcie_max_width: number(&device.join("max_link_width")),
+        interfaces: interfaces.into_iter().map(|name| interface(root, name)).collect(),
+        ports,
+        name,
+    }
+}
+
+fn port(folder: &Path, number: u32) -> Port {
+    let read = |file: &str| text(&folder.join(file)).unwrap_or_default();
+    // `4: ACTIVE`
+    let word = |file: &str| {
+        let text = read(file);
+        text.split_once(": ").map_or(text.as_str(), |(_, word)| word).to_owned()
+    };
+    Port {
+        number,
+        state: word("state"),
+        physical: word("phys_state"),
+        rate: read("rate"),
+        link_layer: read("link_layer"),
+        gids: gids(folder),
+    }
+}
+
+fn gids(port: &Path) -> Vec<Gid> {
+    let table = port.join("gids");
+    let entries = names(&table).into_iter().take(MOST_GIDS).filter_map(|index| {
+        let address = text(&table.join(&index))?;
+        let used = address.bytes().any(|digit| !matches!(digit, b'0' | b':'));
+        used.then(|| Gid {
+            index: index.parse().unwrap_or_default(),
+            address,
+            kind: text(&port.join("gid_attrs/types").join(&index)).unwrap_or_default(),
+        })
+    });
+    // The prefix of InfiniBand and RoCE without an identifier: no address.
+    entries.filter(|gid| gid.address != "fe80:0000:0000:0000:0000:0000:0000:0000").collect()
+}
+
+fn interface(root: &Path, name: String) -> Interface {
+    let folder = root.join("sys/class/net").join(&name);
+    Interface {
+        mtu: number(&folder.join("mtu")),
+        state: text(&folder.join("operstate")),
+        // -1 where it is unknown.
+        speed: number(&folder.join("speed")),
+        name,
+    }
+}
+
+/// Counters of errors and of retransmissions.
+pub(super) fn counters(root: &Path) -> Vec<Counter> {
+    let class = root.join("sys/class/infiniband");
+    let mut all = Vec::new();
+    for name in names(&class) {
+        let folder = class.join(&name);
+        read_counters(&folder.join("hw_counters"), &name, &mut all);
+        for port in names(&folder.join("ports")) {
+            for group in ["counters", "hw_counters"] {
+                let folder = folder.join("ports").join(&port).join(group);
+                read_counters(&folder, &format!("{name} port {port}"), &mut all);
+            }
+        }
+    }
+    all
+}
+
+fn read_counters(folder: &Path, device: &str, all: &mut Vec<Counter>) {
+    for name in names(folder) {
+        if findings::counter(&name).is_some()
+            && let Some(value) = number(&folder.join(&name))
+        {
+            all.push(Counter::new(device, name, value));
+        }
+    }
+}

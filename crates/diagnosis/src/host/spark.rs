@@ -1,0 +1,180 @@
+//! DGX Spark: one GPU that shares the host's memory, and a ConnectX-7 whose ports are two devices each.
+//!
+//! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about 100 of
+//! the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
+
+use super::complete::{Complete as _, listed, shown, sized};
+use super::facts::Facts;
+use super::nic::Nic;
+use crate::finding::{Finding, Severity};
+
+/// The port's speed in Gbit/s.
+const RATE: f64 = 200.0;
+/// The recommended MTU of the interfaces.
+const MTU: u32 = 9000;
+/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some.
+const SHARE: u64 = 4;
+
+/// True for a DGX Spark, by the machine's name or the GPU's.
+pub(super) fn is_spark(facts: &Facts) -> bool {
+    let product = facts.system.product.as_deref().unwrap_or_default();
+    product.replace(['_', '-'], " ").contains("DGX Spark")
+        || facts.gpus.devices.iter().any(super::gpu::Gpu::is_spark)
+}
+
+/// Findings about a DGX Spark.
+pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+    if !is_spark(facts) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let ports = ports(&facts.nics);
+    for halves in &ports {
+        findings.extend(halves_differ(halves));
+    }
+    let up: Vec<&Nic> = facts.nics.iter().filter(|nic| nic.is_up()).collect();
+    findings.extend(up.iter().filter_map(|nic| slow(nic)));
+    findings.extend(small_mtu(&up));
+    findings.extend(without_address(&up));
+    findings.extend(left_out(facts, &up));
+    if let Some(available) = facts.system.available {
+        findings.push(
+            Finding::new(
+                "spark-shared-memory",
+                Severity::Advice,
+                format!(
+                    "GPU and system share {} of free memory: measure up to {} (-e)",
+                    sized(available),
+                    sized(available / SHARE)
+                ),
+            )
+            .cause("a buffer larger than the free memory freezes the machine instead of failing")
+            .remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
+        );
+    }
+    findings
+}
+
+/// The devices of each port: those with one place on their PCI bus, which differ in its domain.
+fn ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
+    let mut ports: Vec<(&str, Vec<&Nic>)> = Vec::new();
+    for nic in nics {
+        let Some((_, place)) = nic.pci.as_deref().and_then(|place| place.split_once(':')) else { continue };
+        match ports.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, halves)) => halves.push(nic),
+            None => ports.push((place, vec![nic])),
+        }
+    }
+    ports.into_iter().map(|(_, halves)| halves).collect()
+}
+
+/// A port of which one half is up.
+fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
+    let (up, down): (Vec<&Nic>, Vec<&Nic>) = halves.iter().partition(|nic| nic.is_up());
+    (!up.is_empty() && !down.is_empty()).then(|| {
+        let name = |nics: &[&Nic]| nics.iter().map(|nic| nic.name.clone()).collect::<Vec<_>>();
+        Finding::new(
+            "spark-half-port",
+            Severity::Degraded,
+            format!("half of a port is down: {} is up, {} is not", listed(&name(&up)), listed(&name(&down))),
+        )
+        .cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
+        .remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
+        .source("https://build.nvidia.com/spark/connect-two-sparks")
+    })
+}
+
+fn slow(nic: &Nic) -> Option<Finding> {
+    let rate = nic.rate().filter(|rate| *rate < RATE)?;
+    Some(
+        Finding::new(
+            "spark-slow-link",
+            Severity::Degraded,
+            format!("{} runs at {rate:.0} Gbit/s, and the port can do {RATE:.0}", nic.name),
+        )
+        .remedy("use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed"),
+    )
+}
+
+fn small_mtu(up: &[&Nic]) -> Option<Finding> {
+    let small: Vec<String> = up
+        .iter()
+        .flat_map(|nic| &nic.interfaces)
+        .filter(|interface| interface.mtu.is_some_and(|mtu| mtu < MTU))
+        .map(|interface| format!("{} ({})", interface.name, shown(interface.mtu)))
+        .collect();
+    (!small.is_empty()).then(|| {
+        Finding::new(
+            "spark-small-mtu",
+            Severity::Degraded,
+            format!("interfaces have an MTU below {MTU}: {}", listed(&small)),
+        )
+        .remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
+    })
+}
+
+fn without_address(up: &[&Nic]) -> Option<Finding> {
+    let names: Vec<&str> = up
+        .iter()
+        .filter(|nic| nic.ports.iter().all(|port| port.ipv4().is_empty()))
+        .map(|nic| nic.name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| {
+        Finding::new(
+            "spark-without-address",
+            Severity::Degraded,
+            format!("devices have no IPv4 address, and NCCL cannot use them: {}", listed(&names)),
+        )
+        .remedy(
+            "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
+        )
+    })
+}
+
+/// Devices that `NCCL_IB_HCA` leaves out.
+fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
+    let wanted =
+        facts.environment.iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value.as_str())?;
+    let out: Vec<&str> =
+        up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects(wanted, name)).collect();
+    (!out.is_empty()).then(|| {
+        Finding::new(
+            "spark-hca-left-out",
+            Severity::Degraded,
+            format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", listed(&out)),
+        )
+        .cause("both halves of a port are needed for its 200 Gbit/s")
+        .remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
+    })
+}
+
+/// Returns true when `NCCL_IB_HCA` selects a device: `^` leaves out, `=` asks for whole names, a port may follow.
+fn selects(value: &str, name: &str) -> bool {
+    let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
+    let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
+    let listed = value
+        .split(',')
+        .map(|part| part.split(':').next().unwrap_or_default())
+        .filter(|part| !part.is_empty());
+    let found = listed.clone().any(|part| if exact { name == part } else { name.starts_with(part) });
+    listed.count() == 0 || found != excludes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_selected_as_nccl_does() {
+        for (value, expected) in [
+            ("rocep1s0f1", [true, false]),
+            ("roce", [true, true]),
+            ("=rocep1s0f1:1,roceP2p1s0f1:1", [true, true]),
+            ("=rocep1s0", [false, false]),
+            ("^roceP2p1s0f1", [true, false]),
+            ("", [true, true]),
+        ] {
+            assert_eq!(["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects(value, name)), expected, "{value}");
+        }
+    }
+}

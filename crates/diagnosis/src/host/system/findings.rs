@@ -1,0 +1,499 @@
+//! Conclusions about the system.
+
+use super::super::complete::{Complete as _, counted, listed, shown, sized};
+use super::super::gpu::Gpus;
+use super::super::nic::Nic;
+use super::System;
+use crate::examination::{Body, Section};
+use crate::finding::{Finding, Severity};
+
+/// Findings about the system, as far as they matter to its GPUs and network devices.
+pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !nics.is_empty() {
+        findings.extend(verbs_files(system));
+        findings.extend(locked_memory(system));
+        findings.extend(huge_pages(system, nics));
+    }
+    findings.extend(shared_memory(system, gpus.devices.len()));
+    findings.extend(stale(system));
+    findings.extend(limits(system, gpus.devices.len()));
+    findings.extend(group(system, gpus.devices.len()));
+    findings.extend(settings(system, gpus));
+    if gpus.any() {
+        findings.extend(acs(system));
+        findings.extend(gpu_direct(system, gpus, nics));
+        findings.extend(multi_node_nvlink(system, gpus));
+    }
+    findings
+}
+
+fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
+    match system.container.as_deref() {
+        Some("Kubernetes") => kubernetes,
+        Some(_) => docker,
+        None => host,
+    }
+    .to_owned()
+}
+
+fn verbs_files(system: &System) -> Option<Finding> {
+    let remedy = give(
+        system,
+        "start the container with --device=/dev/infiniband",
+        "request the device in the pod's limits: vpc.amazonaws.com/efa, or the RDMA device plugin's resource",
+        "modprobe ib_uverbs; udevadm trigger",
+    );
+    if !system.verbs_files {
+        return Some(
+            Finding::new(
+                "no-uverbs",
+                Severity::Broken,
+                "RDMA devices are visible, and there is no /dev/infiniband/uverbs*",
+            )
+            .cause("programs reach RDMA devices through these files")
+            .remedy(remedy),
+        );
+    }
+    (!system.refused_files.is_empty()).then(|| {
+        Finding::new(
+            "uverbs-refused",
+            Severity::Broken,
+            format!("/dev/infiniband files cannot be opened: {}", listed(&system.refused_files)),
+        )
+        .remedy(format!("{remedy}; ls -l /dev/infiniband"))
+    })
+}
+
+fn locked_memory(system: &System) -> Option<Finding> {
+    const LITTLE: u64 = 1 << 30;
+    let bytes = system.limits.locked_memory.filter(|_| system.limits.known && !system.may_lock_any())?;
+    let severity = if bytes < LITTLE { Severity::Broken } else { Severity::Advice };
+    Some(
+        Finding::new("memlock", severity, format!("this process may lock {} of memory (ulimit -l)", sized(bytes)))
+            .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
+            .remedy(give(
+                system,
+                "start the container with --ulimit memlock=-1:-1",
+                "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the pod",
+                "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other services",
+            )),
+    )
+}
+
+fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
+    let efa = nics.iter().filter(|nic| nic.is_efa()).count();
+    let (total, free, size) = system.huge_pages?;
+    (efa > 0 && total > 0 && free == 0).then(|| {
+        Finding::new(
+            "huge-pages-used-up",
+            Severity::Advice,
+            format!("all {total} huge pages of {} are in use", sized(size)),
+        )
+        .cause("libfabric's EFA provider takes its buffers from huge pages, and falls back to common ones")
+        .remedy("sysctl vm.nr_hugepages=5128, or FI_EFA_USE_HUGE_PAGE=0")
+    })
+}
+
+fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
+    const NEEDED: u64 = 32 << 20;
+    const ENOUGH: u64 = 1 << 30;
+    let remedy = give(
+        system,
+        "start the container with --shm-size=8g, or --ipc=host",
+        "mount an emptyDir with medium: Memory at /dev/shm",
+        "mount -o remount,size=50% /dev/shm; remove what fills it: ls -l /dev/shm",
+    );
+    let (Some(size), Some(free)) = (system.shm.size, system.shm.free) else {
+        return Some(
+            Finding::new(
+                "no-shm",
+                if gpus > 0 { Severity::Degraded } else { Severity::Advice },
+                "there is no /dev/shm",
+            )
+            .cause("processes of one host exchange data there")
+            .remedy(remedy),
+        );
+    };
+    let severity = match free {
+        _ if gpus == 0 && free < NEEDED => Severity::Advice,
+        _ if gpus > 0 && free < NEEDED => Severity::Broken,
+        _ if free < ENOUGH && gpus > 1 => Severity::Degraded,
+        _ => return None,
+    };
+    Some(
+        Finding::new("shm-small", severity, format!("/dev/shm has {} free of {}", sized(free), sized(size)))
+            .cause("NCCL's processes of one host exchange data there, and fail with: No space left on device")
+            .remedy(remedy),
+    )
+}
+
+fn stale(system: &System) -> Option<Finding> {
+    let stale = system.shm.stale.as_ref().filter(|stale| !stale.names.is_empty())?;
+    let fills = system.shm.size.is_some_and(|size| stale.bytes > size / 2);
+    let severity = if fills { Severity::Degraded } else { Severity::Advice };
+    let where_to = if system.container.is_some() { " visible in this container" } else { "" };
+    Some(
+        Finding::new(
+            "shm-stale",
+            severity,
+            format!(
+                "{} in /dev/shm ({}) that no process{where_to} uses: {}",
+                counted(stale.names.len(), "file of NCCL"),
+                sized(stale.bytes),
+                listed(&stale.names)
+            ),
+        )
+        .cause("a job was killed before it removed them")
+        .remedy("when no job runs here: rm /dev/shm/nccl-*"),
+    )
+}
+
+fn limits(system: &System, gpus: usize) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let limits = &system.limits;
+    if !limits.known {
+        return findings;
+    }
+    if let Some(files) = limits.open_files.filter(|files| *files < 32768) {
+        let severity = if files < 1024 { Severity::Degraded } else { Severity::Advice };
+        findings.push(
+            Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
+                .cause(
+                    "a rank opens files for each peer and device: large jobs fail with: Too many open files",
+                )
+                .remedy(give(
+                    system,
+                    "start the container with --ulimit nofile=1048576:1048576",
+                    "LimitNOFILE=1048576 for the container runtime on the node",
+                    "ulimit -n 1048576, or nofile in /etc/security/limits.conf",
+                )),
+        );
+    }
+    if let Some(processes) = limits.processes.filter(|processes| *processes < 1024 * gpus.max(1) as u64) {
+        findings.push(
+            Finding::new(
+                "process-limit",
+                Severity::Advice,
+                format!("this user may have {processes} processes and threads (ulimit -u)"),
+            )
+            .cause("NCCL and the framework start many threads per GPU")
+            .remedy("nproc unlimited in /etc/security/limits.conf"),
+        );
+    }
+    if limits.unlimited_stack {
+        findings.push(
+            Finding::new("stack-unlimited", Severity::Advice, "the stack is unlimited (ulimit -s unlimited)")
+                .cause("before NCCL 2.28 its threads then get a stack of 2 MiB, and may crash")
+                .remedy("ulimit -s 8192, or NCCL 2.28 and later")
+                .source("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"),
+        );
+    }
+    findings
+}
+
+fn group(system: &System, gpus: usize) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let group = &system.group;
+    let remedy = |what: &str| {
+        give(
+            system,
+            &format!("start the container with a larger {what}"),
+            &format!("raise the {what} in the pod's limits"),
+            &format!("raise the {what} of the service or job (systemctl show, scontrol show job)"),
+        )
+    };
+    let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
+    if let Some(left) = left.filter(|left| *left < 512 * gpus.max(1) as u64) {
+        findings.push(
+            Finding::new("pids-limit", Severity::Degraded, format!("the control group has room for {left} more processes and threads"))
+                .cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
+                .remedy(remedy("number of processes (--pids-limit)")),
+        );
+    }
+    if let Some(processors) = group.processors.filter(|processors| *processors < (2 * gpus) as f64) {
+        findings.push(
+            Finding::new(
+                "processor-quota",
+                Severity::Degraded,
+                format!(
+                    "the control group has a quota of {processors:.1} processors for {}",
+                    counted(gpus, "GPU")
+                ),
+            )
+            .cause("each rank needs a processor for itself and one for NCCL's network thread")
+            .remedy(remedy("quota of processors (--cpus)")),
+        );
+    }
+    if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < (gpus as u64) << 32) {
+        findings.push(
+            Finding::new(
+                "memory-limit",
+                Severity::Degraded,
+                format!("the control group may use {} for {}", sized(bytes), counted(gpus, "GPU")),
+            )
+            .cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm count as well")
+            .remedy(remedy("memory (--memory)")),
+        );
+    }
+    if let (Some(allowed), Some(all)) = (system.allowed_processors, system.processors)
+        && allowed < all
+        && allowed < 2 * gpus
+    {
+        findings.push(
+            Finding::new(
+                "few-processors",
+                Severity::Advice,
+                format!("this process may use {allowed} of {all} processors"),
+            )
+            .cause("a launcher binds each rank, or the container or job was given these")
+            .remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
+        );
+    }
+    findings
+}
+
+fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if system.services.remove_ipc == Some(true) && system.services.systemd {
+        findings.push(
+            Finding::new("remove-ipc", Severity::Advice, "systemd removes a user's files in /dev/shm when the user's last session ends (RemoveIPC=yes)")
+                .cause("a job of that user, which still runs, loses its shared memory")
+                .remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
+        );
+    }
+    if gpus.any() && system.may_lack_numa() {
+        findings.push(
+            Finding::new("numa-in-container", Severity::Advice, "this container may not choose NUMA nodes (no capability SYS_NICE)")
+                .cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
+                .remedy(give(
+                    system,
+                    "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
+                    "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
+                    "set NCCL_CUMEM_HOST_ENABLE=0",
+                )),
+        );
+    }
+    if system.driver.nvlink_off && gpus.devices.len() > 1 {
+        findings.push(
+            Finding::new(
+                "nvlink-disabled",
+                Severity::Degraded,
+                "a parameter of the driver switches NVLink off (NvLinkDisable: 1)",
+            )
+            .remedy("look for NVreg_NvLinkDisable in /etc/modprobe.d, and load the module without it"),
+        );
+    }
+    findings
+}
+
+/// Redirection by bridges on bare metal. A virtual machine needs it, and cannot change it.
+fn acs(system: &System) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if system.virtual_machine != Some(false) || system.container.is_some() && !system.root {
+        return findings;
+    }
+    let places: Vec<&str> = system
+        .bridges
+        .iter()
+        .filter(|bridge| bridge.redirects())
+        .map(|bridge| bridge.place.as_str())
+        .collect();
+    if !places.is_empty() {
+        findings.push(
+            Finding::new(
+                "acs-on",
+                Severity::Degraded,
+                format!("PCI access control (ACS) redirects peer-to-peer traffic at {}", listed(&places)),
+            )
+            .cause("traffic among GPUs and network devices goes up to the root complex, slower or not at all")
+            .remedy("turn ACS off in the BIOS, or per bridge: setpci -s BRIDGE ECAP_ACS+0x6.w=0000")
+            .source("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"),
+        );
+    }
+    if system.iommu.translates() {
+        findings.push(
+            Finding::new(
+                "iommu-translates",
+                Severity::Advice,
+                "the IOMMU translates the addresses of devices",
+            )
+            .cause("peer-to-peer traffic between PCIe devices may be slower, or be refused")
+            .remedy("turn the IOMMU off in the BIOS, or iommu=pt on the kernel's command line"),
+        );
+    }
+    findings
+}
+
+/// Access of network devices to the memory of GPUs.
+fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let driver = &system.driver;
+    let verbs = nics.iter().any(|nic| !nic.is_efa());
+    let dma_buf = driver.open && at_least(system.kernel.as_deref(), (5, 12));
+    if verbs && driver.version.is_some() && !driver.peermem && !dma_buf {
+        findings.push(
+            Finding::new(
+                "no-gpudirect",
+                Severity::Degraded,
+                "network devices cannot access the memory of GPUs (GPUDirect RDMA)",
+            )
+            .cause("nvidia_peermem is not loaded, and DMA-BUF needs the open kernel module and Linux 5.12")
+            .remedy("modprobe nvidia-peermem, or install the open kernel module of the driver"),
+        );
+    }
+    let blackwell = gpus.devices.iter().any(super::super::gpu::Gpu::is_grace_blackwell);
+    if blackwell
+        && !nics.is_empty()
+        && driver.major().is_some_and(|major| major < 595)
+        && driver.topology_check_override == Some(false)
+    {
+        findings.push(
+            Finding::new(
+                "grdma-topology-check",
+                Severity::Degraded,
+                "the driver refuses DMA-BUF to network devices on Grace-Blackwell (GrdmaPciTopoCheckOverride: 0)",
+            )
+            .cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
+            .remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again"),
+        );
+    }
+    findings
+}
+
+/// NVLink among hosts, which needs IMEX.
+fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
+    let clusters = gpus.devices.iter().filter_map(|gpu| gpu.fabric.as_ref()?.cluster.as_ref());
+    if clusters.count() == 0 {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    if system.services.imex_channels == 0 {
+        findings.push(
+            Finding::new("no-imex-channel", Severity::Degraded, "the GPUs are in a fabric of several hosts, and there is no IMEX channel")
+                .cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
+                .remedy(give(
+                    system,
+                    "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
+                    "give the pod a ComputeDomain (resourceClaims)",
+                    "options nvidia NVreg_CreateImexChannel0=1, or nvidia-modprobe -i 0",
+                )),
+        );
+    }
+    if !system.services.imex && system.container.is_none() {
+        findings.push(
+            Finding::new(
+                "no-imex-daemon",
+                Severity::Degraded,
+                "the GPUs are in a fabric of several hosts, and the IMEX daemon does not run",
+            )
+            .remedy("systemctl enable --now nvidia-imex; nvidia-imex-ctl -N shows all hosts"),
+        );
+    }
+    findings
+}
+
+fn at_least(kernel: Option<&str>, wanted: (u32, u32)) -> bool {
+    let mut numbers = kernel.unwrap_or_default().split(|letter: char| !letter.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    (next(), next()) >= wanted
+}
+
+/// Sentences about what cannot be seen of the system.
+pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
+    let mut unseen = Vec::new();
+    if system.shm.stale.is_none() && system.shm.files > 0 {
+        unseen.push(format!(
+            "whether {} in /dev/shm are in use: other users' processes are visible to root only",
+            counted(system.shm.files, "file of NCCL")
+        ));
+    }
+    if gpus.any() && !system.bridges.is_empty() && system.bridges.iter().any(|bridge| !bridge.readable) {
+        unseen.push("PCI access control (ACS) of bridges: root can read it".to_owned());
+    }
+    if !system.limits.known {
+        unseen.push("limits of this process: no /proc/self/limits".to_owned());
+    }
+    if let Some(container) = &system.container {
+        unseen.push(format!("services and processes of the host: this is a container ({container})"));
+    }
+    unseen
+}
+
+/// The facts.
+pub(crate) fn section(system: &System) -> Section {
+    let limits = &system.limits;
+    let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {
+        _ if !limits.known => "-".to_owned(),
+        None => "unlimited".to_owned(),
+        Some(value) => text(value),
+    };
+    let plain = |value: u64| value.to_string();
+    let modes: Vec<String> =
+        system.iommu.modes.iter().map(|(mode, count)| format!("{count} {mode}")).collect();
+    let facts = [
+        ("host", system.name.clone()),
+        (
+            "machine",
+            [system.vendor.as_deref(), system.product.as_deref()]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
+        ("virtual machine", shown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
+        ("container", shown(system.container.as_ref())),
+        ("kernel", shown(system.kernel.as_ref())),
+        ("processors", format!("{} of {}", shown(system.allowed_processors), shown(system.processors))),
+        ("NUMA nodes", system.numa_nodes.to_string()),
+        (
+            "memory",
+            format!(
+                "{} available of {}",
+                shown(system.available.map(sized)),
+                shown(system.memory.map(sized))
+            ),
+        ),
+        (
+            "NVIDIA driver",
+            match &system.driver.version {
+                Some(version) => format!(
+                    "{version} ({} kernel module)",
+                    if system.driver.open { "open" } else { "proprietary" }
+                ),
+                None => "-".to_owned(),
+            },
+        ),
+        (
+            "nvidia_peermem, gdrdrv",
+            format!("{}, {}", loaded(system.driver.peermem), loaded(system.driver.gdrdrv)),
+        ),
+        ("locked memory", or_unlimited(limits.locked_memory, &sized)),
+        ("stack", or_unlimited(limits.stack, &sized)),
+        ("open files", or_unlimited(limits.open_files, &plain)),
+        ("processes", or_unlimited(limits.processes, &plain)),
+        (
+            "/dev/shm",
+            format!("{} free of {}", shown(system.shm.free.map(sized)), shown(system.shm.size.map(sized))),
+        ),
+        (
+            "huge pages",
+            shown(
+                system
+                    .huge_pages
+                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", sized(size))),
+            ),
+        ),
+        ("memory of the control group", shown(system.group.memory.map(sized))),
+        ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");
+    Section {
+        title: "System".to_owned(),
+        body: Body::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect()),
+    }
+}
+
+fn loaded(is: bool) -> &'static str {
+    if is { "loaded" } else { "not loaded" }
+}

@@ -1,0 +1,131 @@
+//! Limits of this process and of its control group.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::files::text;
+use super::limit;
+
+/// Soft limits of this process; `None` for no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// True when `/proc/self/limits` was read.
+    pub known: bool,
+    /// Locked memory in bytes.
+    pub locked_memory: Option<u64>,
+    /// Stack in bytes.
+    pub stack: Option<u64>,
+    /// True when the stack has no limit.
+    pub unlimited_stack: bool,
+    /// Open files.
+    pub open_files: Option<u64>,
+    /// Open files up to which a process may raise its limit.
+    pub most_open_files: Option<u64>,
+    /// Processes and threads of the user.
+    pub processes: Option<u64>,
+}
+
+/// Limits of a control group and of those above it; `None` for no limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ControlGroup {
+    /// Memory in bytes.
+    pub memory: Option<u64>,
+    /// Processors.
+    pub processors: Option<f64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Processes and threads that there are, where they are limited.
+    pub running: Option<u64>,
+}
+
+impl Limits {
+    pub(super) fn read(root: &Path) -> Self {
+        let Some(text) = text(&root.join("proc/self/limits")) else { return Self::default() };
+        let word = |name: &str, column: usize| {
+            let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+            rest.split_whitespace().nth(column)
+        };
+        let value = |name: &str, column: usize| word(name, column)?.parse().ok();
+        Self {
+            known: true,
+            locked_memory: value("Max locked memory", 0),
+            stack: value("Max stack size", 0),
+            unlimited_stack: word("Max stack size", 0) == Some("unlimited"),
+            open_files: value("Max open files", 0),
+            most_open_files: value("Max open files", 1),
+            processes: value("Max processes", 0),
+        }
+    }
+}
+
+impl ControlGroup {
+    pub(super) fn read(root: &Path) -> Self {
+        let groups = text(&root.join("proc/self/cgroup")).unwrap_or_default();
+        let path = |wanted: &str| {
+            groups.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                controllers.split(',').any(|name| name == wanted).then(|| path.to_owned())
+            })
+        };
+        let base = root.join("sys/fs/cgroup");
+        let mut group = Self::default();
+        if base.join("cgroup.controllers").exists() || path("").is_some() && path("memory").is_none() {
+            for folder in up(&base, &path("").unwrap_or_default()) {
+                group.memory = least(group.memory, limit(&folder.join("memory.max")));
+                let quota = text(&folder.join("cpu.max")).and_then(|text| quota(&text));
+                group.processors = [group.processors, quota].into_iter().flatten().reduce(f64::min);
+                group.processes(limit(&folder.join("pids.max")), &folder.join("pids.current"));
+            }
+        } else {
+            for folder in up(&base.join("memory"), &path("memory").unwrap_or_default()) {
+                // The first version writes a number near the largest for none.
+                let bytes = limit(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
+                group.memory = least(group.memory, bytes);
+            }
+            for folder in up(&base.join("pids"), &path("pids").unwrap_or_default()) {
+                group.processes(limit(&folder.join("pids.max")), &folder.join("pids.current"));
+            }
+            for folder in up(&base.join("cpu"), &path("cpu").unwrap_or_default()) {
+                let time = |name: &str| text(&folder.join(name));
+                let quota = time("cpu.cfs_quota_us").zip(time("cpu.cfs_period_us"));
+                let quota = quota.and_then(|(time, period)| self::quota(&format!("{time} {period}")));
+                group.processors = [group.processors, quota].into_iter().flatten().reduce(f64::min);
+            }
+        }
+        group
+    }
+
+    /// Takes the limit with the fewest processes left.
+    fn processes(&mut self, most: Option<u64>, current: &Path) {
+        let Some(most) = most else { return };
+        let running: Option<u64> = limit(current);
+        let left = |most: u64, running: Option<u64>| most.saturating_sub(running.unwrap_or(0));
+        if self.processes.is_none_or(|known| left(most, running) < left(known, self.running)) {
+            (self.processes, self.running) = (Some(most), running);
+        }
+    }
+}
+
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    [one, other].into_iter().flatten().min()
+}
+
+/// The folders of a group and of those above it. In a container the path may name what is not mounted here.
+fn up(base: &Path, path: &str) -> Vec<PathBuf> {
+    let mut folders = vec![base.to_owned()];
+    let mut folder = base.to_owned();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != "..") {
+        folder.push(part);
+        folders.push(folder.clone());
+    }
+    folders
+}
+
+/// Processors of a quota: `200000 100000` are two.
+fn quota(text: &str) -> Option<f64> {
+    let (time, period) = text.split_once(' ')?;
+    let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);
+    (time > 0.0 && period > 0.0).then(|| time / period)
+}

@@ -1,0 +1,180 @@
+//! The system of a host: machine, kernel, limits, memory, PCI bridges, driver modules, services.
+
+mod findings;
+mod limits;
+mod pci;
+mod services;
+mod shm;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use findings::{judge, section, unseen};
+pub use limits::{ControlGroup, Limits};
+pub use pci::{Bridge, Iommu};
+pub use services::{Driver, Services};
+pub use shm::{SharedMemory, Stale};
+
+use super::files::{field, names, number, text};
+use super::rdma::Host;
+
+/// The system of a host, as this process sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct System {
+    /// Host name.
+    pub name: String,
+    /// Release of the kernel.
+    pub kernel: Option<String>,
+    /// The kernel's command line.
+    pub command_line: Option<String>,
+    /// Seconds since the start of the kernel.
+    pub uptime: Option<f64>,
+    /// Manufacturer of the machine: `Amazon EC2`, `QEMU`.
+    pub vendor: Option<String>,
+    /// Model: `p5.48xlarge`.
+    pub product: Option<String>,
+    /// True in a virtual machine; `None` where the processor does not tell.
+    pub virtual_machine: Option<bool>,
+    /// Container that this process runs in.
+    pub container: Option<String>,
+    /// True for user 0.
+    pub root: bool,
+    /// Capabilities as bits, of which some lift limits.
+    pub capabilities: u64,
+    /// True when a filter of system calls is set.
+    pub filtered: bool,
+    /// Processors of the host.
+    pub processors: Option<usize>,
+    /// Processors that this process may use.
+    pub allowed_processors: Option<usize>,
+    /// NUMA nodes with memory or processors.
+    pub numa_nodes: usize,
+    /// Memory in bytes.
+    pub memory: Option<u64>,
+    /// Memory that can be allocated without swapping, in bytes.
+    pub available: Option<u64>,
+    /// Huge pages: number, free ones, bytes of each.
+    pub huge_pages: Option<(u64, u64, u64)>,
+    /// Limits of this process.
+    pub limits: Limits,
+    /// Limits of its control group.
+    pub group: ControlGroup,
+    /// `/dev/shm`.
+    pub shm: SharedMemory,
+    /// Device files of RDMA: true when there are some, and those that cannot be opened.
+    pub verbs_files: bool,
+    /// Device files of RDMA that cannot be opened, with the error.
+    pub refused_files: Vec<String>,
+    /// IOMMU.
+    pub iommu: Iommu,
+    /// PCI bridges above GPUs and network devices.
+    pub bridges: Vec<Bridge>,
+    /// NVIDIA's kernel driver.
+    pub driver: Driver,
+    /// Services and settings.
+    pub services: Services,
+}
+
+/// Number of the capability to lock any amount of memory.
+const IPC_LOCK: u64 = 14;
+/// Number of the capability to choose NUMA nodes in containers.
+const SYS_NICE: u64 = 23;
+
+impl System {
+    /// Returns true for a process that the limit of locked memory does not hold for.
+    pub fn may_lock_any(&self) -> bool {
+        self.capabilities >> IPC_LOCK & 1 == 1
+    }
+
+    /// Returns true when a container's filter may refuse calls about NUMA.
+    pub fn may_lack_numa(&self) -> bool {
+        self.container.is_some() && self.filtered && self.capabilities >> SYS_NICE & 1 == 0
+    }
+}
+
+/// Reads the system below `root`. `service` is the value of [`super::rdma::SERVICE`].
+pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
+    let read = |file: &str| text(&root.join(file)).filter(|text| !text.is_empty());
+    let rdma = Host::look(root, service);
+    let status = read("proc/self/status").unwrap_or_default();
+    let memory = read("proc/meminfo").unwrap_or_default();
+    let bytes =
+        |name: &str| Some(field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10);
+    let count = |name: &str| field(&memory, name)?.parse().ok();
+    let dmi = |file: &str| read(&format!("sys/devices/virtual/dmi/id/{file}"));
+    let processors = read("sys/devices/system/cpu/online").as_deref().and_then(listed);
+    // Machines with a device tree have no DMI.
+    let model = || read("proc/device-tree/model").map(|text| text.trim_end_matches('\0').to_owned());
+    let nodes = names(&root.join("sys/devices/system/node"));
+    System {
+        name: read("proc/sys/kernel/hostname").unwrap_or_default(),
+        kernel: read("proc/sys/kernel/osrelease"),
+        command_line: read("proc/cmdline"),
+        uptime: read("proc/uptime").and_then(|text| text.split_whitespace().next()?.parse().ok()),
+        vendor: dmi("sys_vendor"),
+        product: dmi("product_name").or_else(model),
+        virtual_machine: virtual_machine(root),
+        container: rdma.container.map(str::to_owned),
+        root: field(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1)) == Some("0"),
+        capabilities: field(&status, "CapEff")
+            .and_then(|bits| u64::from_str_radix(bits, 16).ok())
+            .unwrap_or(0),
+        filtered: field(&status, "Seccomp") == Some("2"),
+        processors,
+        allowed_processors: field(&status, "Cpus_allowed_list").and_then(listed),
+        numa_nodes: nodes.iter().filter(|name| name.strip_prefix("node").is_some_and(is_number)).count(),
+        memory: bytes("MemTotal"),
+        available: bytes("MemAvailable"),
+        huge_pages: count("HugePages_Total")
+            .and_then(|total| Some((total, count("HugePages_Free")?, bytes("Hugepagesize")?))),
+        limits: Limits::read(root),
+        group: ControlGroup::read(root),
+        shm: SharedMemory::read(root),
+        verbs_files: rdma.has_uverbs(),
+        refused_files: rdma.refused.iter().map(|file| format!("{} ({})", file.name, file.error)).collect(),
+        iommu: Iommu::read(root),
+        bridges: pci::bridges(root),
+        driver: Driver::read(root),
+        services: Services::read(root),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+/// The number of entries of a list such as `0-3,8`.
+fn listed(text: &str) -> Option<usize> {
+    let mut count = 0_usize;
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+/// The processor's flag of a hypervisor, which processors of x86 have.
+fn virtual_machine(root: &Path) -> Option<bool> {
+    let vendor = text(&root.join("sys/devices/virtual/dmi/id/sys_vendor")).unwrap_or_default();
+    if vendor == "QEMU" {
+        return Some(true);
+    }
+    let processors = text(&root.join("proc/cpuinfo"))?;
+    let flags = processors.lines().find(|line| line.starts_with("flags"))?;
+    Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+/// Loaded kernel modules, of those that are asked for.
+fn has_module(root: &Path, name: &str) -> bool {
+    root.join("sys/module").join(name).exists()
+}
+
+/// A number of a file, unless the file says that there is no limit.
+fn limit(path: &Path) -> Option<u64> {
+    number(path)
+}

@@ -1,0 +1,136 @@
+//! PCI bridges with their access control services (ACS), and the IOMMU.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::files::{hexadecimal, names, text};
+
+/// Bytes of the configuration space.
+const SPACE: usize = 4096;
+/// Number of the capability of access control services.
+const ACS: u32 = 0x000d;
+/// Bits that send traffic between devices through the root complex: requests, and completions.
+const REDIRECTS: u16 = 0x0004 | 0x0008;
+
+/// A PCI bridge above a GPU or a network device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bridge {
+    /// `0000:16:00.0`.
+    pub place: String,
+    /// Control bits of its access control services; `None` where it has none, or where they cannot be read.
+    pub control: Option<u16>,
+    /// True when its configuration space can be read, which needs root.
+    pub readable: bool,
+}
+
+/// State of the IOMMU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Iommu {
+    /// IOMMUs that the kernel uses.
+    pub units: usize,
+    /// Modes of the groups of devices, with the number of groups: `DMA-FQ`, `identity`.
+    pub modes: BTreeMap<String, usize>,
+}
+
+impl Bridge {
+    /// Returns true when traffic between devices below goes through the root complex.
+    pub fn redirects(&self) -> bool {
+        self.control.is_some_and(|control| control & REDIRECTS != 0)
+    }
+}
+
+impl Iommu {
+    pub(super) fn read(root: &Path) -> Self {
+        let groups = root.join("sys/kernel/iommu_groups");
+        let mut modes = BTreeMap::new();
+        for group in names(&groups) {
+            if let Some(mode) = text(&groups.join(group).join("type")) {
+                *modes.entry(mode).or_default() += 1;
+            }
+        }
+        Self { units: names(&root.join("sys/class/iommu")).len(), modes }
+    }
+
+    /// Returns true when addresses of devices are translated.
+    pub fn translates(&self) -> bool {
+        self.modes.keys().any(|mode| mode.starts_with("DMA"))
+    }
+}
+
+/// Bridges above GPUs of NVIDIA and above RDMA devices.
+pub(super) fn bridges(root: &Path) -> Vec<Bridge> {
+    let devices = root.join("sys/bus/pci/devices");
+    let mut found: BTreeMap<String, Bridge> = BTreeMap::new();
+    for place in names(&devices) {
+        let folder = devices.join(&place);
+        let class = hexadecimal(&folder.join("class")).map(|class| class >> 8);
+        let gpu =
+            hexadecimal(&folder.join("vendor")) == Some(0x10de) && matches!(class, Some(0x0300 | 0x0302));
+        if !gpu && !folder.join("infiniband").exists() {
+            continue;
+        }
+        // The real path names all bridges above: `pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0`.
+        let Ok(path) = fs::canonicalize(&folder) else { continue };
+        for above in path.ancestors().skip(1) {
+            let name = above.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if !devices.join(&name).exists() || !is_place(&name) {
+                break;
+            }
+            found.entry(name.clone()).or_insert_with(|| bridge(&devices.join(&name), name));
+        }
+    }
+    found.into_values().collect()
+}
+
+fn is_place(name: &str) -> bool {
+    name.len() >= 12 && name.matches(':').count() == 2 && name.contains('.')
+}
+
+fn bridge(folder: &Path, place: String) -> Bridge {
+    let mut space = Vec::new();
+    let read = fs::File::open(folder.join("config"))
+        .and_then(|file| file.take(SPACE as u64).read_to_end(&mut space))
+        .unwrap_or(0);
+    // Without root the kernel gives the first 64 bytes.
+    Bridge { place, control: control(&space), readable: read > 256 }
+}
+
+/// The control register of the access control services in a configuration space.
+fn control(space: &[u8]) -> Option<u16> {
+    let word = |at: usize| Some(u32::from_le_bytes(*space.get(at..)?.first_chunk()?));
+    let mut at = 0x100;
+    // Each capability has four bytes at least, so that a circle ends.
+    for _ in 0..(SPACE - 0x100) / 4 {
+        let header = word(at)?;
+        if header & 0xffff == ACS {
+            return Some(u16::from_le_bytes(*space.get(at + 6..)?.first_chunk()?));
+        }
+        at = usize::try_from(header >> 20).ok()?;
+        if at < 0x100 {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_register_is_found_behind_other_capabilities_and_never_in_a_circle() {
+        let mut space = vec![0_u8; SPACE];
+        space[0x100..0x104].copy_from_slice(&(0x0001_u32 | 0x1_0000 | 0x148 << 20).to_le_bytes());
+        space[0x148..0x14c].copy_from_slice(&(ACS | 0x1_0000).to_le_bytes());
+        space[0x14e..0x150].copy_from_slice(&0x001d_u16.to_le_bytes());
+        assert_eq!(control(&space), Some(0x1d));
+        space[0x148..0x14c].copy_from_slice(&(0x0002_u32 | 0x148 << 20).to_le_bytes());
+        assert_eq!(control(&space), None);
+        assert_eq!(control(&space[..64]), None);
+        assert_eq!(control(&[0xff; 0x102]), None);
+    }
+}

@@ -1,0 +1,372 @@
+//! Whole hosts, made up below roots or as facts.
+
+use std::path::Path;
+
+use super::counters::Counter;
+use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, OnBus, Pcie, Problem, Rows};
+use super::libraries::{Kind, Library};
+use super::sample::{Machine, efa_container, efa_host, infiniband_host};
+use super::*;
+use crate::examination::{Examination, Health};
+use crate::finding::{Action, Severity};
+use crate::knowledge::rules::Rules;
+
+fn facts(root: &Path) -> Facts {
+    Facts::read(&Source::below(root), &Rules::default())
+}
+
+fn examined(hosts: &[Facts]) -> Examination {
+    examine(hosts, Expected::default(), &Rules::default())
+}
+
+fn rules(examination: &Examination) -> Vec<(&str, Severity)> {
+    examination.findings.iter().map(|finding| (finding.rule.as_str(), finding.severity)).collect()
+}
+
+/// A healthy host with eight GPUs, as NVML would show it, without files.
+fn eight_gpus() -> Facts {
+    let gpu = |index: u32| Gpu {
+        index,
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+        pci: Some(format!("0000:{index:02x}:00.0")),
+        pcie: Pcie { generation: Some(5), max_generation: Some(5), width: Some(16), max_width: Some(16) },
+        ecc: Ecc {
+            enabled: Some(true),
+            pending: Some(true),
+            uncorrected: Some(0),
+            lifetime_uncorrected: Some(0),
+        },
+        rows: Some(Rows::default()),
+        clock: Some(1980),
+        recovery: Some(0),
+        persistence: Some(true),
+        links: (0..18)
+            .map(|number| gpu::Link { number, active: true, version: Some(7), speed: Some(26562) })
+            .collect(),
+        fabric: Some(Fabric { state: 3, ..Fabric::default() }),
+        ..Gpu::default()
+    };
+    let peer = gpu::Peer {
+        read: gpu::Access::Supported,
+        write: gpu::Access::Supported,
+        nvlink: gpu::Access::Supported,
+    };
+    let row =
+        |from: usize| (0..8).map(|to| if to == from { gpu::Peer::default() } else { peer.clone() }).collect();
+    let mut facts = Facts {
+        gpus: Gpus {
+            driver: Some("580.95.05".to_owned()),
+            devices: (0..8).map(gpu).collect(),
+            peers: (0..8).map(row).collect(),
+            ..Gpus::default()
+        },
+        ..Facts::default()
+    };
+    facts.system.name = "vm".to_owned();
+    facts.system.shm.size = Some(64 << 30);
+    facts.system.shm.free = Some(64 << 30);
+    facts.system.limits.known = true;
+    facts
+}
+
+#[test]
+fn an_empty_machine_cannot_be_told_and_says_why() {
+    let machine = Machine::new();
+    let examination = examined(&[facts(machine.root())]);
+    assert_eq!(examination.health(), Health::CannotTell, "{:?}", examination.findings);
+    assert!(examination.proof.is_empty());
+    for part in [
+        "GPUs: there is none",
+        "RDMA devices: there is none",
+        "messages of the kernel",
+        "limits of this process",
+    ] {
+        assert!(
+            examination.unseen.iter().any(|text| text.contains(part)),
+            "{part}: {:?}",
+            examination.unseen
+        );
+    }
+    let expected = Expected { gpus: Some(8), nics: Some(1) };
+    let examination = examine(&[facts(machine.root())], expected, &Rules::default());
+    assert_eq!(examination.health(), Health::Broken);
+    assert_eq!(examination.findings[0].diagnosis, "0 GPUs of 8 expected are usable");
+    assert_eq!(examination.findings[1].diagnosis, "0 RDMA devices of 1 expected are up");
+}
+
+#[test]
+fn eight_gpus_without_faults_are_healthy_with_proof() {
+    let examination = examined(&[eight_gpus()]);
+    assert_eq!(examination.health(), Health::Healthy, "{:?}", examination.findings);
+    assert_eq!(
+        examination.proof,
+        [
+            "8 NVIDIA H100 80GB HBM3: no uncorrected ECC errors, no throttling, no recovery asked for, peer-to-peer access \
+          between all 56 pairs, 144 of 144 NVLinks up"
+        ]
+    );
+}
+
+/// Each fault alone, in the facts of a healthy host.
+#[test]
+fn faults_of_gpus_are_found() {
+    type Fault = (&'static str, Severity, Action, fn(&mut Facts));
+    let faults: [Fault; 16] = [
+        ("row-remap-failed", Severity::Broken, Action::Isolate, |facts| {
+            gpu(facts).rows = Some(Rows { failed: true, ..Rows::default() })
+        }),
+        ("row-remap-pending", Severity::Degraded, Action::Reset, |facts| {
+            gpu(facts).rows = Some(Rows { pending: true, ..Rows::default() })
+        }),
+        ("ecc-uncorrected", Severity::Degraded, Action::Reset, |facts| gpu(facts).ecc.uncorrected = Some(2)),
+        ("ecc-off", Severity::Degraded, Action::None, |facts| {
+            (gpu(facts).ecc.enabled, gpu(facts).ecc.pending) = (Some(false), Some(false));
+        }),
+        ("gpu-throttled", Severity::Degraded, Action::Watch, |facts| {
+            gpu(facts).slowed = vec!["power brake".to_owned()]
+        }),
+        ("gpu-recovery-action", Severity::Broken, Action::Reboot, |facts| gpu(facts).recovery = Some(2)),
+        ("gpu-recovery-action", Severity::Degraded, Action::Reset, |facts| gpu(facts).recovery = Some(4)),
+        ("gpu-pcie-narrow", Severity::Degraded, Action::Reboot, |facts| gpu(facts).pcie.width = Some(8)),
+        ("nvlink-down", Severity::Degraded, Action::Reboot, |facts| gpu(facts).links[7].active = false),
+        ("nvlink-slow", Severity::Degraded, Action::Reboot, |facts| gpu(facts).links[7].speed = Some(13281)),
+        ("nvlink-errors-grow", Severity::Degraded, Action::Watch, |facts| {
+            let counter = Counter::new("GPU 3 NVLink 7", "replays", 1);
+            facts.gpus.counters.push(Counter { growth: Some(5), ..counter });
+        }),
+        ("fabric-not-ready", Severity::Broken, Action::None, |facts| {
+            gpu(facts).fabric = Some(Fabric { state: 2, ..Fabric::default() })
+        }),
+        ("fabric-unhealthy", Severity::Degraded, Action::Isolate, |facts| {
+            gpu(facts).fabric = Some(Fabric { state: 3, health: Some(0b10_01), ..Fabric::default() });
+        }),
+        ("mig-on", Severity::Degraded, Action::None, |facts| gpu(facts).mig = Some(true)),
+        ("compute-prohibited", Severity::Broken, Action::None, |facts| {
+            gpu(facts).compute_mode = Some("prohibited".to_owned())
+        }),
+        ("gpu-lost", Severity::Broken, Action::Reboot, |facts| {
+            facts.gpus.lost.push(Lost { index: 8, error: "GPU is lost".to_owned() });
+        }),
+    ];
+    for (rule, severity, action, change) in faults {
+        let mut facts = eight_gpus();
+        change(&mut facts);
+        let examination = examined(&[facts]);
+        assert_eq!(rules(&examination), [(rule, severity)], "{:?}", examination.findings);
+        assert_eq!(examination.findings[0].action, action, "{rule}");
+        assert!(examination.findings[0].remedy.is_some(), "{rule}");
+    }
+}
+
+fn gpu(facts: &mut Facts) -> &mut Gpu {
+    &mut facts.gpus.devices[3]
+}
+
+/// Links that are down on all GPUs alike may be the machine's making; an idle GPU slows its PCIe connection.
+#[test]
+fn properties_of_machines_are_no_faults() {
+    let mut facts = eight_gpus();
+    for gpu in &mut facts.gpus.devices {
+        gpu.links[17].active = false;
+        gpu.pcie.generation = Some(1);
+        gpu.performance_state = Some(8);
+        gpu.slowed = vec!["idle".to_owned(), "application clocks".to_owned(), "power cap".to_owned()];
+        gpu.ecc.lifetime_uncorrected = Some(9);
+    }
+    assert_eq!(rules(&examined(&[facts])), []);
+}
+
+#[test]
+fn a_gpu_that_the_bus_has_and_nvml_has_not_is_missing_but_not_in_a_container() {
+    let mut facts = eight_gpus();
+    facts.gpus.on_pci = (0..9)
+        .map(|index| OnBus { place: format!("0000:{index:02x}:00.0"), driver: Some("nvidia".to_owned()) })
+        .collect();
+    assert_eq!(rules(&examined(std::slice::from_ref(&facts))), [("gpu-missing", Severity::Broken)]);
+    facts.system.container = Some("Docker".to_owned());
+    let examination = examined(&[facts]);
+    assert_eq!(rules(&examination), [("container-has-fewer-gpus", Severity::Advice)]);
+}
+
+#[test]
+fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
+    let machine = infiniband_host()
+        .file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
+        .file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
+    let mut facts = facts(machine.root());
+    facts.gpus.problem = Some(Problem::NoLibrary("not found".to_owned()));
+    facts.system.limits.locked_memory = None;
+    let examination = examined(&[facts]);
+    assert_eq!(examination.proof, [] as [&str; 0]);
+    assert_ne!(examination.health(), Health::Healthy);
+    assert!(examination.unseen.iter().any(|text| text.contains("NVML")), "{:?}", examination.unseen);
+}
+
+#[test]
+fn an_efa_host_has_as_many_devices_as_its_instance_type() {
+    let dmi = |machine: Machine| {
+        machine
+            .file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2\n")
+            .file("sys/devices/virtual/dmi/id/product_name", "p5.48xlarge\n")
+            .file("dev/shm/other", "")
+    };
+    let examination = examined(&[facts(dmi(efa_host()).root())]);
+    let few =
+        examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
+    assert_eq!(few.diagnosis, "2 EFA devices are visible, and p5.48xlarge has 32");
+    let down = examination.findings.iter().find(|finding| finding.rule == "port-down").unwrap();
+    assert_eq!(
+        (down.severity, down.diagnosis.as_str()),
+        (Severity::Degraded, "rdmap10s6 port 1 is DOWN; 1 of 2 EFA devices like it are up")
+    );
+    let container = examined(&[facts(dmi(efa_container()).root())]);
+    assert_eq!(container.health(), Health::Broken);
+    let broken: Vec<&str> = container
+        .findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Broken)
+        .map(|finding| finding.rule.as_str())
+        .collect();
+    assert_eq!(broken, ["no-uverbs", "memlock"]);
+    let remedy = container.findings[0].remedy.as_deref().unwrap();
+    assert!(remedy.contains("--device=/dev/infiniband"), "{remedy}");
+}
+
+#[test]
+fn a_spark_needs_both_halves_of_its_port_with_address_and_mtu() {
+    let spark = |second: Option<&str>, mtu| {
+        Machine::new()
+            .file("sys/devices/virtual/dmi/id/product_name", "NVIDIA_DGX_Spark\n")
+            .file("proc/meminfo", "MemTotal: 125000000 kB\nMemAvailable: 104857600 kB\n")
+            .file("dev/infiniband/uverbs0", "")
+            .file("dev/shm/other", "")
+            .roce("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1", mtu, Some("c000:0201"))
+            .roce("roceP2p1s0f1", "0002:01:00.1", "enP2p1s0f1np1", mtu, second)
+            .memlock("unlimited")
+    };
+    let good = examined(&[facts(spark(Some("c000:0202"), 9000).root())]);
+    assert_eq!(rules(&good), [("spark-shared-memory", Severity::Advice)]);
+    assert!(
+        good.findings[0].diagnosis.contains("100 GiB") && good.findings[0].diagnosis.contains("up to 25 GiB")
+    );
+    let half = examined(&[facts(spark(None, 1500).root())]);
+    let names: Vec<&str> = rules(&half)
+        .into_iter()
+        .filter(|(_, severity)| *severity == Severity::Degraded)
+        .map(|(rule, _)| rule)
+        .collect();
+    assert_eq!(names, ["spark-half-port", "spark-small-mtu"]);
+    let mut left_out = facts(spark(Some("c000:0202"), 9000).root());
+    left_out.environment = vec![("NCCL_IB_HCA".to_owned(), "rocep1s0f1".to_owned())];
+    let examination = examined(&[left_out]);
+    assert_eq!(rules(&examination)[0], ("spark-hca-left-out", Severity::Degraded));
+    let without = examined(&[facts(spark(Some(""), 9000).root())]);
+    assert_eq!(rules(&without)[0], ("spark-without-address", Severity::Degraded));
+}
+
+#[test]
+fn the_odd_host_is_named_with_the_value_of_the_others() {
+    let host = |name: &str| {
+        let mut facts = eight_gpus();
+        facts.system.name = name.to_owned();
+        facts.libraries.push(library("2.28.9", "aa"));
+        facts
+    };
+    let mut hosts = ["node1", "node2", "node3"].map(host);
+    let equal = examined(&hosts);
+    assert_eq!(equal.health(), Health::Healthy, "{:?}", equal.findings);
+    assert!(
+        equal.proof.iter().any(|text| text.starts_with("3 hosts are equal in GPUs, NVIDIA driver")),
+        "{:?}",
+        equal.proof
+    );
+    hosts[1].gpus.driver = Some("570.1".to_owned());
+    hosts[2].libraries[0].build_id = Some("bb".to_owned());
+    let examination = examined(&hosts);
+    let found: Vec<(&str, &[String])> = examination
+        .findings
+        .iter()
+        .map(|finding| (finding.diagnosis.as_str(), finding.hosts.as_slice()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("NVIDIA driver: 2 of 3 hosts have 580.95.05; not node2 (570.1)", &["node2".to_owned()][..]),
+            (
+                "NCCL: 2 of 3 hosts have 2.28.9+cuda13.0, build aa; not node3 (2.28.9+cuda13.0, build bb)",
+                &["node3".to_owned()][..]
+            ),
+        ]
+    );
+    let two = examined(&hosts[..2]);
+    assert_eq!(
+        two.findings[0].diagnosis,
+        "NVIDIA driver: no value is that of most hosts: node1 (580.95.05), node2 (570.1)"
+    );
+}
+
+/// A finding of several hosts is one finding.
+#[test]
+fn equal_findings_of_hosts_are_one() {
+    let mut hosts = [eight_gpus(), eight_gpus()];
+    for (host, name) in hosts.iter_mut().zip(["node1", "node2"]) {
+        host.system.name = name.to_owned();
+        host.system.shm.free = Some(40 << 20);
+    }
+    let examination = examined(&hosts);
+    assert_eq!(rules(&examination), [("shm-small", Severity::Degraded)]);
+    assert_eq!(examination.findings[0].hosts, ["node1", "node2"]);
+}
+
+fn library(version: &str, build: &str) -> Library {
+    Library {
+        kind: Kind::Nccl,
+        name: "libnccl.so.2".to_owned(),
+        path: format!("/opt/{build}/libnccl.so.2"),
+        file: format!("/opt/{build}/libnccl.so.{version}"),
+        found: "LD_LIBRARY_PATH".to_owned(),
+        first: build == "aa",
+        version: Some(version.to_owned()),
+        suffix: Some("+cuda13.0".to_owned()),
+        build_id: Some(build.to_owned()),
+        size: 1 << 28,
+        interfaces: Vec::new(),
+        problem: None,
+    }
+}
+
+#[test]
+fn two_builds_of_one_version_are_told_apart() {
+    let mut facts = eight_gpus();
+    facts.libraries = vec![library("2.28.9", "aa"), library("2.28.9", "bb"), library("2.30.7", "cc")];
+    let examination = examined(&[facts]);
+    assert_eq!(
+        rules(&examination),
+        [("two-builds-of-one-version", Severity::Advice), ("several-nccl-versions", Severity::Advice)]
+    );
+    assert_eq!(examination.findings[0].evidence[1].text, "2.28.9+cuda13.0, build bb, 256 MiB");
+    assert_eq!(examination.health(), Health::Healthy);
+}
+
+#[test]
+fn facts_travel_among_hosts_as_json() {
+    let machine = efa_host().file("dev/kmsg", "3,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 999, pid=1\n");
+    let mut facts = facts(machine.root());
+    facts.gpus = eight_gpus().gpus;
+    facts.gpus.problem = Some(Problem::Stuck("no answer".to_owned()));
+    facts.libraries.push(library("2.28.9", "aa"));
+    let text = serde_json::to_string(&facts).unwrap();
+    assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), facts);
+}
+
+/// Whatever this machine is, reading it neither fails nor proves what is not there.
+#[test]
+fn this_machine_is_read() {
+    let source = Source::this_host(std::time::Duration::ZERO);
+    let facts = Facts::read(&source, &Rules::default());
+    assert_eq!(facts.system.name, fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
+    assert!(facts.system.memory.unwrap() >= facts.system.available.unwrap());
+    assert!(facts.system.limits.known && facts.system.processors.unwrap() >= 1);
+    let examination = examined(&[facts]);
+    assert!(!examination.unseen.is_empty() || !examination.proof.is_empty());
+}
