@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collectives::world::{self, Launcher, Started};
-use diagnosis::examination::Health;
+use diagnosis::examination::{Examination, Health};
 use diagnosis::host::{self, Expected, Facts, Source};
 use diagnosis::knowledge::rules::Rules;
 use engine::supervision::Stop;
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         let world = context.join(&request)?;
         // The others wait for the slowest host, and for its interval.
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
-        let hosts = gather(arguments, &rules, &world)?;
+        let hosts = gather(|| read(arguments, &rules), &world)?;
         if world.rank() > 0 {
             return Ok(Health::Healthy.code());
         }
@@ -98,9 +98,16 @@ fn read(arguments: &Arguments, rules: &Rules) -> Facts {
     Facts::read(&source, rules)
 }
 
+/// Examines all hosts of a job, with a second between two readings of counters; `None` except on rank 0. Collective.
+pub(super) fn examine_job(world: &world::Handle) -> Result<Option<Examination>, Stop> {
+    let rules = Rules::built_in();
+    let hosts = gather(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
+    Ok((world.rank() == 0).then(|| host::examine(&hosts, Expected::default(), &rules)))
+}
+
 /// The facts of all hosts, each read by its first rank. Collective.
-fn gather(arguments: &Arguments, rules: &Rules, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
-    let own = (world.local_rank() == 0).then(|| read(arguments, rules));
+fn gather(read: impl FnOnce() -> Facts, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
+    let own = (world.local_rank() == 0).then(read);
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
     let hosts: Vec<Option<Facts>> =
         all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|error| {

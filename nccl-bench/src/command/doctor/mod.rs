@@ -5,8 +5,9 @@ pub mod host;
 pub mod job;
 pub mod log;
 mod output;
+pub mod whole;
 
-use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
+use clap::{ArgMatches, Args as _, FromArgMatches as _};
 
 use super::{Command, Context};
 use crate::exit::ExitError;
@@ -28,19 +29,35 @@ pub enum Subcommand {
     Host(host::Arguments),
 }
 
+/// The arguments of `nccl-bench doctor`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "PART", subcommand_help_heading = "Parts")]
+#[command(after_help = format!("{}\n\n{}", whole::EXAMPLES, output::EXIT_CODES))]
+pub struct Arguments {
+    /// A part of it.
+    #[command(subcommand)]
+    pub part: Option<Subcommand>,
+
+    /// The whole.
+    #[command(flatten)]
+    pub whole: whole::Arguments,
+}
+
 impl Command for Doctor {
     fn definition(&self) -> clap::Command {
-        Subcommand::augment_subcommands(clap::Command::new("doctor"))
+        Arguments::augment_args(clap::Command::new("doctor"))
             .about("Tell whether a cluster is set up right, and if not, what is wrong")
             .disable_help_subcommand(true)
     }
 
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        match Subcommand::from_arg_matches(matches)? {
-            Subcommand::Log(arguments) => log::run(&arguments, context),
-            Subcommand::Job(arguments) => job::run(&arguments, context),
-            Subcommand::Env(arguments) => environment::run(&arguments, context),
-            Subcommand::Host(arguments) => host::run(&arguments, context),
+        let Arguments { part, whole } = Arguments::from_arg_matches(matches)?;
+        match part {
+            None => whole::run(&whole, context),
+            Some(Subcommand::Log(arguments)) => log::run(&arguments, context),
+            Some(Subcommand::Job(arguments)) => job::run(&arguments, context),
+            Some(Subcommand::Env(arguments)) => environment::run(&arguments, context),
+            Some(Subcommand::Host(arguments)) => host::run(&arguments, context),
         }
     }
 }

@@ -187,7 +187,7 @@ fn sections(state: &State) -> Vec<Section> {
         vec![
             one.collective.clone(),
             one.bytes.to_string(),
-            one.placement.to_string(),
+            one.placement.name().to_owned(),
             format!("{:.1}", one.time_us),
             format!("{:.2}", one.busbw_gbps),
             one.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string()),

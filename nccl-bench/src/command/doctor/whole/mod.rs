@@ -14,7 +14,7 @@ use engine::session::Session;
 use engine::supervision::Stop;
 
 use super::output::{self, Output};
-use super::{environment, host};
+use super::host;
 use crate::command::Context;
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
@@ -22,6 +22,16 @@ use collector::Collector;
 
 /// Largest size of the measurement.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Examples for the help.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  nccl-bench doctor                                    this machine, with all of its GPUs
+  mpirun -np 16 -N 8 nccl-bench doctor --html two.html two nodes with 8 GPUs; also srun, torchrun, Kubernetes
+  nccl-bench doctor log job.log                        only a log; doctor PART --help has more
+
+Without a part it examines the environment and all hosts, runs a short verified allreduce and alltoall with NCCL's log
+on, and proves from that log the transport between all ranks. It changes nothing but the variables of its own process.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
@@ -47,12 +57,12 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     (context.program.hand_over)(&join)?;
     let is_first = Started::detect().rank.is_none_or(|rank| rank == 0);
     // Before this process sets variables of its own.
-    let mut examinations = if is_first { vec![environment::examine_own()] } else { Vec::new() };
+    let mut examinations: Vec<Examination> = Vec::new();
     let log = CapturedLog::start().map_err(Stop::from)?;
     let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
     let world = (context.program.join)(&join)?;
     let collector = Arc::new(Collector::new(log, arguments.output.clone(), world.rank() == 0));
-    let hosts = host::examine_job(&world, arguments.timeout)?;
+    let hosts = host::examine_job(&world)?;
     examinations.extend(hosts);
     collector.add(examinations);
     let refused = match session.run(&world, Arc::clone(&collector) as _, context.program.mpi) {
