@@ -5,6 +5,7 @@
 mod file;
 mod rule;
 pub mod rules;
+mod words;
 
 #[cfg(test)]
 mod tests;
