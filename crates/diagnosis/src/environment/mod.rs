@@ -23,6 +23,7 @@ pub use examine::{Answer, examine};
 pub use judge::{Judged, Verdict};
 pub use knowledge::Kind;
 pub use network::Network;
-pub use ranks::{Snapshot, compare};
+pub use ranks::{Fault, Snapshot, compare};
+pub use semver::Version;
 pub use setting::{Place, Setting, is_collected};
 pub use situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN, Platform, Situation, parse_version};

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::knowledge::{self, Ranks};
 use super::names;
 use super::setting::Setting;
+use crate::examination::Examination;
 use crate::finding::{Evidence, Finding, Severity};
 
 /// The environment of a rank.
@@ -18,13 +20,85 @@ pub struct Snapshot {
     pub host: String,
     /// The variables in effect.
     pub settings: Vec<Setting>,
+    /// The findings about them on this host.
+    pub findings: Vec<Fault>,
 }
 
-/// Compares the environments, and returns the differences that matter.
-pub fn compare(ranks: &[Snapshot]) -> Vec<Finding> {
+/// The parts of a finding that ranks send to each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Fault {
+    rule: String,
+    severity: Severity,
+    diagnosis: String,
+    remedy: Option<String>,
+    source: Option<String>,
+}
+
+impl Snapshot {
+    /// The environment of a rank, with what was found about it.
+    pub fn new(rank: u32, host: String, settings: Vec<Setting>, examination: &Examination) -> Self {
+        let fault = |finding: &Finding| Fault {
+            rule: finding.rule.clone(),
+            severity: finding.severity,
+            diagnosis: finding.diagnosis.clone(),
+            remedy: finding.remedy.clone(),
+            source: finding.source.clone(),
+        };
+        Self { rank, host, settings, findings: examination.findings.iter().map(fault).collect() }
+    }
+}
+
+/// Completes the examination of rank 0 by the differences between the ranks, and by what only other ranks have.
+pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     let all = ranks.iter().flat_map(|rank| &rank.settings);
     let names: BTreeSet<&str> = all.map(|setting| setting.name.as_str()).collect();
-    names.into_iter().filter_map(|name| difference(name, ranks)).collect()
+    let differences: Vec<Finding> = names.into_iter().filter_map(|name| difference(name, ranks)).collect();
+    let hosts: BTreeSet<&str> = ranks.iter().map(|rank| rank.host.as_str()).collect();
+    if differences.is_empty() && ranks.len() > 1 {
+        examination.proof.push(format!(
+            "the variables that must be equal are so on all {} ranks ({} hosts)",
+            ranks.len(),
+            hosts.len()
+        ));
+    }
+    let others = elsewhere(&examination.findings, ranks);
+    examination.findings.extend(differences);
+    examination.findings.extend(others);
+    examination.sort();
+    if examination.findings.iter().any(|finding| finding.severity < Severity::Advice) {
+        examination.proof.clear();
+    }
+    if let Some(facts) = examination.facts.as_object_mut() {
+        facts.insert("ranks".to_owned(), json!(ranks.len()));
+        facts.insert("hosts".to_owned(), json!(hosts));
+    }
+}
+
+/// The findings that rank 0 does not have.
+fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
+    let mut found: BTreeMap<&Fault, Vec<&Snapshot>> = BTreeMap::new();
+    for rank in ranks {
+        for fault in &rank.findings {
+            let is_known = own.iter().any(|one| one.rule == fault.rule && one.diagnosis == fault.diagnosis);
+            if !is_known {
+                found.entry(fault).or_default().push(rank);
+            }
+        }
+    }
+    let finding = |(fault, members): (&Fault, Vec<&Snapshot>)| {
+        let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
+        let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
+        let text = format!("on {}: {}", list(&numbers), fault.diagnosis);
+        Finding {
+            remedy: fault.remedy.clone(),
+            source: fault.source.clone(),
+            occurrences: numbers.len() as u64,
+            ranks: numbers,
+            hosts: hosts.into_iter().collect(),
+            ..Finding::new(fault.rule.clone(), fault.severity, text)
+        }
+    };
+    found.into_iter().map(finding).collect()
 }
 
 fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
@@ -127,7 +201,31 @@ mod tests {
         let place = Place::named("environment");
         let settings =
             settings.iter().map(|(name, value)| Setting::new(*name, *value, place.clone())).collect();
-        Snapshot { rank, host: host.to_owned(), settings }
+        Snapshot { rank, host: host.to_owned(), settings, findings: Vec::new() }
+    }
+
+    fn compare(ranks: &[Snapshot]) -> Vec<Finding> {
+        let mut examination = Examination::new("environment");
+        super::compare(&mut examination, ranks);
+        examination.findings
+    }
+
+    #[test]
+    fn findings_of_other_hosts_are_told_with_their_ranks() {
+        let mut all = [rank(0, "a", &[]), rank(1, "b", &[]), rank(2, "b", &[])];
+        let mut examination = Examination::new("environment");
+        examination.findings.push(Finding::new("x", Severity::Degraded, "everywhere"));
+        all[0] = Snapshot::new(0, "a".to_owned(), Vec::new(), &examination);
+        examination.findings.push(Finding::new("socket-interface-missing", Severity::Broken, "no eth0"));
+        all[1] = Snapshot::new(1, "b".to_owned(), Vec::new(), &examination);
+        all[2] = Snapshot::new(2, "b".to_owned(), Vec::new(), &examination);
+        let mut own = Examination::new("environment");
+        own.findings.push(Finding::new("x", Severity::Degraded, "everywhere"));
+        super::compare(&mut own, &all);
+        let texts: Vec<_> = own.findings.iter().map(|finding| finding.diagnosis.as_str()).collect();
+        assert_eq!(texts, ["on ranks 1-2: no eth0", "everywhere"]);
+        assert_eq!((own.findings[0].ranks.as_slice(), own.findings[0].hosts.len()), ([1, 2].as_slice(), 1));
+        assert!(own.proof.is_empty());
     }
 
     #[test]

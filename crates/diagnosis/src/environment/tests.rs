@@ -48,22 +48,6 @@ fn every_rule_has_examples_that_hold() {
             for rule in &variable.rule {
                 let words = format!("{}{}", rule.reason, rule.remedy.clone().unwrap_or_default());
                 assert!(!words.contains("  ") && !rule.reason.ends_with('.'), "{}", rule.id);
-                let sentence = rule.reason.chars().next().unwrap();
-                assert!(
-                    !sentence.is_uppercase()
-                        || words.starts_with("NCCL")
-                        || words.starts_with("GP")
-                        || words.starts_with("RDMA")
-                        || words.starts_with("AWS")
-                        || words.starts_with("NVI")
-                        || words.starts_with("NVLS")
-                        || words.starts_with("NVLink")
-                        || words.starts_with("EFA")
-                        || words.starts_with("Ring")
-                        || words.starts_with("LAZY"),
-                    "{}",
-                    rule.id
-                );
                 assert!(!rule.source.is_empty());
             }
             assert!(
