@@ -1,1 +1,29 @@
-//! The variables that NCCL, its plugins and libfabric read.
+//! The variables that NCCL, its plugins and libfabric read: collected from an environment and from NCCL's files, judged
+//! for the versions and the platform in use, and compared between ranks.
+
+mod collection;
+mod conf;
+mod examine;
+mod judge;
+mod knowledge;
+mod names;
+mod network;
+mod number;
+mod ranks;
+mod setting;
+mod situation;
+mod submission;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use collection::{Collection, Process};
+pub use examine::{Answer, examine};
+pub use judge::{Judged, Verdict};
+pub use knowledge::Kind;
+pub use network::Network;
+pub use ranks::{Fault, Snapshot, compare};
+pub use semver::Version;
+pub use setting::{Place, Setting, is_collected};
+pub use situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN, Platform, Situation, parse_version};

@@ -1,20 +1,283 @@
 //! `nccl-bench doctor env`: variables that NCCL, its plugins and libfabric read.
 
-use diagnosis::examination::Examination;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, io};
+
+use collectives::world::{self, Launcher, Started};
+use collectives::{fabric, nccl};
+use diagnosis::environment::{
+    self, Answer, Collection, Network, Platform, Process, Situation, Snapshot, Version, parse_version,
+};
+use diagnosis::examination::{Examination, Health};
+use engine::supervision::Stop;
+use serde::{Deserialize, Serialize};
 
 use super::output::{self, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
+use crate::mpi_exec::JoinRequest;
+
+const EXAMPLES: &str = "\
+Examples:
+  nccl-bench doctor env                          this shell's variables, and those of NCCL's files
+  nccl-bench doctor env --pid 4711               those of a running process, as it was started
+  nccl-bench doctor env --file job.yaml --nccl 2.28.9 --platform p5.48xlarge
+                                                 those of what is about to be submitted: a Kubernetes manifest, a
+                                                 shell script, mpirun -x, sbatch --export, a Dockerfile, JSON
+  ssh node7 env | nccl-bench doctor env --file - the output of env
+  mpirun -np 16 nccl-bench doctor env            all ranks compared: the odd one out is named
+
+Each variable is needed, useful, redundant, without effect, harmful, for debugging only, misspelt, unknown, or known to another \
+version, for the versions of NCCL, aws-ofi-nccl and libfabric, and for the machine. A version that cannot be found and is not \
+given counts as the newest that is known, and that is said.
+
+Only variables of NCCL, its plugins, libfabric, CUDA and PyTorch's communication are read; the values of keys are never kept.
+
+Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell.";
+
+/// Mark before the answer of the process that loads NCCL, which may print lines of its own.
+const MARK: &str = "nccl-bench-answer ";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
+    /// Judge the environment of this process
+    #[arg(long, value_name = "PID", conflicts_with = "file")]
+    pub pid: Option<u32>,
+
+    /// Judge the variables in this file (- for standard input)
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Version of NCCL, in place of the one that is found
+    #[arg(long, value_name = "VERSION", value_parser = parse_nccl)]
+    pub nccl: Option<Version>,
+
+    /// Version of aws-ofi-nccl
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
+    pub plugin: Option<Version>,
+
+    /// Version of libfabric, in place of the one that is found
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
+    pub libfabric: Option<Version>,
+
+    /// Machine: an EC2 instance type such as p5.48xlarge, or spark, in place of the one that is found
+    #[arg(long, value_name = "NAME")]
+    pub platform: Option<String>,
+
+    /// Number of nodes of the job
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: Option<u32>,
+
+    /// World of the ranks: auto, mpi, tcp, single
+    #[arg(long, value_name = "WORLD", default_value = "auto")]
+    pub world: world::Kind,
+
+    /// Seconds in which all processes of a launcher have to join
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+
+    /// Print the answer of the libraries, for the process that started this one
+    #[arg(long, hide = true)]
+    pub ask: bool,
+
     /// The reports to write.
     #[command(flatten)]
     pub output: Output,
 }
 
+/// The answer of the libraries, from a process that loaded them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Libraries {
+    nccl: Option<Version>,
+    nccl_path: String,
+    parameters: Option<Vec<(String, String)>>,
+    libfabric: Option<Version>,
+    problems: Vec<String>,
+}
+
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
-    output::write(&arguments.output, &[Examination::new("environment")])
+pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+    if arguments.ask {
+        println!("{MARK}{}", serde_json::to_string(&Libraries::load()).map_err(anyhow_stop)?);
+        return Ok(Health::Healthy.code());
+    }
+    if let Some(file) = &arguments.file {
+        let (text, name) = read(file)?;
+        let situation = situation(arguments, None, None);
+        let collection = Collection::of_text(&text, &name);
+        return output::write(
+            &arguments.output,
+            &[environment::examine(&collection, &situation, None, None)],
+        );
+    }
+    if let Some(pid) = arguments.pid {
+        let process = Process::of(pid).map_err(|error| ExitError::refused(error.to_string()))?;
+        let network = Network::read(Path::new(&format!("/proc/{pid}")), process.root());
+        let situation = situation(arguments, None, network.as_ref());
+        let collection = Collection::of_process(&process, &situation.nccl());
+        let examination = environment::examine(&collection, &situation, network.as_ref(), None);
+        return output::write(&arguments.output, &[examination]);
+    }
+    let alone = Started::detect().launcher == Launcher::None && arguments.world == world::Kind::Auto;
+    if alone || arguments.world == world::Kind::Single {
+        let libraries = Libraries::ask();
+        let (_, examination) = own(arguments, &libraries, arguments.nodes);
+        return output::write(&arguments.output, &[examination]);
+    }
+    let request = JoinRequest {
+        world: arguments.world,
+        for_mpi: None,
+        timeout: Some(Duration::from_secs(arguments.timeout)),
+        instead: Some("let the ranks meet over TCP (--world tcp)"),
+    };
+    let world = context.join(&request)?;
+    let examination = of_job(arguments, &world)?;
+    match world.rank() {
+        0 => output::write(&arguments.output, &[examination]),
+        _ => Ok(Health::Healthy.code()),
+    }
+}
+
+/// Examines the environment of this process.
+fn own(arguments: &Arguments, libraries: &Libraries, nodes: Option<u32>) -> (Collection, Examination) {
+    let network = Network::read(Path::new("/proc/self"), Path::new("/"));
+    let mut situation = situation(arguments, Some(libraries), network.as_ref());
+    situation.nodes = nodes;
+    let collection = Collection::of_process(&Process::own(), &situation.nccl());
+    let answer = libraries.answer();
+    let mut examination = environment::examine(&collection, &situation, network.as_ref(), answer.as_ref());
+    if arguments.nccl.is_none() {
+        examination.unseen.extend(libraries.problems.iter().cloned());
+    }
+    (collection, examination)
+}
+
+/// Examines and compares the environments of all ranks; complete on rank 0. Collective.
+fn of_job(arguments: &Arguments, world: &world::Handle) -> Result<Examination, Stop> {
+    let host = world::host();
+    let asked = (world.rank() == 0).then(Libraries::ask);
+    let first: Vec<(String, Option<Libraries>)> = gather(world, &(host.id, asked))?;
+    let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
+    let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
+    let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
+    let (collection, mut examination) = own(arguments, &libraries, nodes);
+    let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
+    let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
+    let all: Vec<Snapshot> = gather(world, &snapshot)?;
+    environment::compare(&mut examination, &all);
+    // Ranks leave together: one that left early would be taken for dead.
+    world.barrier()?;
+    Ok(examination)
+}
+
+/// Gathers a value from each rank. Collective.
+fn gather<T: Serialize, U: serde::de::DeserializeOwned>(
+    world: &world::Handle,
+    own: &T,
+) -> Result<Vec<U>, Stop> {
+    let all = world.all_gather(&serde_json::to_vec(own)?)?;
+    all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|error| {
+        Stop::Refused(format!("another rank runs another command or version of nccl-bench: {error}"))
+    })
+}
+
+/// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere only as given.
+fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
+    let is_here = arguments.file.is_none();
+    let named = arguments.platform.as_deref().map(Platform::named);
+    let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();
+    Situation {
+        nccl: arguments.nccl.clone().or_else(|| libraries?.nccl.clone()),
+        plugin: arguments.plugin.clone(),
+        libfabric: arguments.libfabric.clone().or_else(|| libraries?.libfabric.clone()),
+        platform: named.or(detected),
+        nodes: arguments.nodes,
+        rdma: network.map(|network| !network.devices.is_empty()),
+    }
+}
+
+impl Libraries {
+    /// Loads the libraries in this process.
+    fn load() -> Self {
+        let mut all = Self::default();
+        match nccl::Library::load() {
+            Ok(library) => {
+                all.nccl = parse_version(&library.version().to_string()).ok();
+                all.nccl_path = library.path().display().to_string();
+                match library.parameters() {
+                    Ok(parameters) => all.parameters = Some(parameters),
+                    Err(nccl::Error::MissingSymbol(_)) => {}
+                    Err(error) => all.problems.push(format!("NCCL did not tell its parameters: {error}")),
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                all.problems
+                    .push(format!("NCCL was not loaded, and the table of variables was used: {first}"));
+            }
+        }
+        all.libfabric = fabric::Library::load()
+            .ok()
+            .and_then(|library| parse_version(&library.version().to_string()).ok());
+        all
+    }
+
+    /// Has another process load the libraries: what they print does not reach the report, and a library that crashes
+    /// does not end this process.
+    fn ask() -> Self {
+        let asked = std::env::current_exe().and_then(|program| {
+            Command::new(program)
+                .args(["doctor", "env", "--ask"])
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .output()
+        });
+        let problem = |text: String| Self { problems: vec![text], ..Self::default() };
+        let output = match asked {
+            Ok(output) => output,
+            Err(error) => return problem(format!("the libraries were not asked: {error}")),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let answer = text.lines().find_map(|line| line.split_once(MARK));
+        answer.and_then(|(_, json)| serde_json::from_str(json).ok()).unwrap_or_else(|| {
+            problem(format!("the process that loaded NCCL gave no answer ({})", output.status))
+        })
+    }
+
+    /// The parameters of NCCL, where it tells them.
+    fn answer(&self) -> Option<Answer> {
+        let version = self.nccl.as_ref()?;
+        let parameters = self.parameters.clone()?;
+        Some(Answer { library: format!("NCCL {version} from {}", self.nccl_path), parameters })
+    }
+}
+
+/// Reads the version of NCCL, whose third number matters.
+fn parse_nccl(text: &str) -> Result<Version, String> {
+    if text.split('.').count() < 3 {
+        return Err(format!("{text:?} is no whole version of NCCL: write it as 2.28.9"));
+    }
+    parse_version(text)
+}
+
+/// Reads a file, or standard input.
+fn read(file: &Path) -> Result<(String, String), ExitError> {
+    let (bytes, name) = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        (io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes), "standard input".to_owned())
+    } else {
+        (fs::read(file), file.display().to_string())
+    };
+    let bytes = bytes.map_err(|error| ExitError::refused(format!("reading {name}: {error}")))?;
+    Ok((String::from_utf8_lossy(&bytes).into_owned(), name))
+}
+
+fn anyhow_stop(error: serde_json::Error) -> ExitError {
+    ExitError::Stopped(Stop::Failed(error.into()))
 }

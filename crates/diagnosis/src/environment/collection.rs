@@ -1,0 +1,347 @@
+//! The variables of a process, with those of NCCL's files, and of what is about to be submitted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use semver::Version;
+
+use super::conf;
+use super::setting::{Place, Setting, is_collected};
+use super::submission::{self, Submission};
+use crate::finding::{Evidence, Finding, Severity};
+
+/// First version that reads `NCCL_CONF_FILE`.
+const CONF_FILE: Version = Version::new(2, 23, 4);
+/// First version with plugins for the environment.
+const PLUGIN: Version = Version::new(2, 28, 7);
+
+/// The environment of a process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    variables: Vec<(String, String)>,
+    home: Option<PathBuf>,
+    root: PathBuf,
+    folder: PathBuf,
+    place: String,
+    is_other: bool,
+}
+
+/// Variables, and the places where they are set.
+#[derive(Clone, Debug, Default)]
+pub struct Collection {
+    /// The variables in effect, by name.
+    pub settings: Vec<Setting>,
+    /// Variables of files that another place overrides.
+    pub overridden: Vec<Setting>,
+    /// Faults of the files.
+    pub findings: Vec<Finding>,
+    /// Sentences that state what could not be seen.
+    pub unseen: Vec<String>,
+    /// Files that were read.
+    pub files: Vec<String>,
+}
+
+impl Process {
+    /// This process.
+    pub fn own() -> Self {
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        let variables = env::vars_os().map(|(name, value)| (text(name), text(value)));
+        Self {
+            variables: variables.filter(|(name, _)| is_collected(name)).collect(),
+            home: env::var_os("HOME").map(PathBuf::from),
+            root: PathBuf::from("/"),
+            folder: PathBuf::from("."),
+            place: "environment".to_owned(),
+            is_other: false,
+        }
+    }
+
+    /// Another process of this host, by its number.
+    ///
+    /// # Errors
+    /// When there is no such process, or it belongs to another user.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let bytes = fs::read(proc.join("environ")).map_err(|error| {
+            let help = match error.kind() {
+                io::ErrorKind::NotFound => "there is no such process on this host",
+                io::ErrorKind::PermissionDenied => "it belongs to another user: run as that user, or as root",
+                _ => "it cannot be read",
+            };
+            io::Error::new(error.kind(), format!("environment of process {pid}: {help} ({error})"))
+        })?;
+        Ok(Self {
+            root: proc.join("root"),
+            folder: proc.join("cwd"),
+            is_other: true,
+            ..Self::from_block(&bytes, &format!("environment of process {pid}"))
+        })
+    }
+
+    /// A process by its block of `NAME=VALUE`, each with a NUL at its end.
+    fn from_block(bytes: &[u8], place: &str) -> Self {
+        let entries = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+        let pairs = entries.filter_map(|entry| {
+            let (name, value) = entry.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        });
+        let (mut variables, mut home) = (Vec::new(), None);
+        for (name, value) in pairs {
+            match name.as_str() {
+                "HOME" => home = Some(PathBuf::from(value)),
+                _ if is_collected(&name) => variables.push((name, value)),
+                _ => {}
+            }
+        }
+        Self {
+            variables,
+            home,
+            root: PathBuf::from("/"),
+            folder: PathBuf::from("."),
+            place: place.to_owned(),
+            is_other: false,
+        }
+    }
+
+    /// The root of the file system that the process sees.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The value of a variable.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Path of a file that the process names.
+    fn path(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix("/") {
+            Ok(inside) => self.root.join(inside),
+            Err(_) => self.folder.join(path),
+        }
+    }
+}
+
+impl Collection {
+    /// The variables of a process and of the files that NCCL reads in it. The environment is before the user's file,
+    /// which is before `/etc/nccl.conf`.
+    pub fn of_process(process: &Process, nccl: &Version) -> Self {
+        let mut all = Self::default();
+        let place = Place::named(&process.place);
+        let own = process.variables.iter();
+        all.add(own.map(|(name, value)| Setting::new(name, value, place.clone())).collect());
+        all.read_user_file(process, nccl);
+        all.read_file(process, Path::new("/etc/nccl.conf"), nccl);
+        all.look_for_plugin(process, nccl);
+        if process.is_other {
+            all.unseen.push(format!(
+                "the {} is that of its start: variables that the program set itself later are not in it",
+                process.place
+            ));
+        }
+        all.settings.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// The variables in the output of `env`, a shell script, a command line or a Kubernetes manifest.
+    pub fn of_text(text: &str, file: &str) -> Self {
+        let Submission { settings, overridden, mut unseen } = submission::parse(text, file);
+        unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
+        Self { settings, overridden, unseen, files: vec![file.to_owned()], ..Self::default() }
+    }
+
+    /// Adds variables that are not set yet.
+    fn add(&mut self, settings: Vec<Setting>) {
+        for setting in settings {
+            let is_set = self.settings.iter().any(|own| own.name == setting.name);
+            if is_set { &mut self.overridden } else { &mut self.settings }.push(setting);
+        }
+    }
+
+    fn read_user_file(&mut self, process: &Process, nccl: &Version) {
+        let named = process.value("NCCL_CONF_FILE").filter(|file| !file.is_empty() && *nccl >= CONF_FILE);
+        let home = process.home.as_ref().map(|home| home.join(".nccl.conf"));
+        let Some(named) = named else {
+            if let Some(home) = home {
+                self.read_file(process, &home, nccl);
+            }
+            return;
+        };
+        if !self.read_file(process, Path::new(named), nccl) {
+            let text = format!("NCCL_CONF_FILE names {named}, which cannot be read: NCCL goes on without it");
+            let cause = named.starts_with('~').then(|| "NCCL does not expand `~`".to_owned());
+            let place = process.place.clone();
+            self.findings.push(Finding {
+                cause,
+                remedy: Some(
+                    "set NCCL_CONF_FILE to the absolute path of a file that is there on all hosts".to_owned(),
+                ),
+                evidence: vec![Evidence {
+                    place,
+                    text: format!("NCCL_CONF_FILE={named}"),
+                    ..Evidence::default()
+                }],
+                source: Some("NCCL user guide, NCCL_CONF_FILE; src/misc/param.cc".to_owned()),
+                ..Finding::new("nccl-conf-file-missing", Severity::Degraded, text)
+            });
+        }
+        if let Some(home) = home.filter(|home| process.path(home).exists()) {
+            let text = format!("{} is not read, since NCCL_CONF_FILE names another file", home.display());
+            self.findings.push(Finding::new("nccl-conf-home-skipped", Severity::Advice, text));
+        }
+    }
+
+    /// Reads a file; false when it cannot be read.
+    fn read_file(&mut self, process: &Process, path: &Path, nccl: &Version) -> bool {
+        let shown = path.display().to_string();
+        match fs::read(process.path(path)) {
+            Ok(bytes) => {
+                let conf = conf::parse(&String::from_utf8_lossy(&bytes), &shown, nccl);
+                self.add(conf.settings);
+                self.findings.extend(conf.findings);
+                self.files.push(shown);
+                true
+            }
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    self.unseen.push(format!("{shown} could not be read: {error}"));
+                }
+                false
+            }
+        }
+    }
+
+    /// Looks for a plugin that answers in the place of the environment.
+    fn look_for_plugin(&mut self, process: &Process, nccl: &Version) {
+        if *nccl < PLUGIN {
+            return;
+        }
+        let found = match process.value("NCCL_ENV_PLUGIN") {
+            Some(name) if name.eq_ignore_ascii_case("none") => None,
+            Some(name) => Some(format!("NCCL_ENV_PLUGIN={name}")),
+            None => self.find_plugin(process),
+        };
+        if let Some(found) = found {
+            self.unseen.push(format!(
+                "{found} names an environment plugin, which may give NCCL other values than these; only NCCL's own \
+                 answer shows them"
+            ));
+        }
+    }
+
+    fn find_plugin(&self, process: &Process) -> Option<String> {
+        let paths = self.settings.iter().find(|it| it.name == "LD_LIBRARY_PATH");
+        let own = paths.map(|paths| paths.value.split(':').filter(|path| path.starts_with('/')).collect());
+        let own: Vec<&str> = own.unwrap_or_default();
+        let system = ["/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+        let mut files = own.into_iter().chain(system).map(|folder| Path::new(folder).join("libnccl-env.so"));
+        files.find(|file| process.path(file).exists()).map(|file| file.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(folder: &Path, variables: &[(&str, &str)]) -> Process {
+        let block: Vec<u8> =
+            variables.iter().flat_map(|(name, value)| format!("{name}={value}\0").into_bytes()).collect();
+        Process {
+            root: folder.to_owned(),
+            folder: folder.to_owned(),
+            ..Process::from_block(&block, "environment")
+        }
+    }
+
+    fn shown(collection: &Collection) -> Vec<String> {
+        collection.settings.iter().map(|it| format!("{}={} {}", it.name, it.value, it.place)).collect()
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["etc", "home/u"] {
+            fs::create_dir_all(folder.path().join(path)).unwrap();
+        }
+        fs::write(folder.path().join("etc/nccl.conf"), "NCCL_DEBUG=WARN\nNCCL_NET=IB\nNCCL_ALGO=Ring\n")
+            .unwrap();
+        fs::write(folder.path().join("home/u/.nccl.conf"), "NCCL_NET=Socket\nNCCL_PROTO=LL\n").unwrap();
+        fs::write(folder.path().join("my.conf"), "NCCL_PROTO=Simple\n").unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_environment_is_before_the_user_s_file_and_that_before_the_system_s() {
+        let folder = folder();
+        let process = process(folder.path(), &[("HOME", "/home/u"), ("NCCL_DEBUG", "INFO"), ("SECRET", "x")]);
+        let all = Collection::of_process(&process, &Version::new(2, 28, 9));
+        assert_eq!(
+            shown(&all),
+            [
+                "NCCL_ALGO=Ring /etc/nccl.conf:3",
+                "NCCL_DEBUG=INFO environment",
+                "NCCL_NET=Socket /home/u/.nccl.conf:1",
+                "NCCL_PROTO=LL /home/u/.nccl.conf:2"
+            ]
+        );
+        let overridden: Vec<_> = all.overridden.iter().map(|it| it.place.to_string()).collect();
+        assert_eq!(overridden, ["/etc/nccl.conf:1", "/etc/nccl.conf:2"]);
+        assert!(all.findings.is_empty() && all.unseen.is_empty(), "{all:?}");
+    }
+
+    #[test]
+    fn nccl_conf_file_replaces_the_user_s_file_since_2_23() {
+        let folder = folder();
+        let variables = [("HOME", "/home/u"), ("NCCL_CONF_FILE", "my.conf")];
+        let process = process(folder.path(), &variables);
+        let new = Collection::of_process(&process, &Version::new(2, 23, 4));
+        assert!(shown(&new).contains(&"NCCL_PROTO=Simple my.conf:1".to_owned()), "{:?}", shown(&new));
+        assert!(shown(&new).contains(&"NCCL_NET=IB /etc/nccl.conf:2".to_owned()));
+        let rules: Vec<_> = new.findings.iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(rules, ["nccl-conf-home-skipped"]);
+        let old = Collection::of_process(&process, &Version::new(2, 22, 3));
+        assert!(shown(&old).contains(&"NCCL_PROTO=LL /home/u/.nccl.conf:2".to_owned()));
+    }
+
+    #[test]
+    fn a_file_with_a_tilde_is_told() {
+        let folder = folder();
+        let process = process(folder.path(), &[("NCCL_CONF_FILE", "~/my.conf")]);
+        let all = Collection::of_process(&process, &Version::new(2, 28, 9));
+        assert_eq!(all.findings[0].rule, "nccl-conf-file-missing");
+        assert!(all.findings[0].cause.as_ref().unwrap().contains('~'));
+    }
+
+    #[test]
+    fn a_plugin_for_the_environment_is_told_where_nccl_loads_it() {
+        let folder = folder();
+        let version = Version::new(2, 28, 9);
+        let with = |variables: &[(&str, &str)], version: &Version| {
+            Collection::of_process(&process(folder.path(), variables), version).unseen
+        };
+        assert!(with(&[("NCCL_ENV_PLUGIN", "site")], &version)[0].contains("NCCL_ENV_PLUGIN=site"));
+        assert!(with(&[("NCCL_ENV_PLUGIN", "none")], &version).is_empty());
+        assert!(with(&[("NCCL_ENV_PLUGIN", "site")], &Version::new(2, 28, 3)).is_empty());
+        fs::create_dir_all(folder.path().join("opt/lib")).unwrap();
+        fs::write(folder.path().join("opt/lib/libnccl-env.so"), "").unwrap();
+        let unseen = with(&[("LD_LIBRARY_PATH", "/nowhere:/opt/lib")], &version);
+        assert!(unseen[0].contains("/opt/lib/libnccl-env.so"), "{unseen:?}");
+    }
+
+    #[test]
+    fn secrets_are_not_kept() {
+        let folder = folder();
+        let process = process(folder.path(), &[("NCCL_PSK", "hush-hush"), ("AWS_TOKEN", "hush-hush")]);
+        let all = Collection::of_process(&process, &Version::new(2, 32, 6));
+        assert!(!format!("{all:?}").contains("hush"), "{all:?}");
+        assert!(all.settings.iter().any(|it| it.name == "NCCL_PSK"));
+    }
+
+    #[test]
+    fn processes_are_read_by_their_number() {
+        let own = Process::of(std::process::id()).unwrap();
+        assert!(own.root.starts_with(format!("/proc/{}", std::process::id())));
+        let error = Process::of(u32::MAX).unwrap_err().to_string();
+        assert!(error.contains("no such process"), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! The examination of an environment.
+
+use std::collections::BTreeSet;
+
+use semver::Version;
+use serde::Serialize;
+use serde_json::json;
+
+use super::collection::Collection;
+use super::judge::{Judged, Verdict, judge};
+use super::knowledge::Kind;
+use super::names;
+use super::network::Network;
+use super::situation::Situation;
+use crate::examination::{Body, Examination, Section};
+use crate::finding::{Evidence, Finding, Severity};
+
+/// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`; 2.30.4 and later).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// Version and path of the library.
+    pub library: String,
+    /// Names and values in effect.
+    pub parameters: Vec<(String, String)>,
+}
+
+/// Judges the variables of a collection. `network` is that of the host where they are used; `answer` that of the NCCL of
+/// this process, if they are the variables of this process.
+pub fn examine(
+    collection: &Collection,
+    situation: &Situation,
+    network: Option<&Network>,
+    answer: Option<&Answer>,
+) -> Examination {
+    let is_set = |name: &str| collection.settings.iter().any(|setting| setting.name == name);
+    let judged: Vec<Judged> = collection
+        .settings
+        .iter()
+        .map(|setting| {
+            let mut judged = judge(setting, situation, &is_set);
+            if let Some(verdict) = network.and_then(|network| network.check(setting, situation)) {
+                judged.verdicts.insert(0, verdict);
+            }
+            judged
+        })
+        .collect();
+    let mut examination = Examination::new("environment");
+    examination.findings = judged.iter().flat_map(findings).collect();
+    examination.findings.extend(collection.findings.iter().cloned());
+    examination
+        .findings
+        .extend(collection.settings.iter().filter_map(|setting| conflict(setting, collection)));
+    examination.sort();
+    examination.unseen = collection.unseen.clone();
+    examination.unseen.extend(assumptions(&judged, situation, collection));
+    examination.proof = proof(&judged, &examination, situation);
+    examination.sections = sections(&judged, collection, situation, answer);
+    examination.facts = json!({
+        "situation": situation,
+        "files": collection.files,
+        "variables": judged,
+        "overridden": collection.overridden,
+        "nccl_answer": answer,
+    });
+    examination
+}
+
+/// The verdicts that say something to do.
+fn findings(judged: &Judged) -> Vec<Finding> {
+    let setting = &judged.setting;
+    let finding = |verdict: &Verdict| {
+        let severity = verdict.severity?;
+        let text = format!("{}={}: {}", setting.name, setting.value, verdict.reason);
+        Some(Finding {
+            cause: judged.meaning.map(|meaning| match judged.default {
+                Some(default) => format!("{} is {meaning}; default: {default}", setting.name),
+                None => format!("{} is {meaning}", setting.name),
+            }),
+            remedy: verdict.remedy.clone(),
+            evidence: vec![Evidence {
+                place: setting.place.name.clone(),
+                line: setting.place.line,
+                text: format!("{}={}", setting.name, setting.value),
+                ..Evidence::default()
+            }],
+            source: verdict.source.clone(),
+            ..Finding::new(verdict.rule.clone(), severity, text)
+        })
+    };
+    judged.verdicts.iter().filter_map(finding).collect()
+}
+
+/// A variable that is set twice, with different values.
+fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding> {
+    let other = collection
+        .overridden
+        .iter()
+        .find(|other| other.name == setting.name && other.value != setting.value)?;
+    let text = format!(
+        "{} is set twice: {} ({}) counts, {} ({}) does not",
+        setting.name, setting.value, setting.place, other.value, other.place
+    );
+    Some(Finding {
+        remedy: Some(format!("remove {} from {}", setting.name, other.place)),
+        evidence: vec![Evidence {
+            place: other.place.name.clone(),
+            line: other.place.line,
+            text: format!("{}={}", other.name, other.value),
+            ..Evidence::default()
+        }],
+        ..Finding::new("variable-set-twice", Severity::Advice, text)
+    })
+}
+
+/// Sentences about versions that were assumed, for those that mattered.
+fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection) -> Vec<String> {
+    let components: BTreeSet<&str> = judged.iter().filter_map(|judged| judged.component).collect();
+    let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.is("aws"));
+    let mut all = Vec::new();
+    let mut assume = |name: &str, option: &str, version: Version| {
+        all.push(format!(
+            "the version of {name} is not known: {version}, the newest known, was assumed ({option} VERSION)"
+        ));
+    };
+    if situation.nccl.is_none() && !collection.settings.is_empty() {
+        assume("NCCL", "--nccl", situation.nccl());
+    }
+    let with_efa = is_aws && !collection.settings.is_empty();
+    if situation.plugin.is_none() && (components.contains("aws-ofi-nccl") || with_efa) {
+        assume("aws-ofi-nccl", "--plugin", situation.plugin());
+    }
+    if situation.libfabric.is_none() && components.contains("libfabric") {
+        assume("libfabric", "--libfabric", situation.libfabric());
+    }
+    if situation.platform.is_none() && !collection.settings.is_empty() {
+        all.push(
+            "the machine is not known: rules about EC2 instances and DGX Spark were not applied (--platform p5.48xlarge)"
+                .to_owned(),
+        );
+    }
+    all
+}
+
+fn proof(judged: &[Judged], examination: &Examination, situation: &Situation) -> Vec<String> {
+    if examination.findings.iter().any(|finding| finding.severity != Severity::Advice) {
+        return Vec::new();
+    }
+    let assumed = if situation.nccl.is_some() { "" } else { " (assumed)" };
+    match judged.len() {
+        0 => vec!["no variable of NCCL, its plugins or libfabric is set: their defaults hold".to_owned()],
+        count => {
+            let (noun, verb) = if count == 1 { ("variable", "is") } else { ("variables", "are") };
+            let known = if count == 1 { "known" } else { "all known" };
+            vec![format!(
+                "{count} {noun} {verb} set, {known} to NCCL {}{assumed} or the software that reads them; none is harmful",
+                situation.nccl()
+            )]
+        }
+    }
+}
+
+fn sections(
+    judged: &[Judged],
+    collection: &Collection,
+    situation: &Situation,
+    answer: Option<&Answer>,
+) -> Vec<Section> {
+    let version = |own: &Option<Version>, judged: Version| match own {
+        Some(version) => version.to_string(),
+        None => format!("{judged} (assumed)"),
+    };
+    let platform = situation.platform.as_ref().map_or("not known", |platform| platform.name.as_str());
+    let mut facts = vec![
+        ("NCCL".to_owned(), version(&situation.nccl, situation.nccl())),
+        ("aws-ofi-nccl".to_owned(), version(&situation.plugin, situation.plugin())),
+        ("libfabric".to_owned(), version(&situation.libfabric, situation.libfabric())),
+        ("machine".to_owned(), platform.to_owned()),
+    ];
+    if !collection.files.is_empty() {
+        facts.push(("files".to_owned(), collection.files.join(", ")));
+    }
+    let mut sections = vec![Section { title: "Judged for".to_owned(), body: Body::Facts(facts) }];
+    if !judged.is_empty() {
+        let row = |judged: &Judged| {
+            let setting = &judged.setting;
+            vec![setting.name.clone(), setting.value.clone(), setting.place.to_string(), word(judged)]
+        };
+        let rows = judged.iter().map(row).collect();
+        sections.push(table("Variables", &["variable", "value", "from", "judgement"], rows));
+    }
+    if !collection.overridden.is_empty() {
+        let row = |it: &super::Setting| vec![it.name.clone(), it.value.clone(), it.place.to_string()];
+        let rows = collection.overridden.iter().map(row).collect();
+        sections.push(table("Not in effect", &["variable", "value", "from"], rows));
+    }
+    if let Some(answer) = answer {
+        let row = |(name, value): &(String, String)| {
+            let is_listed = if names::find(name).is_some() { "yes" } else { "no" };
+            let value = if value.is_empty() { "(empty)" } else { value };
+            vec![name.clone(), value.to_owned(), is_listed.to_owned()]
+        };
+        let rows = answer.parameters.iter().map(row).collect();
+        let title = format!("Values in effect, by {}", answer.library);
+        sections.push(table(&title, &["parameter", "value", "in the table"], rows));
+    }
+    sections
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+    let columns = columns.iter().map(|&column| column.to_owned()).collect();
+    Section { title: title.to_owned(), body: Body::Table { columns, rows } }
+}
+
+/// The judgement in the table: the reason as well where no finding tells it.
+fn word(judged: &Judged) -> String {
+    let Some(worst) = judged.worst() else { return String::new() };
+    match (worst.severity, worst.kind) {
+        (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word().to_owned(),
+        (None, kind) => format!("{}: {}", kind.word(), worst.reason),
+    }
+}

@@ -1,0 +1,242 @@
+//! The judgement about a variable.
+
+use serde::Serialize;
+
+use super::knowledge::{self, Kind, Rule};
+use super::names::{self, Absence, Component, Name};
+use super::setting::Setting;
+use super::situation::Situation;
+use super::value::{self, Fault};
+use crate::finding::Severity;
+
+/// A verdict with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// The verdict.
+    pub kind: Kind,
+    /// Effect on the health; `None` where there is nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+    /// Stable name of the rule.
+    pub rule: String,
+    /// The reason in a sentence.
+    pub reason: String,
+    /// The remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Source of the knowledge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// A variable with the verdicts about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// The variable.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// Software that reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub component: Option<&'static str>,
+    /// Meaning in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meaning: Option<&'static str>,
+    /// Default in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<&'static str>,
+    /// The verdicts, worst first; at least one.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Judged {
+    /// The worst verdict.
+    pub fn worst(&self) -> Option<&Verdict> {
+        self.verdicts.first()
+    }
+}
+
+/// Judges a variable. `is_set` tells about the others.
+pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Judged {
+    let name = names::find(&setting.name);
+    let knowledge = knowledge::variable(&setting.name);
+    let mut verdicts: Vec<Verdict> = match name {
+        Some(name) => match name.absence(situation) {
+            Some(absence) => vec![absent(name, &absence, situation)],
+            None => {
+                let fault = value::check(name, knowledge, &setting.value, &situation.nccl());
+                fault.into_iter().map(|fault| faulty(name, fault)).collect()
+            }
+        },
+        None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
+        None => Vec::new(),
+    };
+    let is_read = name.is_none_or(|name| name.absence(situation).is_none());
+    let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
+    let rule = rules.iter().filter(|_| is_read).find(|rule| rule.holds(&setting.value, situation, is_set));
+    verdicts.extend(rule.map(ruled));
+    if verdicts.is_empty() {
+        verdicts.push(plain(name, setting));
+    }
+    verdicts.sort_by_key(|verdict| verdict.severity.map_or(u8::MAX, |severity| severity as u8));
+    Judged {
+        setting: setting.clone(),
+        component: name.map(|name| name.component.name()),
+        meaning: knowledge.map(|variable| variable.meaning.as_str()),
+        default: knowledge.and_then(|variable| variable.default.as_deref()),
+        verdicts,
+    }
+}
+
+impl Kind {
+    /// Effect on the health, where a rule does not say it.
+    fn severity(self) -> Option<Severity> {
+        match self {
+            Self::Harmful | Self::Invalid | Self::Misspelt | Self::Unknown | Self::OtherVersion => {
+                Some(Severity::Degraded)
+            }
+            Self::Debugging | Self::Redundant | Self::NoEffect => Some(Severity::Advice),
+            Self::Needed | Self::Useful | Self::Tuning | Self::Foreign | Self::Plain => None,
+        }
+    }
+
+    /// The word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Needed => "needed",
+            Self::Useful => "useful",
+            Self::Tuning => "tuning",
+            Self::Debugging => "debugging only",
+            Self::Redundant => "redundant",
+            Self::NoEffect => "no effect",
+            Self::Harmful => "harmful",
+            Self::Invalid => "invalid value",
+            Self::Misspelt => "misspelt",
+            Self::Unknown => "unknown",
+            Self::OtherVersion => "other version",
+            Self::Foreign => "other program",
+            Self::Plain => "known",
+        }
+    }
+}
+
+fn ruled(rule: &Rule) -> Verdict {
+    Verdict {
+        kind: rule.verdict,
+        severity: rule.severity.or_else(|| rule.verdict.severity()),
+        rule: rule.id.clone(),
+        reason: rule.reason.clone(),
+        remedy: rule.remedy.clone(),
+        source: Some(rule.source.clone()),
+    }
+}
+
+fn faulty(name: &Name, fault: Fault) -> Verdict {
+    let Fault { kind, severity, reason, remedy } = fault;
+    let source = Some(match name.component {
+        Component::Nccl => "NCCL user guide, Environment Variables; src/misc/param.cc".to_owned(),
+        other => format!("source of {}", other.name()),
+    });
+    Verdict { kind, severity: Some(severity), rule: "variable-value".to_owned(), reason, remedy, source }
+}
+
+fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
+    let component = name.component.name();
+    let version = name.component.version(situation).map_or_else(String::new, |version| format!(" {version}"));
+    let (reason, remedy) = match absence {
+        Absence::Since(since) => (
+            format!("{component}{version} does not read it: it came with {since}"),
+            format!("use {component} {since} or later, or unset {}", name.name),
+        ),
+        Absence::Until(until) => (
+            format!("{component}{version} does not read it: {until} was the last version that did"),
+            format!("unset {}", name.name),
+        ),
+    };
+    Verdict {
+        kind: Kind::OtherVersion,
+        severity: Kind::OtherVersion.severity(),
+        rule: "variable-of-another-version".to_owned(),
+        reason,
+        remedy: Some(remedy),
+        source: Some(format!("names in the sources of {component}, by version")),
+    }
+}
+
+/// Judges a variable that is not in the table.
+fn nameless(name: &str, situation: &Situation) -> Verdict {
+    if let Some(family) = knowledge::family(name) {
+        return Verdict {
+            kind: Kind::Foreign,
+            severity: None,
+            rule: "variable-of-another-program".to_owned(),
+            reason: family.meaning.clone(),
+            remedy: None,
+            source: None,
+        };
+    }
+    if let Some(nearest) = names::nearest(name, situation) {
+        return Verdict {
+            kind: Kind::Misspelt,
+            severity: Kind::Misspelt.severity(),
+            rule: "variable-misspelt".to_owned(),
+            reason: format!("nothing reads {name}: did you mean {}?", nearest.name),
+            remedy: Some(format!("rename it to {}, or unset it", nearest.name)),
+            source: None,
+        };
+    }
+    let (severity, reason) = unknown(name, situation);
+    Verdict {
+        kind: Kind::Unknown,
+        severity: Some(severity),
+        rule: "variable-unknown".to_owned(),
+        reason,
+        remedy: Some(format!("unset {name}, unless a program or plugin of your own reads it")),
+        source: None,
+    }
+}
+
+fn unknown(name: &str, situation: &Situation) -> (Severity, String) {
+    use super::situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN};
+    let newer = |component: &str, newest: &semver::Version| {
+        format!("no {component} up to {newest} reads it; a newer one is in use, which may")
+    };
+    match name {
+        _ if name.starts_with("OFI_NCCL_") => match situation.plugin() {
+            version if version > NEWEST_PLUGIN => (Severity::Unknown, newer("aws-ofi-nccl", &NEWEST_PLUGIN)),
+            _ => (Severity::Degraded, "no version of aws-ofi-nccl reads it: it has no effect".to_owned()),
+        },
+        _ if name.starts_with("NCCL_") => match situation.nccl() {
+            version if version > NEWEST_NCCL => (Severity::Unknown, newer("NCCL", &NEWEST_NCCL)),
+            _ => {
+                let reason = "no version of NCCL and no known plugin or framework reads it: it has no effect";
+                (Severity::Degraded, reason.to_owned())
+            }
+        },
+        _ => {
+            let reason =
+                format!("no software that is known here reads it (libfabric up to {NEWEST_LIBFABRIC})");
+            (Severity::Advice, reason)
+        }
+    }
+}
+
+fn plain(name: Option<&'static Name>, setting: &Setting) -> Verdict {
+    let reason = match name {
+        Some(name) if !name.is_documented => {
+            format!(
+                "{} reads it; it is not documented, and may change with any version",
+                name.component.name()
+            )
+        }
+        Some(name) => format!("{} reads it; no rule is about it", name.component.name()),
+        None => format!("no rule is about {}", setting.value),
+    };
+    Verdict {
+        kind: Kind::Plain,
+        severity: None,
+        rule: "variable-known".to_owned(),
+        reason,
+        remedy: None,
+        source: None,
+    }
+}

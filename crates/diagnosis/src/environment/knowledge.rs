@@ -1,0 +1,253 @@
+//! Knowledge about single variables, read from the files in `knowledge/variables`.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+use semver::{Version, VersionReq};
+use serde::{Deserialize, Serialize};
+
+use super::situation::Situation;
+use crate::finding::Severity;
+
+/// The files, with their names for the test that reads them.
+pub(super) const FILES: [(&str, &str); 4] = [
+    ("nccl.toml", include_str!("../../knowledge/variables/nccl.toml")),
+    ("network.toml", include_str!("../../knowledge/variables/network.toml")),
+    ("libfabric.toml", include_str!("../../knowledge/variables/libfabric.toml")),
+    ("programs.toml", include_str!("../../knowledge/variables/programs.toml")),
+];
+
+/// The judgement about a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It must be set here.
+    Needed,
+    /// A sound choice.
+    Useful,
+    /// Nothing is wrong with it; its effect has to be measured.
+    Tuning,
+    /// It belongs into the search for a fault, not into production.
+    Debugging,
+    /// It is set to what holds anyway.
+    Redundant,
+    /// Nothing reads it, or it changes nothing here.
+    NoEffect,
+    /// It makes something slower or break.
+    Harmful,
+    /// The value is not one that the variable has.
+    Invalid,
+    /// A known name, misspelt.
+    Misspelt,
+    /// A name that nothing is known to read.
+    Unknown,
+    /// Another version reads it.
+    OtherVersion,
+    /// It belongs to a program that is not examined.
+    Foreign,
+    /// A variable that no rule is about.
+    Plain,
+}
+
+/// A file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(default)]
+    pub variable: Vec<Variable>,
+    #[serde(default)]
+    pub family: Vec<Family>,
+}
+
+/// A variable.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Variable {
+    /// Name, or several that have the same rules.
+    pub names: Vec<String>,
+    /// The meaning in one sentence.
+    pub meaning: String,
+    /// The default in words.
+    pub default: Option<String>,
+    /// The form of the value.
+    pub form: Option<Form>,
+    /// The accepted values, for the forms that have a list of them.
+    #[serde(default)]
+    pub values: Vec<String>,
+    /// The smallest number.
+    pub minimum: Option<i64>,
+    /// The largest number.
+    pub maximum: Option<i64>,
+    /// The handling of other values, as a sentence.
+    pub otherwise: Option<String>,
+    /// The severity of other values.
+    pub invalid: Option<Severity>,
+    /// The relation of the values on all ranks.
+    #[serde(default)]
+    pub ranks: Ranks,
+    /// The rules, of which the first that holds is taken.
+    #[serde(default)]
+    pub rule: Vec<Rule>,
+    /// Values with the right verdict, for the test.
+    #[serde(default)]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
+    pub example: Vec<Example>,
+}
+
+/// The form of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Form {
+    /// A number, as `strtoll` reads it.
+    Number,
+    /// One of the values, with any case.
+    Word,
+    /// One of the values, with their case.
+    ExactWord,
+    /// A list of the values.
+    Words,
+    /// A distance: `PIX`, or a number of old.
+    Level,
+    /// Algorithms, by collective.
+    Algorithms,
+    /// Protocols, by collective.
+    Protocols,
+    /// A list of network interfaces.
+    Interfaces,
+    /// A list of RDMA devices.
+    Devices,
+    /// A file.
+    File,
+}
+
+/// The relation of the values on all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Ranks {
+    /// They are expected to be equal.
+    #[default]
+    Equal,
+    /// Ranks that differ hang, fail or compute wrong results.
+    MustBeEqual,
+    /// They name things of a host, and may differ between hosts.
+    ByHost,
+    /// They may differ.
+    MayDiffer,
+}
+
+/// A judgement with its conditions.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rule {
+    pub id: String,
+    /// Pattern of the whole value, with any case.
+    #[serde(default, deserialize_with = "pattern")]
+    pub value: Option<Regex>,
+    pub nccl: Option<VersionReq>,
+    pub plugin: Option<VersionReq>,
+    pub libfabric: Option<VersionReq>,
+    /// Words of the platform, of which one must fit.
+    pub platform: Option<Vec<String>>,
+    /// True for jobs of several nodes, false for those of one.
+    pub several_nodes: Option<bool>,
+    /// True for hosts with RDMA devices, false for those without.
+    pub rdma: Option<bool>,
+    /// A variable that is set as well.
+    pub with: Option<String>,
+    pub verdict: Kind,
+    pub severity: Option<Severity>,
+    pub reason: String,
+    pub remedy: Option<String>,
+    pub source: String,
+}
+
+/// A value and the right verdict.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
+pub(super) struct Example {
+    pub value: String,
+    pub nccl: Option<String>,
+    pub plugin: Option<String>,
+    pub libfabric: Option<String>,
+    pub platform: Option<String>,
+    pub with: Option<String>,
+    pub verdict: Kind,
+    pub severity: Option<Severity>,
+    /// Words that the reason contains.
+    pub says: Option<String>,
+}
+
+/// Names that other software reads.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Family {
+    #[serde(deserialize_with = "required_pattern")]
+    pub names: Regex,
+    pub meaning: String,
+}
+
+/// The knowledge of all files.
+#[derive(Debug, Default)]
+pub(super) struct Knowledge {
+    variables: Vec<Variable>,
+    by_name: BTreeMap<String, usize>,
+    families: Vec<Family>,
+}
+
+static KNOWLEDGE: LazyLock<Knowledge> = LazyLock::new(|| {
+    let mut all = Knowledge::default();
+    for (_, text) in FILES {
+        // A test reads each file.
+        let file: File = toml::from_str(text).unwrap_or_default();
+        for variable in file.variable {
+            let index = all.variables.len();
+            all.by_name.extend(variable.names.iter().map(|name| (name.clone(), index)));
+            all.variables.push(variable);
+        }
+        all.families.extend(file.family);
+    }
+    all
+});
+
+/// The knowledge about a variable.
+pub(super) fn variable(name: &str) -> Option<&'static Variable> {
+    KNOWLEDGE.by_name.get(name).and_then(|&index| KNOWLEDGE.variables.get(index))
+}
+
+/// The other software that reads a variable.
+pub(super) fn family(name: &str) -> Option<&'static Family> {
+    KNOWLEDGE.families.iter().find(|family| family.names.is_match(name))
+}
+
+impl Rule {
+    /// Returns true when all conditions hold.
+    pub(super) fn holds(&self, value: &str, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> bool {
+        let within = |range: &Option<VersionReq>, version: Version| {
+            range.as_ref().is_none_or(|range| range.matches(&version))
+        };
+        let on = |words: &Vec<String>| {
+            situation.platform.as_ref().is_some_and(|platform| words.iter().any(|word| platform.is(word)))
+        };
+        let nodes = |several: bool| situation.nodes.is_some_and(|nodes| (nodes > 1) == several);
+        self.value.as_ref().is_none_or(|pattern| pattern.is_match(value.trim()))
+            && within(&self.nccl, situation.nccl())
+            && within(&self.plugin, situation.plugin())
+            && within(&self.libfabric, situation.libfabric())
+            && self.platform.as_ref().is_none_or(on)
+            && self.several_nodes.is_none_or(nodes)
+            && self.rdma.is_none_or(|rdma| situation.rdma == Some(rdma))
+            && self.with.as_ref().is_none_or(|name| is_set(name))
+    }
+}
+
+/// Compiles a pattern of a whole text, with any case.
+fn pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
+    required_pattern(deserializer).map(Some)
+}
+
+fn required_pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Regex, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Regex::new(&format!("(?i)^(?:{text})$")).map_err(serde::de::Error::custom)
+}

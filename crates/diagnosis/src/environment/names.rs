@@ -1,0 +1,194 @@
+//! Names of variables, and the versions that read them.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use semver::Version;
+
+use super::situation::{Situation, parse_version};
+
+const TABLE: &str = include_str!("../../knowledge/variables/names.csv");
+
+/// Software that reads a variable, as the table names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Component {
+    Nccl,
+    Plugin,
+    Libfabric,
+    /// Software whose version is not looked at, by its name.
+    Other(&'static str),
+}
+
+/// The form of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Number,
+    Flag,
+    Text,
+}
+
+/// A line of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    pub name: &'static str,
+    pub component: Component,
+    pub content: Content,
+    since: Option<Version>,
+    until: Option<Version>,
+    pub is_documented: bool,
+}
+
+/// The reason for which a version does not read a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Absence {
+    /// It came with this version.
+    Since(Version),
+    /// This version was the last with it.
+    Until(Version),
+}
+
+/// The table.
+static NAMES: LazyLock<BTreeMap<&str, Name>> = LazyLock::new(|| {
+    let lines = TABLE.lines().filter(|line| !line.starts_with('#')).skip(1);
+    lines.filter_map(parse).map(|name| (name.name, name)).collect()
+});
+
+/// The line about a variable.
+pub(super) fn find(name: &str) -> Option<&'static Name> {
+    NAMES.get(name)
+}
+
+/// All lines.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = &'static Name> {
+    NAMES.values()
+}
+
+/// The known name that a misspelt one resembles most, of those that the versions read.
+pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Name> {
+    let upper = wrong.to_ascii_uppercase();
+    let limit = upper.split_once('_').map_or(1, |(_, rest)| rest.len().div_ceil(3).min(3));
+    NAMES
+        .values()
+        .filter(|name| name.absence(situation).is_none() && prefix(name.name) == prefix(&upper))
+        .map(|name| (strsim::damerau_levenshtein(name.name, &upper), !name.is_documented, name))
+        .filter(|&(distance, ..)| distance <= limit)
+        .min_by_key(|&(distance, undocumented, name)| (distance, undocumented, name.name))
+        .map(|(.., name)| name)
+}
+
+impl Name {
+    /// Tells why the version in use does not read it; `None` when it does.
+    pub(super) fn absence(&self, situation: &Situation) -> Option<Absence> {
+        let version = match self.component {
+            Component::Nccl => situation.nccl(),
+            Component::Plugin => situation.plugin(),
+            Component::Libfabric => situation.libfabric(),
+            Component::Other(_) => return None,
+        };
+        match (&self.since, &self.until) {
+            (Some(since), _) if version < *since => Some(Absence::Since(since.clone())),
+            (_, Some(until)) if version > *until => Some(Absence::Until(until.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl Component {
+    /// Its name for people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Nccl => "NCCL",
+            Self::Plugin => "aws-ofi-nccl",
+            Self::Libfabric => "libfabric",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// The version that is judged for.
+    pub(super) fn version(self, situation: &Situation) -> Option<Version> {
+        match self {
+            Self::Nccl => Some(situation.nccl()),
+            Self::Plugin => Some(situation.plugin()),
+            Self::Libfabric => Some(situation.libfabric()),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+fn prefix(name: &str) -> &str {
+    name.split('_').next().unwrap_or_default()
+}
+
+fn parse(line: &'static str) -> Option<Name> {
+    let fields: Vec<&'static str> = line.split(',').collect();
+    let &[component, name, content, since, until, documented] = fields.as_slice() else { return None };
+    let version = |text: &str| parse_version(text).ok();
+    Some(Name {
+        name,
+        component: match component {
+            "nccl" => Component::Nccl,
+            "aws-ofi-nccl" => Component::Plugin,
+            "libfabric" => Component::Libfabric,
+            other => Component::Other(other),
+        },
+        content: match content {
+            "number" => Content::Number,
+            "flag" => Content::Flag,
+            _ => Content::Text,
+        },
+        since: version(since),
+        until: version(until),
+        is_documented: documented == "yes",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_is_read() {
+        let lines = TABLE.lines().filter(|line| !line.starts_with('#')).count() - 1;
+        assert_eq!(lines, NAMES.len(), "a line is malformed, or a name occurs twice");
+        assert!(lines > 800, "{lines}");
+        for name in all() {
+            assert!(super::super::setting::is_collected(name.name), "{} is never collected", name.name);
+        }
+    }
+
+    #[test]
+    fn versions_of_names_are_those_of_the_sources() {
+        let nccl = |version: &str| Situation { nccl: parse_version(version).ok(), ..Situation::default() };
+        let absence = |name: &str, version: &str| find(name).unwrap().absence(&nccl(version));
+        let since = |version: &str| Some(Absence::Since(parse_version(version).unwrap()));
+        assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.3"), since("2.28.7"));
+        assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.7"), None);
+        assert_eq!(absence("NCCL_CONF_FILE", "2.22.3"), since("2.23.4"));
+        assert_eq!(absence("NCCL_CUMEM_ENABLE", "2.17.1"), since("2.18.1"));
+        assert_eq!(absence("NCCL_MNNVL", "2.21.5"), Some(Absence::Until(Version::new(2, 20, 5))));
+        assert_eq!(absence("NCCL_MNNVL", "2.20.5"), None);
+        assert_eq!(absence("NCCL_IB_HCA", "2.18.1"), None);
+        assert_eq!(absence("NCCL_RUN_DIAGNOSTICS", "2.30.7"), since("2.31.2"));
+    }
+
+    #[test]
+    fn misspelt_names_lead_to_the_right_ones() {
+        for (wrong, right) in [
+            ("NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"),
+            ("NCCL_SOCKET_IF_NAME", "NCCL_SOCKET_IFNAME"),
+            ("NCCL_MIN_CHANNELS", "NCCL_MIN_NCHANNELS"),
+            ("NCCL_BUFFER_SIZE", "NCCL_BUFFSIZE"),
+            ("NCCL_DEBUG_SUBSYSTEM", "NCCL_DEBUG_SUBSYS"),
+            ("nccl_debug", "NCCL_DEBUG"),
+            ("FI_PROVIDERS", "FI_PROVIDER"),
+            ("OFI_NCCL_PROTOCOLS", "OFI_NCCL_PROTOCOL"),
+        ] {
+            let found = nearest(wrong, &Situation::default()).map(|name| name.name);
+            assert_eq!(found, Some(right), "{wrong}");
+        }
+        for stranger in ["NCCL_FOO", "NCCL_MY_SITE_SETTING", "FI_WHATEVER"] {
+            assert!(nearest(stranger, &Situation::default()).is_none(), "{stranger}");
+        }
+    }
+}

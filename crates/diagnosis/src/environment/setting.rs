@@ -1,0 +1,84 @@
+//! Variables with the place where they are set.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Beginnings of the names of variables that are read.
+const PREFIXES: [&str; 9] =
+    ["NCCL_", "FI_", "OFI_", "RDMAV_", "IBV_", "TORCH_NCCL_", "TORCH_FR_", "NVSHMEM_", "DOCA_GPUNETIO_"];
+
+/// Other variables that matter to communication.
+const NAMES: [&str; 11] = [
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "OMPI_MCA_btl_tcp_if_include",
+    "UCX_NET_DEVICES",
+    "UCX_TLS",
+];
+
+/// Endings of the names of variables whose values are never kept: `NCCL_PSK`, `NCCL_BENCH_KEY`.
+const SECRETS: [&str; 5] = ["_PSK", "_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
+
+/// Text in place of a secret value.
+const HIDDEN: &str = "(set, not shown)";
+
+/// A variable that is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Name of the variable.
+    pub name: String,
+    /// Its value; hidden for secrets.
+    pub value: String,
+    /// The place where it is set.
+    pub place: Place,
+}
+
+/// The place where a variable is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// `environment`, `environment of process 7`, or a file.
+    pub name: String,
+    /// Line in the file, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+}
+
+impl Setting {
+    /// A variable, whose value is hidden if it is a secret.
+    pub fn new(name: impl Into<String>, value: impl Into<String>, place: Place) -> Self {
+        let name = name.into();
+        let is_secret = SECRETS.iter().any(|ending| name.ends_with(ending));
+        let value = if is_secret { HIDDEN.to_owned() } else { value.into() };
+        Self { name, value, place }
+    }
+}
+
+impl Place {
+    /// A place without line.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), line: None }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(formatter, "{}:{line}", self.name),
+            None => formatter.write_str(&self.name),
+        }
+    }
+}
+
+/// Returns true for the variables that are read; all others may contain secrets, and are not looked at.
+pub fn is_collected(name: &str) -> bool {
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !name.is_empty();
+    let upper = name.to_ascii_uppercase();
+    is_name && (PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&name))
+}

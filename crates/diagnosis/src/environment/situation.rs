@@ -1,0 +1,127 @@
+//! The software and the machine that variables are judged for.
+
+use std::fs;
+use std::path::Path;
+
+use semver::Version;
+use serde::Serialize;
+
+/// Newest NCCL in the table of names.
+pub const NEWEST_NCCL: Version = Version::new(2, 32, 3);
+/// Newest aws-ofi-nccl in the table of names.
+pub const NEWEST_PLUGIN: Version = Version::new(1, 21, 1);
+/// Newest libfabric in the table of names.
+pub const NEWEST_LIBFABRIC: Version = Version::new(2, 6, 0);
+
+/// The software and the machine. An unknown version is taken for the newest in the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Situation {
+    /// Version of NCCL.
+    pub nccl: Option<Version>,
+    /// Version of aws-ofi-nccl.
+    pub plugin: Option<Version>,
+    /// Version of libfabric.
+    pub libfabric: Option<Version>,
+    /// The machine.
+    pub platform: Option<Platform>,
+    /// Number of nodes of the job.
+    pub nodes: Option<u32>,
+    /// True for a host that shows RDMA devices.
+    pub rdma: Option<bool>,
+}
+
+/// A machine, by the words that rules know it by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Platform {
+    /// The product's name: `p5.48xlarge`.
+    pub name: String,
+    /// `aws`, the family `p5`, `spark`.
+    pub words: Vec<String>,
+}
+
+impl Situation {
+    /// The version of NCCL to judge for.
+    pub fn nccl(&self) -> Version {
+        self.nccl.clone().unwrap_or(NEWEST_NCCL)
+    }
+
+    /// The version of aws-ofi-nccl to judge for.
+    pub fn plugin(&self) -> Version {
+        self.plugin.clone().unwrap_or(NEWEST_PLUGIN)
+    }
+
+    /// The version of libfabric to judge for.
+    pub fn libfabric(&self) -> Version {
+        self.libfabric.clone().unwrap_or(NEWEST_LIBFABRIC)
+    }
+}
+
+impl Platform {
+    /// A machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
+    pub fn named(name: &str) -> Self {
+        let name = name.trim();
+        let lower = name.to_ascii_lowercase();
+        let family = lower.split('.').next().unwrap_or_default().to_owned();
+        let mut words = vec![lower.clone()];
+        if lower.contains("spark") || lower.contains("gb10") {
+            words.push("spark".to_owned());
+        }
+        if is_instance_family(&family) {
+            words.push("aws".to_owned());
+            // The smallest p5 has one GPU, and aws-ofi-nccl treats it differently.
+            if lower != "p5.4xlarge" {
+                words.push(family);
+            }
+        }
+        words.sort();
+        words.dedup();
+        Self { name: name.to_owned(), words }
+    }
+
+    /// Reads the machine's name from DMI below `root`, as aws-ofi-nccl does.
+    pub fn detect(root: &Path) -> Option<Self> {
+        let read = |file: &str| {
+            let text = fs::read_to_string(root.join("sys/devices/virtual/dmi/id").join(file)).ok()?;
+            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        };
+        let mut platform = Self::named(&read("product_name")?);
+        // Servers of other vendors have names such as G492-ID0.
+        if read("sys_vendor").is_some_and(|vendor| vendor.contains("Amazon")) {
+            platform.words.push("aws".to_owned());
+        } else {
+            platform.words.retain(|word| word != "aws");
+        }
+        platform.words.sort();
+        platform.words.dedup();
+        Some(platform)
+    }
+
+    /// Returns true for a word that the machine is known by.
+    pub fn is(&self, word: &str) -> bool {
+        self.words.iter().any(|own| own == word)
+    }
+}
+
+/// Returns true for families of EC2 instances with accelerators: `p4d`, `p5en`, `p6-b200`, `g6e`, `trn1n`.
+fn is_instance_family(family: &str) -> bool {
+    let letters = family.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(family.len());
+    let (kind, rest) = family.split_at(letters);
+    matches!(kind, "p" | "g" | "trn" | "inf" | "hpc")
+        && rest.starts_with(|digit: char| digit.is_ascii_digit())
+        && rest.len() <= 8
+}
+
+/// Reads a version of three numbers, of which the last may be missing for other software than NCCL: `v1.16.2-aws`.
+///
+/// # Errors
+/// A sentence that says how a version is written.
+pub fn parse_version(text: &str) -> Result<Version, String> {
+    let number = text.trim().trim_start_matches('v');
+    let number = number.split(['-', '+', ' ', 'a', 'r', 'b']).next().unwrap_or_default();
+    let parts: Option<Vec<u64>> = number.split('.').map(|part| part.parse().ok()).collect();
+    match parts.as_deref() {
+        Some(&[major, minor]) => Ok(Version::new(major, minor, 0)),
+        Some(&[major, minor, patch]) => Ok(Version::new(major, minor, patch)),
+        _ => Err(format!("{text:?} is no version: write it as 2.28.9")),
+    }
+}

@@ -1,0 +1,304 @@
+//! The knowledge on its examples, false claims that are common, and whole examinations.
+
+use super::judge::judge;
+use super::knowledge::{self, FILES, File, Kind};
+use super::names;
+use super::*;
+use crate::examination::{Body, Examination, Health};
+use crate::finding::Severity;
+
+fn situation(
+    nccl: Option<&str>,
+    plugin: Option<&str>,
+    libfabric: Option<&str>,
+    platform: Option<&str>,
+) -> Situation {
+    let version = |text: Option<&str>| text.map(|text| parse_version(text).unwrap());
+    Situation {
+        nccl: version(nccl),
+        plugin: version(plugin),
+        libfabric: version(libfabric),
+        platform: platform.map(Platform::named),
+        ..Situation::default()
+    }
+}
+
+fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
+    let setting = Setting::new(name, value, Place::named("environment"));
+    judge(&setting, situation, &|_| false).worst().unwrap().clone()
+}
+
+#[test]
+fn every_rule_has_examples_that_hold() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (file, text) in FILES {
+        let parsed: File = toml::from_str(text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(!parsed.variable.is_empty(), "{file}");
+        for variable in parsed.variable {
+            for name in &variable.names {
+                assert!(seen.insert(name.clone()), "{file}: {name} occurs twice");
+                assert!(is_collected(name), "{file}: {name} is never collected");
+                assert!(
+                    names::find(name).is_some() || name == "NCCL_TIMEOUT",
+                    "{file}: {name} is not in names.csv"
+                );
+            }
+            assert!(!variable.meaning.ends_with('.') && !variable.meaning.is_empty());
+            let name = &variable.names[0];
+            for rule in &variable.rule {
+                let words = format!("{}{}", rule.reason, rule.remedy.clone().unwrap_or_default());
+                assert!(!words.contains("  ") && !rule.reason.ends_with('.'), "{}", rule.id);
+                assert!(!rule.source.is_empty());
+            }
+            assert!(
+                variable.rule.is_empty() || !variable.example.is_empty(),
+                "{file}: {name} has no example"
+            );
+            for example in &variable.example {
+                let situation = situation(
+                    example.nccl.as_deref(),
+                    example.plugin.as_deref(),
+                    example.libfabric.as_deref(),
+                    example.platform.as_deref(),
+                );
+                let setting =
+                    Setting::new(name.as_str(), example.value.as_str(), Place::named("environment"));
+                let with = example.with.clone();
+                let judged = judge(&setting, &situation, &|other| with.as_deref() == Some(other));
+                let verdict = judged.worst().unwrap();
+                let context = format!("{name}={} {situation:?}: {verdict:?}", example.value);
+                assert_eq!(verdict.kind, example.verdict, "{context}");
+                assert!(example.severity.is_none() || verdict.severity == example.severity, "{context}");
+                assert!(
+                    example.says.as_ref().is_none_or(|words| verdict.reason.contains(words)),
+                    "{context}"
+                );
+            }
+        }
+        for family in parsed.family {
+            assert!(!family.meaning.is_empty());
+        }
+    }
+}
+
+/// Names and values that notes of users, and published skills, recommend or explain wrongly, with the words that set it
+/// right.
+#[test]
+fn false_claims_are_set_right() {
+    let p5 = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p5.48xlarge"));
+    let p4d = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
+    let plain = situation(Some("2.28.9"), None, None, None);
+    let spark = situation(Some("2.28.9"), None, None, Some("spark"));
+    use Kind::{Debugging, Harmful, Misspelt, NoEffect, OtherVersion, Redundant, Tuning, Useful};
+    for (name, value, machine, kind, words) in [
+        // "FI_PROVIDER=efa, FI_EFA_USE_DEVICE_RDMA=1 and NCCL_PROTO=simple are needed for EFA"
+        ("FI_PROVIDER", "efa", &p5, Redundant, "falls back to TCP sockets"),
+        ("FI_EFA_USE_DEVICE_RDMA", "1", &p5, Redundant, "libfabric aborts the process"),
+        ("NCCL_PROTO", "simple", &p5, Harmful, "keeps the plugin's tuner from loading"),
+        ("NCCL_PROTO", "Simple", &plain, Harmful, "NVLink included"),
+        ("FI_EFA_FORK_SAFE", "1", &p5, Redundant, "the plugin always sets it"),
+        ("RDMAV_FORK_SAFE", "1", &p5, Harmful, "do not use"),
+        // "the default of NCCL_BUFFSIZE is 2 MiB"
+        ("NCCL_BUFFSIZE", "2097152", &plain, Harmful, "the default is 4 MiB (4194304)"),
+        ("NCCL_BUFFSIZE", "2097152", &p4d, Harmful, "2097152 a quarter"),
+        ("NCCL_BUFFSIZE", "4194304", &p5, Harmful, "4194304 is half"),
+        // "NCCL_P2P_LEVEL=5 means NVLink"
+        ("NCCL_P2P_LEVEL", "5", &plain, Debugging, "numbers above 4 mean SYS"),
+        ("NCCL_P2P_LEVEL", "NVL", &p4d, NoEffect, "NVSwitch"),
+        ("NCCL_P2P_DISABLE", "0", &p4d, Redundant, "0 is the default"),
+        ("NCCL_SHM_DISABLE", "1", &p4d, Harmful, "does not make P2P faster"),
+        // "NCCL_IB_DISABLE=0 forces RDMA, and is mandatory for EFA"
+        ("NCCL_IB_DISABLE", "0", &p5, Redundant, "EFA does not need it"),
+        ("NCCL_IB_DISABLE", "1", &p5, NoEffect, "nor does it turn EFA off"),
+        // "ring for latency, tree for bandwidth"
+        ("NCCL_ALGO", "Ring", &plain, Debugging, "not the other way round"),
+        ("NCCL_ALGO", "Tree", &plain, Harmful, "does not fall back to Ring"),
+        // "NCCL_TIMEOUT=nodes*5+600", "INFO costs 10 to 30 % of the bandwidth"
+        ("NCCL_TIMEOUT", "1800", &plain, NoEffect, "no such variable"),
+        ("NCCL_DEBUG", "INFO", &plain, Debugging, "not a share of the bandwidth"),
+        ("NCCL_SOCKET_IFNAME", "eth0,en", &p5, Tuning, "bootstrap only"),
+        ("NCCL_SOCKET_IFNAME", "enp1s0f1np1", &spark, Tuning, "both halves of the port"),
+        ("UCX_NET_DEVICES", "enp1s0f1np1", &spark, Tuning, "NCCL does not read it"),
+        ("NCCL_IB_HCA", "rocep1s0f1", &spark, Harmful, "half of the bandwidth"),
+        ("NCCL_NET", "AWS Libfabric", &p5, Useful, "instead of falling back to TCP sockets"),
+        ("NCCL_IB_GID_INDEX", "3", &plain, Harmful, "since 2.21 NCCL chooses"),
+        ("NCCL_MIN_CHANNELS", "8", &p4d, Misspelt, "NCCL_MIN_NCHANNELS"),
+        ("NCCL_MNNVL", "1", &plain, OtherVersion, "2.20.5 was the last"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "1", &plain, Redundant, "no variable of NCCL but of PyTorch"),
+        ("CUDA_LAUNCH_BLOCKING", "1", &plain, Harmful, "do not overlap"),
+        ("NCCL_DMABUF_ENABLE", "1", &plain, Redundant, "forces nothing"),
+        ("NCCL_NVLS_ENABLE", "1", &plain, Redundant, "does not prove that NVLS is used"),
+        ("NCCL_TOPO_FILE", "/opt/amazon/topo.xml", &p5, Harmful, "even if it is of another instance"),
+        ("OFI_NCCL_NIC_DUP_CONNS", "4", &p4d, Harmful, "without GPUDirect RDMA"),
+    ] {
+        let verdict = judged(name, value, machine);
+        assert_eq!(verdict.kind, kind, "{name}={value}: {verdict:?}");
+        assert!(verdict.reason.contains(words), "{name}={value}: {}", verdict.reason);
+    }
+}
+
+#[test]
+fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
+    let old = situation(Some("2.28.9"), None, None, None);
+    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &old).kind, Kind::Unknown);
+    assert_eq!(
+        judged("NCCL_SOCKET_IFACE", "eth0", &old).reason,
+        "nothing reads NCCL_SOCKET_IFACE: did you mean NCCL_SOCKET_IFNAME?"
+    );
+    assert_eq!(
+        judged("NCCL_IB_OOO_RQ", "1", &old).reason,
+        "NCCL 2.28.9 does not read it: it came with 2.30.3"
+    );
+    assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, Kind::OtherVersion);
+    for harmless in [
+        "NCCL_VERSION",
+        "NCCL_HOME",
+        "NCCL_TESTS_SPLIT",
+        "NVSHMEM_DEBUG",
+        "NCCL_FASTRAK_CTRL_DEV",
+        "TORCH_NCCL_NEW_THING_X",
+    ] {
+        assert_eq!(judged(harmless, "1", &old).severity, None, "{harmless}");
+    }
+    // A newer library may know it.
+    let newer = situation(Some("2.40.1"), None, None, None);
+    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &newer).severity, Some(Severity::Unknown));
+    assert_eq!(judged("FI_SOMETHING_NEW", "1", &old).severity, Some(Severity::Advice));
+    assert_eq!(judged("OFI_NCCL_WHATEVER_IT_IS", "1", &old).severity, Some(Severity::Degraded));
+}
+
+#[test]
+fn values_are_checked_without_a_rule() {
+    let now = Situation::default();
+    assert!(judged("NCCL_P2P_NET_CHUNKSIZE", "512K", &now).reason.contains("`512K` is 512"));
+    assert_eq!(
+        judged("NCCL_P2P_NET_CHUNKSIZE", "512K", &now).remedy.as_deref(),
+        Some("set NCCL_P2P_NET_CHUNKSIZE=524288")
+    );
+    assert_eq!(judged("NCCL_GRAPH_REGISTER", "false", &now).severity, Some(Severity::Advice));
+    assert_eq!(judged("NCCL_GRAPH_REGISTER", "yes", &now).severity, Some(Severity::Degraded));
+    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, Kind::Plain);
+    assert!(judged("FI_EFA_USE_HUGE_PAGE", "no way", &now).reason.contains("`no way`"));
+    assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
+}
+
+#[test]
+fn machines_are_known_by_words() {
+    let words = |name: &str| Platform::named(name).words;
+    assert_eq!(words("p5.48xlarge"), ["aws", "p5", "p5.48xlarge"]);
+    assert_eq!(words("p6-b200.48xlarge"), ["aws", "p6-b200", "p6-b200.48xlarge"]);
+    assert_eq!(words("p5.4xlarge"), ["aws", "p5.4xlarge"]);
+    assert_eq!(words("aws"), ["aws"]);
+    assert_eq!(words("NVIDIA_DGX_Spark"), ["nvidia_dgx_spark", "spark"]);
+    let folder = tempfile::tempdir().unwrap();
+    let dmi = folder.path().join("sys/devices/virtual/dmi/id");
+    std::fs::create_dir_all(&dmi).unwrap();
+    assert_eq!(Platform::detect(folder.path()), None);
+    for (vendor, name, is_aws) in [("Amazon EC2", "p4d.24xlarge", true), ("GIGABYTE", "G492-ID0", false)] {
+        std::fs::write(dmi.join("sys_vendor"), format!("{vendor}\n")).unwrap();
+        std::fs::write(dmi.join("product_name"), format!("{name}\n")).unwrap();
+        let platform = Platform::detect(folder.path()).unwrap();
+        assert_eq!((platform.name.as_str(), platform.is("aws")), (name, is_aws));
+    }
+}
+
+#[test]
+fn versions_are_read_as_people_write_them() {
+    for (text, expected) in [
+        ("2.28.9", "2.28.9"),
+        ("v1.16.2-aws", "1.16.2"),
+        ("1.18", "1.18.0"),
+        ("2.0.0rc1", "2.0.0"),
+        ("2.30.7-1", "2.30.7"),
+    ] {
+        assert_eq!(parse_version(text).unwrap().to_string(), expected, "{text}");
+    }
+    for wrong in ["", "2", "newest", "2.x", "1.2.3.4", "99999999999999999999.0"] {
+        assert!(parse_version(wrong).is_err(), "{wrong}");
+    }
+}
+
+fn examined(text: &str, situation: &Situation) -> Examination {
+    examine(&Collection::of_text(text, "job.sh"), situation, None, None)
+}
+
+#[test]
+fn an_empty_environment_is_healthy_with_proof() {
+    let examination = examine(&Collection::default(), &Situation::default(), None, None);
+    assert_eq!(examination.health(), Health::Healthy);
+    assert_eq!(
+        examination.proof,
+        ["no variable of NCCL, its plugins or libfabric is set: their defaults hold"]
+    );
+    assert!(examination.unseen.is_empty());
+}
+
+#[test]
+fn sound_variables_are_healthy_and_assumptions_are_told() {
+    let text = "export NCCL_DEBUG=WARN\nexport NCCL_SOCKET_IFNAME==eth0\nexport NCCL_NET=Libfabric\n";
+    let known = situation(Some("2.28.9"), Some("1.16.2"), Some("2.1.0"), Some("p5.48xlarge"));
+    let examination = examined(text, &known);
+    assert_eq!(examination.health(), Health::Healthy, "{:?}", examination.findings);
+    assert!(
+        examination.proof[0].starts_with("3 variables are set, all known to NCCL 2.28.9"),
+        "{:?}",
+        examination.proof
+    );
+    assert_eq!(examination.unseen.len(), 1, "{:?}", examination.unseen);
+    let unknown = examined(text, &Situation::default());
+    assert!(unknown.unseen.iter().any(|text| text.contains("--nccl")), "{:?}", unknown.unseen);
+    assert!(unknown.unseen.iter().any(|text| text.contains("--platform")), "{:?}", unknown.unseen);
+    assert!(unknown.proof[0].contains("(assumed)"));
+}
+
+#[test]
+fn the_manifest_of_a_seed_is_judged() {
+    let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n- name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n- name: DB_PASSWORD\n  value: hush\n";
+    let machine = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
+    let examination = examined(text, &machine);
+    assert_eq!(examination.health(), Health::Broken);
+    let rules: Vec<_> = examination.findings.iter().map(|finding| finding.rule.as_str()).collect();
+    assert_eq!(
+        rules,
+        ["algo-without-ring", "buffsize-overrides-the-plugin", "fi-provider-efa", "shm-enabled"]
+    );
+    assert!(examination.proof.is_empty());
+    let first = &examination.findings[0];
+    assert!(first.diagnosis.starts_with("NCCL_ALGO=Tree: since 2.24"), "{}", first.diagnosis);
+    assert_eq!((first.evidence[0].line, first.evidence[0].text.as_str()), (Some(4), "NCCL_ALGO=Tree"));
+    let Body::Table { rows, .. } = &examination.sections[1].body else {
+        panic!("{:?}", examination.sections[1])
+    };
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[2], ["NCCL_BUFFSIZE", "2097152", "job.sh:6", "harmful"].map(str::to_owned));
+    let json = serde_json::to_string(&examination).unwrap();
+    assert!(!json.contains("hush") && json.contains("\"verdicts\""), "{json}");
+}
+
+#[test]
+fn an_answer_of_nccl_is_shown() {
+    let answer = Answer {
+        library: "NCCL 2.30.7".to_owned(),
+        parameters: vec![("NCCL_DEBUG".to_owned(), "INFO".to_owned())],
+    };
+    let examination = examine(&Collection::default(), &Situation::default(), None, Some(&answer));
+    let last = examination.sections.last().unwrap();
+    assert_eq!(last.title, "Values in effect, by NCCL 2.30.7");
+    assert_eq!(examination.facts["nccl_answer"]["library"], "NCCL 2.30.7");
+}
+
+#[test]
+fn a_variable_that_is_set_twice_is_told() {
+    let examination = examined("export NCCL_DEBUG=INFO\nexport NCCL_DEBUG=WARN\n", &Situation::default());
+    let finding = examination.findings.iter().find(|finding| finding.rule == "variable-set-twice").unwrap();
+    assert_eq!(
+        finding.diagnosis,
+        "NCCL_DEBUG is set twice: WARN (job.sh:2) counts, INFO (job.sh:1) does not"
+    );
+}
+
+#[test]
+fn knowledge_is_complete_for_its_files() {
+    assert!(knowledge::variable("NCCL_PROTO").is_some() && knowledge::variable("FI_PROVIDER").is_some());
+    assert!(knowledge::family("NCCL_HOME").is_some());
+}

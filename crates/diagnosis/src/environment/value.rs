@@ -1,0 +1,284 @@
+//! Checks of values: malformed, misspelt or out of range.
+
+use semver::Version;
+
+use super::knowledge::{Form, Kind, Variable};
+use super::names::{Component, Content, Name};
+use super::number::{self, Number};
+use crate::finding::Severity;
+
+/// Algorithms of NCCL 2.18 and later.
+const ALGORITHMS: [&str; 7] = ["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"];
+/// Protocols.
+const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
+/// Collectives before the colon.
+const COLLECTIVES: [&str; 5] = ["AllGather", "AllReduce", "Broadcast", "Reduce", "ReduceScatter"];
+/// Distances.
+const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
+/// Words for yes and no.
+const YES: [&str; 4] = ["true", "yes", "on", "enable"];
+const NO: [&str; 4] = ["false", "no", "off", "disable"];
+
+/// A fault of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub kind: Kind,
+    pub severity: Severity,
+    pub reason: String,
+    pub remedy: Option<String>,
+}
+
+impl Fault {
+    fn invalid(reason: String, remedy: Option<String>) -> Self {
+        Self { kind: Kind::Invalid, severity: Severity::Degraded, reason, remedy }
+    }
+
+    fn advice(reason: String, remedy: Option<String>) -> Self {
+        Self { kind: Kind::Invalid, severity: Severity::Advice, reason, remedy }
+    }
+
+    fn broken(self) -> Self {
+        Self { severity: Severity::Broken, ..self }
+    }
+}
+
+/// Checks the value of a variable.
+pub(super) fn check(name: &Name, knowledge: Option<&Variable>, value: &str, nccl: &Version) -> Option<Fault> {
+    let set = |right: &str| Some(format!("set {}={right}", name.name));
+    let fault = match knowledge.and_then(|variable| Some((variable, variable.form?))) {
+        None if name.component == Component::Nccl && name.content == Content::Number => {
+            number(value, &set).or_else(|| range(knowledge, value))
+        }
+        None if name.component == Component::Libfabric && name.content == Content::Flag => {
+            libfabric_flag(value, &set)
+        }
+        None => None,
+        Some((variable, form)) => of_form(variable, form, value, nccl, &set),
+    }?;
+    let severity = knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == Kind::Invalid);
+    Some(match severity {
+        Some(severity) if fault.severity != Severity::Advice => Fault { severity, ..fault },
+        _ => fault,
+    })
+}
+
+fn of_form(
+    variable: &Variable,
+    form: Form,
+    value: &str,
+    nccl: &Version,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<Fault> {
+    let values: Vec<&str> = variable.values.iter().map(String::as_str).collect();
+    let otherwise = variable.otherwise.as_deref().unwrap_or("it is ignored");
+    match form {
+        Form::Number => number(value, set).or_else(|| range(Some(variable), value)),
+        Form::Word | Form::ExactWord => {
+            let fits = |word: &&str| match form {
+                Form::ExactWord => *word == value,
+                _ => word.eq_ignore_ascii_case(value),
+            };
+            if values.iter().any(fits) {
+                return None;
+            }
+            let nearest = nearest(value, &values);
+            let reason =
+                format!("`{value}` is none of its values, which are {}: {otherwise}", values.join(", "));
+            Some(Fault::invalid(reason, nearest.and_then(set)))
+        }
+        Form::Words => words(value, &values, otherwise, set),
+        Form::Level => level(value, otherwise, set),
+        Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
+        Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
+        Form::Interfaces | Form::Devices => list(value, set),
+        Form::File => file(value),
+    }
+}
+
+/// Checks a number of NCCL.
+fn number(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+    let word = value.trim().to_ascii_lowercase();
+    match number::read(value) {
+        Number::None if word.is_empty() => {
+            Some(Fault::advice("it is empty, which counts as not set".to_owned(), None))
+        }
+        Number::None if NO.contains(&word.as_str()) => {
+            Some(Fault::advice(format!("NCCL reads numbers only: `{value}` counts as 0"), set("0")))
+        }
+        Number::None => {
+            let right = if YES.contains(&word.as_str()) { set("1") } else { None };
+            let reason = format!("NCCL reads numbers only: `{value}` counts as 0, not as what was meant");
+            Some(Fault::invalid(reason, right))
+        }
+        Number::TooLarge => {
+            Some(Fault::invalid(format!("{value} is too large: NCCL uses the default"), None))
+        }
+        Number::Read { value: read, rest, .. } if !rest.is_empty() => {
+            let meant = number::with_unit(read, rest).map(|bytes| bytes.to_string());
+            let reason = format!("NCCL stops reading at `{rest}`: `{value}` is {read}");
+            Some(Fault::invalid(reason, meant.as_deref().and_then(set)))
+        }
+        Number::Read { value: read, is_octal: true, .. } => {
+            Some(Fault::advice(format!("a leading zero makes it octal: `{value}` is {read}"), None))
+        }
+        Number::Read { .. } => None,
+    }
+}
+
+/// Checks that a number is within the limits.
+fn range(variable: Option<&Variable>, value: &str) -> Option<Fault> {
+    let variable = variable?;
+    let Number::Read { value, .. } = number::read(value) else { return None };
+    let otherwise = variable.otherwise.as_deref().unwrap_or("it is out of range");
+    let allowed: Vec<i64> = variable.values.iter().filter_map(|text| text.parse().ok()).collect();
+    if !allowed.is_empty() && !allowed.contains(&value) {
+        let reason =
+            format!("{value} is none of its values, which are {}: {otherwise}", variable.values.join(", "));
+        return Some(Fault::invalid(reason, None));
+    }
+    let limit = match (variable.minimum, variable.maximum) {
+        (Some(minimum), _) if value < minimum => format!("below {minimum}"),
+        (_, Some(maximum)) if value > maximum => format!("above {maximum}"),
+        _ => return None,
+    };
+    Some(Fault::invalid(format!("{value} is {limit}: {otherwise}"), None))
+}
+
+/// Checks a flag of libfabric.
+fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+    let lower = value.to_ascii_lowercase();
+    if ["0", "1", "true", "false", "yes", "no", "on", "off"].contains(&lower.as_str()) {
+        return None;
+    }
+    let right = if lower.is_empty() { None } else { set("1") };
+    let reason =
+        format!("libfabric reads 0, false, no, off and 1, true, yes, on only: it does not take `{value}`");
+    Some(Fault::invalid(reason, right))
+}
+
+/// Checks a list of words, which may begin with `^`.
+fn words(
+    value: &str,
+    values: &[&str],
+    otherwise: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<Fault> {
+    let wrong = |token: &&str| {
+        let token = token.trim_start_matches('^');
+        !token.is_empty() && !values.iter().any(|known| known.eq_ignore_ascii_case(token))
+    };
+    let token = value.split(',').find(wrong)?;
+    let right = nearest(token.trim_start_matches('^'), values);
+    let reason = format!("`{token}` is none of {}: {otherwise}", values.join(", "));
+    Some(Fault::invalid(reason, right.and_then(|right| set(&value.replace(token, right)))))
+}
+
+/// Checks a distance.
+fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+    if LEVELS.contains(&value) || value.starts_with(|digit: char| digit.is_ascii_digit()) {
+        return None;
+    }
+    let upper = value.trim().to_ascii_uppercase();
+    let nearest = LEVELS.iter().copied().find(|level| *level == upper).or_else(|| nearest(value, &LEVELS));
+    let reason = format!(
+        "`{value}` is none of LOC, NVL, PIX, PXB, PHB, SYS, which are written in capitals: {otherwise}"
+    );
+    Some(Fault::invalid(reason, nearest.and_then(set)))
+}
+
+/// Checks the choice of algorithms or protocols.
+fn choices(
+    value: &str,
+    known: &[&str],
+    nccl: &Version,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<Fault> {
+    let by_collective = *nccl >= Version::new(2, 24, 0);
+    if !by_collective && value.contains([':', ';']) {
+        let reason = format!("NCCL {nccl} does not know values by collective, which came with 2.24");
+        return Some(Fault::invalid(reason, None));
+    }
+    for (index, part) in value.split(';').enumerate() {
+        let (collective, list) = match part.split_once(':') {
+            Some((collective, list)) => (Some(collective), list),
+            None => (None, part),
+        };
+        if let Some(collective) = collective
+            && !COLLECTIVES.iter().any(|known| known.eq_ignore_ascii_case(collective))
+        {
+            let reason = format!(
+                "`{collective}` is no collective that it knows ({}): NCCL's initialization fails",
+                COLLECTIVES.join(", ")
+            );
+            let right = nearest(collective, &COLLECTIVES).map(|right| value.replace(collective, right));
+            return Some(Fault::invalid(reason, right.as_deref().and_then(set)).broken());
+        }
+        if collective.is_none() && index > 0 {
+            let reason =
+                "all parts but the first must name a collective: NCCL's initialization fails".to_owned();
+            return Some(Fault::invalid(reason, None).broken());
+        }
+        let list = list.strip_prefix('^').unwrap_or(list);
+        let unknown = |token: &&str| !known.iter().any(|known| known.eq_ignore_ascii_case(token));
+        let Some(token) = list.split(',').filter(|token| !token.is_empty()).find(unknown) else { continue };
+        let right = nearest(token, known).map(|right| value.replace(token, right));
+        let right = right.as_deref().and_then(set);
+        let names = known.join(", ");
+        return Some(if by_collective {
+            let reason =
+                format!("`{token}` is none of {names}: since 2.24, NCCL's initialization fails on it");
+            Fault::invalid(reason, right).broken()
+        } else {
+            let reason = format!(
+                "`{token}` is none of {names}: NCCL {nccl} skips it without a word, and disables what is not listed"
+            );
+            Fault::invalid(reason, right)
+        });
+    }
+    None
+}
+
+/// Checks the signs in a list of interfaces or devices.
+fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+    let body = value.trim_start_matches(['^', '=']);
+    let sign = &value[..value.len() - body.len()];
+    if !["", "^", "=", "^="].contains(&sign) {
+        let reason = format!("`{sign}` is no sign before a list: only `^`, `=` and `^=` are");
+        return Some(Fault::invalid(reason, None));
+    }
+    if value.chars().any(char::is_whitespace) {
+        let right: String = value.chars().filter(|letter| !letter.is_whitespace()).collect();
+        let reason = "spaces count as part of the names, which then match nothing".to_owned();
+        return Some(Fault::invalid(reason, set(&right)));
+    }
+    if let Some(token) = body.split(',').skip(1).find(|token| token.starts_with(['^', '='])) {
+        let right = format!(
+            "{sign}{}",
+            body.split(',').map(|token| token.trim_start_matches(['^', '='])).collect::<Vec<_>>().join(",")
+        );
+        let reason = format!(
+            "`^` and `=` stand once, before the whole list: `{token}` counts as a name, which matches nothing"
+        );
+        return Some(Fault::invalid(reason, set(&right)));
+    }
+    if body.is_empty() && !sign.is_empty() {
+        return Some(Fault::invalid(format!("`{sign}` has no names behind it"), None));
+    }
+    None
+}
+
+/// Checks the name of a file.
+fn file(value: &str) -> Option<Fault> {
+    let reason = "`~` is not expanded: no file of this name is found".to_owned();
+    value
+        .starts_with('~')
+        .then(|| Fault::invalid(reason, Some("write the absolute path of the file".to_owned())))
+}
+
+/// The known word that a wrong one resembles.
+fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower = wrong.trim().to_ascii_lowercase();
+    let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
+    let nearest = known.iter().copied().min_by_key(|word| distance(word))?;
+    (distance(nearest) <= nearest.len().div_ceil(3)).then_some(nearest)
+}
