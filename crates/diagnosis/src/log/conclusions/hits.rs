@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 
 use super::job::Job;
 use crate::finding::{Evidence, Finding, Role, Severity};
-use crate::knowledge::rules::{Rule, Rules};
+use crate::knowledge::rules::{Origin, Rule, Rules};
 use crate::log::digest::{Example, Hit};
 
 /// Largest number of consequences that a finding lists.
 const CONSEQUENCES: usize = 6;
+
+/// Rules about messages of launchers, which report the first death among their processes when all have ended.
+const REPORTED_LATE: [&str; 1] = ["mpirun-killed"];
 
 /// A finding with the place where it begins.
 pub(super) struct Placed {
@@ -18,6 +21,8 @@ pub(super) struct Placed {
     pub(super) first: Option<Example>,
     /// The finding can be the cause of what follows.
     pub(super) is_root: bool,
+    /// The message stands after those of what it caused.
+    pub(super) is_reported_late: bool,
     /// The finding follows from an earlier failure.
     pub(super) is_cascade: bool,
 }
@@ -25,7 +30,7 @@ pub(super) struct Placed {
 impl Placed {
     /// A conclusion that no single line shows.
     pub(super) fn derived(finding: Finding) -> Self {
-        Self { finding, first: None, is_root: false, is_cascade: false }
+        Self { finding, first: None, is_root: false, is_reported_late: false, is_cascade: false }
     }
 
     /// A conclusion that explains failures that follow.
@@ -71,7 +76,8 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     };
     let first = hit.examples.iter().min_by_key(|example| example.position).cloned();
     let is_root = rule.role == Role::Root && rule.severity == Severity::Broken;
-    Some(Placed { finding, first, is_root, is_cascade: rule.role == Role::Cascade })
+    let is_reported_late = rule.origin == Origin::Kernel || REPORTED_LATE.contains(&rule.id.as_str());
+    Some(Placed { finding, first, is_root, is_reported_late, is_cascade: rule.role == Role::Cascade })
 }
 
 /// The ranks of messages: those of the writers, or those that a launcher's prefixes name.
@@ -100,7 +106,8 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     // A failure that a conclusion tells of, without a line of its own, comes after the messages.
     cascades.sort_by_key(|each| (each.first.is_none(), each.first.as_ref().map(|example| example.position)));
     let has_root = |cascade: &Placed| {
-        let earlier = |root: &Placed| is_earlier(root.first.as_ref(), cascade.first.as_ref());
+        let earlier =
+            |root: &Placed| root.is_reported_late || is_earlier(root.first.as_ref(), cascade.first.as_ref());
         others.iter().any(|each| each.is_root && earlier(each))
     };
     let (followed, alone): (Vec<Placed>, Vec<Placed>) = cascades.into_iter().partition(has_root);

@@ -21,7 +21,8 @@ use crate::knowledge::rules::Rules;
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
     let ways = job.main.map(|main| Ways::new(&job, main));
-    let mut found: Vec<Placed> = hits::find(&job, rules);
+    let mut found: Vec<Placed> = ranks::versions(&job);
+    found.extend(hits::find(&job, rules));
     found.extend(ranks::find(&job));
     paths::find(&job, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));

@@ -7,13 +7,10 @@ use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen};
 
-/// All findings about ranks.
+/// Findings about ranks that do not complete, and about variables and networks that differ.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
-    let mut found = versions(job);
-    found.extend(never_complete(job));
-    found.extend(variables(job).into_iter().map(Placed::derived));
-    found.extend(networks(job).into_iter().map(Placed::derived));
-    found
+    let derived = variables(job).into_iter().chain(networks(job)).map(Placed::derived);
+    never_complete(job).into_iter().chain(derived).collect()
 }
 
 /// Ranks that started to build a communicator and did not finish.
@@ -66,7 +63,7 @@ fn never_complete(job: &Job<'_>) -> Option<Placed> {
 }
 
 /// Versions that differ between writers.
-fn versions(job: &Job<'_>) -> Vec<Placed> {
+pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
     let nccl = job.values(|writer| writer.nccl.as_ref().map(ToString::to_string));
     let builds =
         job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
