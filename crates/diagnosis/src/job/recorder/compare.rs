@@ -29,6 +29,9 @@ pub(super) enum Property {
     Type,
 }
 
+/// Writes a property of an operation.
+type Shown = fn(&Entry) -> String;
+
 /// A collective that ranks called with different arguments.
 #[derive(Debug)]
 pub(super) struct Mismatch {
@@ -52,7 +55,7 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     }
     by_sequence.into_iter().find_map(|(sequence, calls)| {
         let operation = name(calls.first()?.1.first()?).to_owned();
-        let properties: [(Property, fn(&Entry) -> String); 3] = [
+        let properties: [(Property, Shown); 3] = [
             (Property::Operation, |entry| name(entry).to_owned()),
             (Property::Size, size),
             (Property::Type, |entry| entry.input_dtypes.join(", ")),

@@ -18,8 +18,11 @@ fn only(examination: &Examination) -> &Finding {
     &examination.findings[0]
 }
 
-/// The dump of a rank in a JSON of PyTorch.
-fn json_dump(groups: &[(&str, &str, &[(i64, &str, &[i64], &str)])]) -> Dump {
+/// A collective: sequence number, operation, sizes, state.
+type Call<'a> = (i64, &'a str, &'a [i64], &'a str);
+
+/// The dump of a rank in PyTorch's JSON. A group has a name, ranks and calls.
+fn json_dump(groups: &[(&str, &str, &[Call<'_>])]) -> Dump {
     let mut entries = Vec::new();
     let mut config = serde_json::Map::new();
     for (number, (group, ranks, calls)) in groups.iter().enumerate() {
