@@ -276,3 +276,6 @@ fn cpu_ranges(mask: &str) -> Option<String> {
     };
     (!ranges.is_empty()).then(|| ranges.iter().map(range).collect::<Vec<_>>().join(","))
 }
+
+#[cfg(test)]
+mod tests;

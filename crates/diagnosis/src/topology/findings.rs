@@ -344,3 +344,6 @@ fn indices(gpus: &[&Gpu]) -> String {
 pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }
+
+#[cfg(test)]
+mod tests;

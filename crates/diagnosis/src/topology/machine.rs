@@ -363,3 +363,6 @@ fn natural(name: &str) -> Vec<(String, u64)> {
 fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests;

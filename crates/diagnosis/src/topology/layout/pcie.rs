@@ -6,7 +6,7 @@ use super::{Anchor, Drawing, Frame};
 use crate::topology::model::{Gpu, Nic, NumaNode, Topology};
 
 /// Width of a column of devices.
-const COLUMN: f64 = 136.0;
+const COLUMN: f64 = 154.0;
 /// Distance between columns, and between branches.
 const GAP: f64 = 10.0;
 /// Distance between NUMA nodes.
@@ -196,9 +196,9 @@ fn draw_nic(drawing: &mut Drawing, nic: &Nic, frame: Frame, is_marked: &dyn Fn(&
     let rate = nic.gbps.map(|gbps| format!("{gbps} Gb/s")).unwrap_or_default();
     let state = nic.state.clone().filter(|state| !["ACTIVE", "UP"].contains(&state.as_str())).unwrap_or_default();
     let link = nic.pcie.text();
-    let parts = |parts: &[&String]| {
+    let joined = |parts: &[&String], between: &str| {
         let parts: Vec<&str> = parts.iter().map(|part| part.as_str()).filter(|part| !part.is_empty()).collect();
-        parts.join(" · ")
+        parts.join(between)
     };
     let bus_id = nic.bus_id.clone().unwrap_or_default();
     let interface = nic.interface.clone().unwrap_or_default();
@@ -210,14 +210,14 @@ fn draw_nic(drawing: &mut Drawing, nic: &Nic, frame: Frame, is_marked: &dyn Fn(&
     } else {
         "nic down"
     };
-    drawing.rectangle(class, frame, parts(&hint).replace(" · ", "\n"));
+    drawing.rectangle(class, frame, joined(&hint, "\n"));
     let room = frame.width - 14.0;
     // The name is what is typed in variables, so it has the first right to the space.
     let names = [format!("{} {}", nic.label, nic.name), nic.name.clone()];
     let name = first_fitting(&names, 12.0, room);
     drawing.text("strong", (frame.x + 7.0, frame.y + 16.0), Anchor::Start, 12.0, name);
     let first = if state.is_empty() { rate } else { state };
-    let details = first_fitting(&[parts(&[&first, &link]), first], 11.0, room);
+    let details = first_fitting(&[joined(&[&first, &link], ", "), first], 11.0, room);
     drawing.text("muted", (frame.x + 7.0, frame.y + 31.0), Anchor::Start, 11.0, details);
 }
 
