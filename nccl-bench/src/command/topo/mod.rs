@@ -142,5 +142,6 @@ fn draw(path: &Path, arguments: &Arguments, input: &Input, examination: &Examina
 
 fn json(examination: &Examination) -> Result<String, ExitError> {
     let text = serde_json::to_string_pretty(examination);
-    text.map(|text| text + "\n").map_err(|error| ExitError::refused(format!("the topology is no JSON: {error}")))
+    text.map(|text| text + "\n")
+        .map_err(|error| ExitError::refused(format!("the topology is no JSON: {error}")))
 }

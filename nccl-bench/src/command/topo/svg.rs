@@ -48,7 +48,9 @@ fn shape(shape: &Shape) -> String {
                 Anchor::End => " text-anchor=\"end\"",
             };
             let (x, y, text) = (Px(*x), Px(*y), escaped(text));
-            format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}>{text}</text>\n")
+            format!(
+                "<text class=\"{class}\" x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}>{text}</text>\n"
+            )
         }
     }
 }

@@ -38,7 +38,8 @@ fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
     for ((label, cells), device) in matrix.labels.iter().zip(&matrix.cells).zip(Device::all(topology)) {
         // The cell of the device itself is set in, as nvidia-smi does it.
-        let cells = cells.iter().map(|cell| if cell.text == "X" { " X".to_owned() } else { cell.text.clone() });
+        let cells =
+            cells.iter().map(|cell| if cell.text == "X" { " X".to_owned() } else { cell.text.clone() });
         let place = device.place();
         let cpus = place.cpus.clone().unwrap_or_else(|| "N/A".to_owned());
         let numa = place.numa.map_or_else(|| "N/A".to_owned(), |node| node.to_string());

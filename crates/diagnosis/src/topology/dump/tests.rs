@@ -164,14 +164,27 @@ fn cut_and_changed_files_do_not_panic() {
             let mut bytes = text.as_bytes().to_vec();
             let at = (state >> 20) as usize % bytes.len();
             bytes[at] = b"<>\"/0x9-& "[(state >> 50) as usize % 10];
-            if let Ok(text) = String::from_utf8(bytes) {
-                if let Ok(Dump::Topology(topology)) = read_dump(&text, "changed.xml") {
-                    let examination = examine(Some(&topology), None);
-                    super::super::layout::lay_out(&topology, &examination.findings);
-                }
+            if let Ok(text) = String::from_utf8(bytes)
+                && let Ok(Dump::Topology(topology)) = read_dump(&text, "changed.xml")
+            {
+                let examination = examine(Some(&topology), None);
+                super::super::layout::lay_out(&topology, &examination.findings);
             }
         }
     }
+}
+
+/// A topology file of a cloud may leave out what NCCL finds by itself.
+#[test]
+fn a_file_without_gpus_says_that_nccl_adds_them() {
+    let topology = topology(
+        r#"<system version="1"><cpu numaid="0"><pci busid="0000:45:00.0">
+            <pci busid="0000:4f:00.0" link_speed="32 GT/s PCIe"><nic><net name="rdmap79s0"/></nic></pci>
+          </pci></cpu></system>"#,
+    );
+    assert_eq!(topology.nics[0].label, "NIC0");
+    assert!(topology.unseen[0].starts_with("GPUs are not in this file"), "{:?}", topology.unseen);
+    assert!(examine(Some(&topology), None).findings.is_empty());
 }
 
 #[test]

@@ -102,7 +102,8 @@ fn tracks(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], pairs: &[Linked], above
     let mut labels = Vec::new();
     for pair in pairs {
         let (left, right) = (end(pair.a, pair), end(pair.b, pair));
-        let is_free = |track: &Vec<(f64, f64)>| track.iter().all(|(from, to)| right + 8.0 < *from || left - 8.0 > *to);
+        let is_free =
+            |track: &Vec<(f64, f64)>| track.iter().all(|(from, to)| right + 8.0 < *from || left - 8.0 > *to);
         let track = taken.iter().position(is_free).unwrap_or_else(|| {
             taken.push(Vec::new());
             taken.len() - 1

@@ -24,7 +24,11 @@ fn check(name: &str, drawing: &Drawing) {
             assert!(!overlap(*frame, *other), "{name}: {shape:?} covers {other_shape:?}");
         }
     }
-    let is_device = |class: &str| ["gpu", "nic", "switch", "bridge", "cpu", "nvswitch", "label"].iter().any(|kind| class.starts_with(kind));
+    let is_device = |class: &str| {
+        ["gpu", "nic", "switch", "bridge", "cpu", "nvswitch", "label"]
+            .iter()
+            .any(|kind| class.starts_with(kind))
+    };
     let boxes: Vec<Frame> = (drawing.shapes.iter())
         .filter_map(|shape| match shape {
             Shape::Box { class, frame, .. } if is_device(class) => Some(*frame),
@@ -33,7 +37,10 @@ fn check(name: &str, drawing: &Drawing) {
         .collect();
     for (index, frame) in boxes.iter().enumerate() {
         assert!(frame.right() <= drawing.width && frame.bottom() <= drawing.height, "{name}: {frame:?}");
-        assert!(boxes[..index].iter().all(|other| !overlap(*frame, *other)), "{name}: {frame:?} covers another box");
+        assert!(
+            boxes[..index].iter().all(|other| !overlap(*frame, *other)),
+            "{name}: {frame:?} covers another box"
+        );
     }
 }
 
@@ -58,7 +65,8 @@ fn eight_gpus_and_32_nics_are_all_drawn() {
     }
     let nics = drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Box { class: "nic", .. })).count();
     assert_eq!(nics, 32);
-    let links = drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Line { class: "nvlink", .. })).count();
+    let links =
+        drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Line { class: "nvlink", .. })).count();
     assert_eq!(links, 8 * 18);
 }
 
@@ -122,10 +130,14 @@ fn crowded_machines_do_not_overlap() {
 fn devices_of_findings_are_marked_and_missing_links_drawn() {
     let text = HGX.replacen("count=\"18\"", "count=\"16\"", 1);
     let drawing = drawing(&text);
-    let marked = drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Box { class: "gpu marked", .. })).count();
+    let marked =
+        drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Box { class: "gpu marked", .. })).count();
     assert_eq!(marked, 1);
-    let missing =
-        drawing.shapes.iter().filter(|shape| matches!(shape, Shape::Line { class: "nvlink missing", .. })).count();
+    let missing = drawing
+        .shapes
+        .iter()
+        .filter(|shape| matches!(shape, Shape::Line { class: "nvlink missing", .. }))
+        .count();
     assert_eq!(missing, 2);
     assert!(has_text(&drawing, "NV16"));
     assert!(has_text(&drawing, "GPU0 has fewer NVLinks than the 18 of the other GPUs of this product."));

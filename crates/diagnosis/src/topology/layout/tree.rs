@@ -81,10 +81,11 @@ fn numa_key(id: Option<u32>) -> String {
 
 /// The branch with a key, made where it is missing.
 fn find<'a>(branches: &'a mut Vec<Branch>, kind: Kind, key: &str) -> &'a mut Branch {
-    let at = branches.iter().position(|branch| branch.kind == kind && branch.key == key).unwrap_or_else(|| {
-        branches.push(Branch { kind, key: key.to_owned(), ..Branch::default() });
-        branches.len() - 1
-    });
+    let at =
+        branches.iter().position(|branch| branch.kind == kind && branch.key == key).unwrap_or_else(|| {
+            branches.push(Branch { kind, key: key.to_owned(), ..Branch::default() });
+            branches.len() - 1
+        });
     &mut branches[at]
 }
 

@@ -52,9 +52,12 @@ impl Machine {
 
     fn speeds(self, chain: &str, rate: &str, width: &str) -> Self {
         let mut machine = self;
-        for (name, text) in
-            [("current_link_speed", rate), ("max_link_speed", rate), ("current_link_width", width), ("max_link_width", width)]
-        {
+        for (name, text) in [
+            ("current_link_speed", rate),
+            ("max_link_speed", rate),
+            ("current_link_width", width),
+            ("max_link_width", width),
+        ] {
             machine = machine.file(&format!("sys/devices/{chain}/{name}"), text);
         }
         machine
@@ -134,7 +137,10 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
     );
     assert!(topology.unseen[0].contains("libnvidia-ml.so.1 is not installed"), "{:?}", topology.unseen);
     let nic = &topology.nics[0];
-    assert_eq!((nic.gbps, nic.state.as_deref(), nic.interface.as_deref()), (Some(400.0), Some("ACTIVE"), Some("ibmlx5_0")));
+    assert_eq!(
+        (nic.gbps, nic.state.as_deref(), nic.interface.as_deref()),
+        (Some(400.0), Some("ACTIVE"), Some("ibmlx5_0"))
+    );
     assert_eq!(topology.gpus[0].pcie.text(), "Gen5 x16");
     assert_eq!(topology.gpus[3].place.cpus.as_deref(), Some("16-31"));
     assert_eq!(topology.gpus[0].place.switches(), ["0000:18:00.0"]);
@@ -163,7 +169,6 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
     let examination = examine(Some(&topology), None);
     let rules: Vec<&str> = examination.findings.iter().map(|finding| finding.rule.as_str()).collect();
     assert!(rules.contains(&"nvlink-count-differs"), "{rules:?}");
-    assert_eq!(nvswitches(machine.0.path()), ["0000:05:00.0"]);
 }
 
 #[test]
@@ -183,13 +188,22 @@ fn direct_links_count_between_their_gpus_only() {
 fn a_virtual_machine_without_switches_says_so() {
     let topology = Machine::new()
         .node(0, "0-15")
-        .file("proc/cpuinfo", "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)\nflags\t\t: fpu hypervisor avx\n")
-        .file("proc/driver/nvidia/gpus/0000:00:06.0/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 41\n")
+        .file(
+            "proc/cpuinfo",
+            "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)\nflags\t\t: fpu hypervisor avx\n",
+        )
+        .file(
+            "proc/driver/nvidia/gpus/0000:00:06.0/information",
+            "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 41\n",
+        )
         .gpu("pci0000:00/0000:00:06.0", -1)
         .pci("pci0000:00/0000:00:03.0", -1, &[("vendor", "0x1af4"), ("class", "0x020000")])
         .file("sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0/speed", "-1\n")
         .file("sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0/operstate", "up\n")
-        .link("sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0/device", "sys/devices/pci0000:00/0000:00:03.0/virtio2")
+        .link(
+            "sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0/device",
+            "sys/devices/pci0000:00/0000:00:03.0/virtio2",
+        )
         .link("sys/class/net/eth0", "sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0")
         .file("sys/devices/virtual/net/lo/operstate", "unknown\n")
         .link("sys/class/net/lo", "sys/devices/virtual/net/lo")
@@ -201,7 +215,8 @@ fn a_virtual_machine_without_switches_says_so() {
     assert_eq!((nic.gbps, nic.state.as_deref()), (None, Some("UP")));
     assert_eq!(topology.nics.len(), 1);
     assert!(topology.is_virtual);
-    let flat = "PCIe switches cannot be seen: the virtual machine shows all devices directly at the host bridge";
+    let flat =
+        "PCIe switches cannot be seen: the virtual machine shows all devices directly at the host bridge";
     assert!(topology.unseen.iter().any(|unseen| unseen.starts_with(flat)), "{:?}", topology.unseen);
     let examination = examine(Some(&topology), None);
     assert!(examination.findings.is_empty(), "{:?}", examination.findings);
@@ -226,8 +241,11 @@ fn links_are_limited_by_the_port_above() {
     assert_eq!(links, [(Some(4), Some(4)), (Some(8), Some(16)), (None, None)]);
     assert_eq!(topology.unseen, ["the PCIe link of 1 NICs cannot be seen (the first is mlx5_2)"]);
     let findings = examine(Some(&topology), None).findings;
-    let widths: Vec<&str> =
-        findings.iter().filter(|finding| finding.rule == "pcie-width").map(|finding| finding.diagnosis.as_str()).collect();
+    let widths: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.rule == "pcie-width")
+        .map(|finding| finding.diagnosis.as_str())
+        .collect();
     assert_eq!(widths, ["NIC1 (mlx5_1) is on fewer PCIe lanes than card and slot support."]);
 }
 
