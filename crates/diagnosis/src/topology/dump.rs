@@ -8,7 +8,9 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, read_rate};
+use super::model::{
+    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, read_rate,
+};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
@@ -66,7 +68,8 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
         );
     }
     topology.unseen.push(
-        "host bridges are not in NCCL's topology: NODE cannot be told from PHB (NCCL treats both as PHB)".to_owned(),
+        "host bridges are not in NCCL's topology: NODE cannot be told from PHB (NCCL treats both as PHB)"
+            .to_owned(),
     );
     name_devices(&mut topology);
     Ok(topology)
@@ -76,7 +79,9 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
 pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
     match root.attribute("version") {
         None | Some("1") => Ok(()),
-        Some(other) => Err(format!("version \"{other}\" of the format is not known; all NCCL up to 2.30 write 1")),
+        Some(other) => {
+            Err(format!("version \"{other}\" of the format is not known; all NCCL up to 2.30 write 1"))
+        }
     }
 }
 
@@ -89,7 +94,8 @@ fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(),
         cpus: cpu.attribute("affinity").and_then(cpu_ranges),
         model: (!model.is_empty()).then(|| model.join(" ")),
     });
-    let place = Place { host, numa: id, cpus: cpu.attribute("affinity").and_then(cpu_ranges), ..Place::default() };
+    let place =
+        Place { host, numa: id, cpus: cpu.attribute("affinity").and_then(cpu_ranges), ..Place::default() };
     read_below(cpu, &place, topology)
 }
 
@@ -148,15 +154,14 @@ fn read_gpu(
 ) -> Result<(), String> {
     let rank = number(gpu, "rank");
     // Several ranks on one GPU have an element each.
-    let same = |known: &&mut Gpu| known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty();
+    let same =
+        |known: &&mut Gpu| known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty();
     if let Some(known) = topology.gpus.iter_mut().find(same) {
         known.ranks.extend(rank);
         return Ok(());
     }
-    let links = children(gpu, "nvlink").map(|link| NvLink {
-        to: nvlink_end(link),
-        count: number(link, "count").unwrap_or(1),
-    });
+    let links = children(gpu, "nvlink")
+        .map(|link| NvLink { to: nvlink_end(link), count: number(link, "count").unwrap_or(1) });
     let c2c = children(gpu, "c2c").filter_map(|link| number::<u32>(link, "count")).next();
     let index = number(gpu, "dev").unwrap_or(topology.gpus.len() as u32);
     topology.gpus.push(Gpu {
@@ -219,7 +224,9 @@ fn read_nets(
             dev: dev.and_then(|dev| u32::try_from(dev).ok()),
             place: place.clone(),
             pcie,
-            gbps: number(net, "speed").map(|mbps: f64| mbps / 1000.0).filter(|gbps| gbps.is_finite() && *gbps > 0.0),
+            gbps: number(net, "speed")
+                .map(|mbps: f64| mbps / 1000.0)
+                .filter(|gbps| gbps.is_finite() && *gbps > 0.0),
             rdma: bus_id.is_some(),
             gdr: number::<u32>(net, "gdr").map(|gdr| gdr > 0),
             ..Nic::default()
@@ -276,3 +283,6 @@ fn cpu_ranges(mask: &str) -> Option<String> {
     };
     (!ranges.is_empty()).then(|| ranges.iter().map(range).collect::<Vec<_>>().join(","))
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,9 @@ pub fn examine(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examinat
             examination.sections.push(channels(graph, topology));
         }
         if graphs.nets().is_empty() {
-            examination.unseen.push("NICs are in no channel: the job runs on one host, where NCCL uses none".to_owned());
+            examination
+                .unseen
+                .push("NICs are in no channel: the job runs on one host, where NCCL uses none".to_owned());
         }
         if let Some(topology) = topology {
             examination.findings.extend(findings::unused_nics(topology, graphs));
@@ -53,12 +55,18 @@ pub(super) fn summary(topology: &Topology) -> Vec<(String, String)> {
     if topology.hosts() > 1 {
         facts.push(("hosts".to_owned(), topology.hosts().to_string()));
     }
-    let products = counted(topology.gpus.iter().map(|gpu| gpu.name.clone().unwrap_or_else(|| "GPU".to_owned())));
+    let products =
+        counted(topology.gpus.iter().map(|gpu| gpu.name.clone().unwrap_or_else(|| "GPU".to_owned())));
     facts.push(("GPUs".to_owned(), or_none(products)));
     if let Some(text) = nvlink_summary(topology) {
         facts.push(("NVLink".to_owned(), text));
     }
     facts.push(("NICs".to_owned(), or_none(counted(topology.nics.iter().map(kind)))));
+    let told: Vec<bool> = topology.nics.iter().filter(|nic| nic.rdma).filter_map(|nic| nic.gdr).collect();
+    if !told.is_empty() {
+        let with = told.iter().filter(|gdr| **gdr).count();
+        facts.push(("GPUDirect RDMA".to_owned(), format!("NCCL found it on {with} of {} NICs", told.len())));
+    }
     for node in &topology.numa_nodes {
         let id = node.id.map_or("-1".to_owned(), |id| id.to_string());
         let host = if topology.hosts() > 1 { format!("host {} ", node.host) } else { String::new() };
@@ -98,11 +106,12 @@ fn counted(names: impl Iterator<Item = String>) -> String {
 fn nvlink_summary(topology: &Topology) -> Option<String> {
     let counts: Vec<u32> = topology.gpus.iter().filter_map(super::model::Gpu::nvlink_count).collect();
     let (least, most) = (*counts.iter().min()?, *counts.iter().max()?);
-    let to = match (topology.gpus.iter().any(|gpu| gpu.switch_links() > 0), findings::is_direct(&topology.gpus)) {
-        (true, _) => "to NVSwitch",
-        (false, true) => "directly between GPUs",
-        (false, false) => "",
-    };
+    let to =
+        match (topology.gpus.iter().any(|gpu| gpu.switch_links() > 0), findings::is_direct(&topology.gpus)) {
+            (true, _) => "to NVSwitch",
+            (false, true) => "directly between GPUs",
+            (false, false) => "",
+        };
     Some(match (least, most) {
         (0, 0) => "none active".to_owned(),
         (least, most) if least == most => format!("{most} links per GPU {to}"),
@@ -118,7 +127,8 @@ fn proof(topology: &Topology) -> Vec<String> {
         .flat_map(|a| (0..a).map(move |b| (a, b)))
         .map(|(a, b)| path(topology, Device::Gpu(&gpus[a]), Device::Gpu(&gpus[b])))
         .collect();
-    let least = pairs.iter().map(|path| if let Path::NvLink(links) = path { *links } else { 0 }).min().unwrap_or(0);
+    let least =
+        pairs.iter().map(|path| if let Path::NvLink(links) = path { *links } else { 0 }).min().unwrap_or(0);
     if least > 0 {
         proof.push(format!(
             "NVLink (at least {least} links) between all {} pairs of {} GPUs",
@@ -129,7 +139,10 @@ fn proof(topology: &Topology) -> Vec<String> {
     let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
     let near = |gpu| nics.iter().any(|nic| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb);
     if !gpus.is_empty() && gpus.iter().all(near) {
-        proof.push(format!("each of {} GPUs has a NIC within PIX or PXB: data need not pass the CPU", gpus.len()));
+        proof.push(format!(
+            "each of {} GPUs has a NIC within PIX or PXB: data need not pass the CPU",
+            gpus.len()
+        ));
     }
     let full = |gpu: &super::model::Gpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
     if !gpus.is_empty() && gpus.iter().all(full) {
@@ -146,7 +159,8 @@ fn graph_table(graphs: &Graphs) -> Section {
     };
     let row = |graph: &Graph| {
         let unused = graph.channels.is_empty();
-        let class = |class: &Option<String>| class.clone().filter(|_| !unused).unwrap_or_else(|| "-".to_owned());
+        let class =
+            |class: &Option<String>| class.clone().filter(|_| !unused).unwrap_or_else(|| "-".to_owned());
         vec![
             graph.algorithm.clone(),
             graph.pattern.to_owned(),
@@ -167,9 +181,11 @@ fn graph_table(graphs: &Graphs) -> Section {
 
 /// The channels of a graph, equal ones together.
 fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
-    let several = graph.channels.iter().flat_map(|channel| &channel.stops).any(|stop| {
-        matches!(stop, Stop::Gpu { host: 1.., .. } | Stop::Net { host: 1.., .. })
-    });
+    let several = graph
+        .channels
+        .iter()
+        .flat_map(|channel| &channel.stops)
+        .any(|stop| matches!(stop, Stop::Gpu { host: 1.., .. } | Stop::Net { host: 1.., .. }));
     let line = |(numbers, channel): (Vec<usize>, &Channel)| {
         let stops: Vec<String> = channel.stops.iter().map(|stop| name(*stop, several, topology)).collect();
         let stops = if stops.is_empty() { "no device".to_owned() } else { stops.join(" > ") };
@@ -186,7 +202,8 @@ fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String 
     let prefix = |host: u32| if several_hosts { format!("{host}:") } else { String::new() };
     match stop {
         Stop::Gpu { host, dev, rank } => {
-            let rank = rank.filter(|rank| *rank != dev).map(|rank| format!(" (rank {rank})")).unwrap_or_default();
+            let rank =
+                rank.filter(|rank| *rank != dev).map(|rank| format!(" (rank {rank})")).unwrap_or_default();
             format!("{}GPU{dev}{rank}", prefix(host))
         }
         Stop::Net { host, dev } => {

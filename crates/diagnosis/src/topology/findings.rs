@@ -50,7 +50,10 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
         let mut finding = Finding::new(
             "gpu-without-nvlink",
             severity,
-            format!("{} no active NVLink, and {with_most} others of the same product have {most}.", has(&none)),
+            format!(
+                "{} no active NVLink, and {with_most} others of the same product have {most}.",
+                has(&none)
+            ),
         );
         finding.cause = Some(if switched {
             "The links are down or disabled: a fault of GPU, board or NVSwitch, Fabric Manager not running, or NVLink \
@@ -76,15 +79,18 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
             severity,
             format!("{} fewer NVLinks than the {most} of the other GPUs of this product.", has(&gpus)),
         );
-        finding.cause = Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
+        finding.cause =
+            Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
         finding.remedy = Some(format!(
             "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it if the link \
              stays down",
             indices(&gpus)
         ));
         finding.action = if severity == Severity::Degraded { Action::Reset } else { Action::Watch };
-        finding.evidence =
-            fewer.iter().map(|(gpu, count)| evidence(topology, gpu, &format!("{count} active NVLinks"))).collect();
+        finding.evidence = fewer
+            .iter()
+            .map(|(gpu, count)| evidence(topology, gpu, &format!("{count} active NVLinks")))
+            .collect();
         findings.push(finding);
     }
     findings
@@ -106,10 +112,15 @@ fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
     if narrow.is_empty() {
         return None;
     }
-    let diagnosis = format!("{} a PCIe link of fewer lanes than the x{most} of other GPUs of this product.", has(&narrow));
+    let diagnosis = format!(
+        "{} a PCIe link of fewer lanes than the x{most} of other GPUs of this product.",
+        has(&narrow)
+    );
     let mut finding = Finding::new("pcie-width", Severity::Degraded, diagnosis);
-    finding.cause = Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
-    finding.remedy = Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
+    finding.cause =
+        Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
+    finding.remedy =
+        Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
     finding.evidence = narrow.iter().map(|gpu| evidence(topology, gpu, &gpu.pcie.text())).collect();
     Some(finding)
 }
@@ -121,16 +132,16 @@ fn pcie(topology: &Topology) -> Vec<Finding> {
     let (mut narrow, mut slow, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (label, bus_id, link, is_gpu) in gpus.chain(nics) {
         let bus_id = bus_id.cloned().unwrap_or_default();
-        if let (Some(width), Some(most)) = (link.width, link.max_width) {
-            if width < most {
-                narrow.push((label.clone(), bus_id.clone(), format!("x{width} of x{most}")));
-            }
+        if let (Some(width), Some(most)) = (link.width, link.max_width)
+            && width < most
+        {
+            narrow.push((label.clone(), bus_id.clone(), format!("x{width} of x{most}")));
         }
-        if let (Some(rate), Some(most)) = (link.gts, link.max_gts) {
-            if rate + 0.1 < most {
-                let text = format!("{rate} of {most} GT/s");
-                if is_gpu { &mut idle } else { &mut slow }.push((label, bus_id, text));
-            }
+        if let (Some(rate), Some(most)) = (link.gts, link.max_gts)
+            && rate + 0.1 < most
+        {
+            let text = format!("{rate} of {most} GT/s");
+            if is_gpu { &mut idle } else { &mut slow }.push((label, bus_id, text));
         }
     }
     let source = "sysfs and NVML: current and largest PCIe link";
@@ -152,8 +163,20 @@ fn pcie(topology: &Topology) -> Vec<Finding> {
     };
     let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; reseat the card.";
     [
-        about("pcie-width", Severity::Degraded, &narrow, "on fewer PCIe lanes than card and slot support.", bad),
-        about("pcie-rate", Severity::Degraded, &slow, "at a lower PCIe rate than card and slot support.", bad),
+        about(
+            "pcie-width",
+            Severity::Degraded,
+            &narrow,
+            "on fewer PCIe lanes than card and slot support.",
+            bad,
+        ),
+        about(
+            "pcie-rate",
+            Severity::Degraded,
+            &slow,
+            "at a lower PCIe rate than card and slot support.",
+            bad,
+        ),
         about(
             "pcie-rate-idle",
             Severity::Advice,
@@ -187,11 +210,15 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
                 near.len()
             ),
         );
-        finding.cause = Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
-        finding.remedy = Some("compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned());
+        finding.cause =
+            Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
+        finding.remedy = Some(
+            "compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned(),
+        );
         finding.action = Action::Watch;
         finding.source = Some(LEVELS.to_owned());
-        let text = |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
+        let text =
+            |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
         finding.evidence = far.iter().map(|gpu| evidence(topology, gpu, &text(gpu))).collect();
         findings.push(finding);
     }
@@ -248,7 +275,10 @@ fn numa(topology: &Topology) -> Option<Finding> {
     let mut finding = Finding::new(
         "numa-missing",
         Severity::Degraded,
-        format!("The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.", short_list(&labels)),
+        format!(
+            "The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.",
+            short_list(&labels)
+        ),
     );
     finding.cause = Some(
         "The firmware (ACPI _PXM) or the hypervisor does not tell it: NCCL cannot bind threads and buffers near the device, \
@@ -261,7 +291,11 @@ fn numa(topology: &Topology) -> Option<Finding> {
             .to_owned(),
     );
     finding.evidence = vec![Evidence {
-        place: if topology.is_dump { topology.source.clone() } else { "/sys/bus/pci/devices/*/numa_node".to_owned() },
+        place: if topology.is_dump {
+            topology.source.clone()
+        } else {
+            "/sys/bus/pci/devices/*/numa_node".to_owned()
+        },
         text: "-1".to_owned(),
         ..Evidence::default()
     }];
@@ -275,7 +309,8 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     if used.is_empty() {
         return None;
     }
-    let (busy, idle): (Vec<&Nic>, Vec<&Nic>) = topology.nics.iter().filter(|nic| nic.dev.is_some()).partition(is_used);
+    let (busy, idle): (Vec<&Nic>, Vec<&Nic>) =
+        topology.nics.iter().filter(|nic| nic.dev.is_some()).partition(is_used);
     if idle.is_empty() {
         return None;
     }
@@ -288,16 +323,25 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     let mut finding = Finding::new(
         "nic-not-in-graph",
         if equal && enough_gpus { Severity::Degraded } else { Severity::Advice },
-        format!("No channel uses {}; {} of {} NICs carry data.", short_list(&labels), busy.len(), busy.len() + idle.len()),
+        format!(
+            "No channel uses {}; {} of {} NICs carry data.",
+            short_list(&labels),
+            busy.len(),
+            busy.len() + idle.len()
+        ),
     );
     finding.cause = Some(
         "Each channel takes the NIC nearest to its GPU: these are slower, far from the GPUs of this job, or more than its \
          GPUs need."
             .to_owned(),
     );
-    finding.remedy = Some("see the paths above; NCCL_CROSS_NIC=1 and NCCL_MIN_NCHANNELS change the choice".to_owned());
-    finding.evidence =
-        vec![Evidence { place: graphs.source.clone(), text: "<channel> without these <net dev=\"…\">".to_owned(), ..Evidence::default() }];
+    finding.remedy =
+        Some("see the paths above; NCCL_CROSS_NIC=1 and NCCL_MIN_NCHANNELS change the choice".to_owned());
+    finding.evidence = vec![Evidence {
+        place: graphs.source.clone(),
+        text: "<channel> without these <net dev=\"…\">".to_owned(),
+        ..Evidence::default()
+    }];
     Some(finding)
 }
 
@@ -344,3 +388,6 @@ fn indices(gpus: &[&Gpu]) -> String {
 pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,7 +181,8 @@ impl Graphs {
     /// The network devices that channels use, each once.
     pub fn nets(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
-        let nets = stops.filter_map(|stop| if let Stop::Net { host, dev } = stop { Some((*host, *dev)) } else { None });
+        let nets = stops
+            .filter_map(|stop| if let Stop::Net { host, dev } = stop { Some((*host, *dev)) } else { None });
         let mut nets: Vec<(u32, u32)> = nets.collect();
         nets.sort_unstable();
         nets.dedup();
@@ -192,7 +193,9 @@ impl Graphs {
     pub fn gpus(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
         let gpus =
-            stops.filter_map(|stop| if let Stop::Gpu { host, dev, .. } = stop { Some((*host, *dev)) } else { None });
+            stops.filter_map(
+                |stop| if let Stop::Gpu { host, dev, .. } = stop { Some((*host, *dev)) } else { None },
+            );
         let mut gpus: Vec<(u32, u32)> = gpus.collect();
         gpus.sort_unstable();
         gpus.dedup();

@@ -10,8 +10,6 @@ use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topol
 const NVIDIA: &str = "0x10de";
 /// Classes of GPUs: VGA and 3D controllers.
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
-/// Class of NVSwitch.
-const SWITCH_CLASS: &str = "0x0680";
 /// Class of POWER9's end of an NVLink.
 const CPU_CLASS: &str = "0x068001";
 
@@ -27,7 +25,9 @@ pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
     let on_bus = gpus_on_bus(&pci);
     match driver {
         Ok(driver) => {
-            topology.unseen.extend(driver.silent.iter().map(|gpu| format!("the driver does not answer about {gpu}")));
+            topology
+                .unseen
+                .extend(driver.silent.iter().map(|gpu| format!("the driver does not answer about {gpu}")));
             let hidden = on_bus.len().saturating_sub(driver.gpus.len() + driver.silent.len());
             if hidden > 0 {
                 topology.unseen.push(format!(
@@ -47,7 +47,8 @@ pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
                     "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
                 ));
             }
-            topology.gpus = (0..).zip(&on_bus).map(|(index, bus_id)| silent_gpu(root, &pci, index, bus_id)).collect();
+            topology.gpus =
+                (0..).zip(&on_bus).map(|(index, bus_id)| silent_gpu(root, &pci, index, bus_id)).collect();
         }
     }
     topology.nics = nics(root);
@@ -83,7 +84,8 @@ fn known_gpu(pci: &Path, told: &DriverGpu) -> Gpu {
 fn silent_gpu(root: &Path, pci: &Path, index: u32, bus_id: &str) -> Gpu {
     let folder = pci.join(bus_id);
     let information = text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
-    let model = information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
+    let model =
+        information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
     Gpu {
         label: format!("GPU{index}"),
         index,
@@ -177,7 +179,10 @@ fn interface(class: &Path, name: &str) -> Option<Nic> {
         bus_id: Some(bus_id),
         place: place(&device),
         pcie: pcie_link(&pci_folder(&device)),
-        gbps: text(&folder.join("speed")).and_then(|mbps| mbps.parse().ok()).map(|mbps: f64| mbps / 1000.0).filter(is_rate),
+        gbps: text(&folder.join("speed"))
+            .and_then(|mbps| mbps.parse().ok())
+            .map(|mbps: f64| mbps / 1000.0)
+            .filter(is_rate),
         state: text(&folder.join("operstate")).map(|state| state.to_uppercase()),
         link_layer: Some("Ethernet".to_owned()),
         ..Nic::default()
@@ -191,7 +196,8 @@ fn is_rate(gbps: &f64) -> bool {
 fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     let folder = root.join("sys/devices/system/node");
     let model = text(&root.join("proc/cpuinfo")).and_then(|cpus| {
-        cpus.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()))
+        cpus.lines()
+            .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()))
     });
     let node = |name: String| {
         let id = name.strip_prefix("node")?.parse().ok()?;
@@ -260,7 +266,9 @@ fn is_bus_id(name: &str) -> bool {
 
 /// Returns true for `pci0000:17`.
 fn is_host_bridge(name: &str) -> bool {
-    let Some((domain, bus)) = name.strip_prefix("pci").and_then(|rest| rest.split_once(':')) else { return false };
+    let Some((domain, bus)) = name.strip_prefix("pci").and_then(|rest| rest.split_once(':')) else {
+        return false;
+    };
     [domain, bus].iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
@@ -272,9 +280,9 @@ fn pcie_link(device: &Path) -> PcieLink {
     let width = |folder: &Path, file: &str| {
         text(&folder.join(file))?.parse().ok().filter(|width: &u32| (1..=32).contains(width))
     };
-    let port = folder.parent().filter(|parent| {
-        parent.file_name().and_then(|name| name.to_str()).is_some_and(is_bus_id)
-    });
+    let port = folder
+        .parent()
+        .filter(|parent| parent.file_name().and_then(|name| name.to_str()).is_some_and(is_bus_id));
     let both = |own: Option<f64>, of_port: Option<f64>| match (own, of_port) {
         (Some(own), Some(port)) => Some(own.min(port)),
         (own, _) => own,
@@ -292,7 +300,8 @@ fn pcie_link(device: &Path) -> PcieLink {
 
 /// Adds what the kernel or the virtual machine does not show.
 fn note_what_is_hidden(topology: &mut Topology, pci: &Path) {
-    let places = || topology.gpus.iter().map(|gpu| &gpu.place).chain(topology.nics.iter().map(|nic| &nic.place));
+    let places =
+        || topology.gpus.iter().map(|gpu| &gpu.place).chain(topology.nics.iter().map(|nic| &nic.place));
     let flat = places().all(|place| place.ports.is_empty());
     let mut unseen = Vec::new();
     if names(pci).is_empty() {
@@ -309,20 +318,12 @@ fn note_what_is_hidden(topology: &mut Topology, pci: &Path) {
         .map(|nic| nic.name.as_str())
         .collect();
     if let Some(first) = without_link.first() {
-        unseen.push(format!("the PCIe link of {} NICs cannot be seen (the first is {first})", without_link.len()));
+        unseen.push(format!(
+            "the PCIe link of {} NICs cannot be seen (the first is {first})",
+            without_link.len()
+        ));
     }
     topology.unseen.extend(unseen);
-}
-
-/// Names of NVSwitches on the PCI bus.
-pub fn nvswitches(root: &Path) -> Vec<String> {
-    let pci = root.join("sys/bus/pci/devices");
-    let read = |bus_id: &str, file: &str| text(&pci.join(bus_id).join(file)).unwrap_or_default();
-    let is_switch = |bus_id: &String| {
-        let class = read(bus_id, "class");
-        read(bus_id, "vendor") == NVIDIA && class.starts_with(SWITCH_CLASS) && !class.starts_with(CPU_CLASS)
-    };
-    bus_ids(&pci).into_iter().filter(is_switch).collect()
 }
 
 /// The PCI devices, by bus ID.
@@ -363,3 +364,6 @@ fn natural(name: &str) -> Vec<(String, u64)> {
 fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests;

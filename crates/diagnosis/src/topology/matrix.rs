@@ -1,7 +1,7 @@
 //! The paths between all devices, as `nvidia-smi topo -m` shows them.
 
 use super::model::{Gpu, Nic, Place, Topology};
-use super::path::{Pair, Path};
+use super::path::{Pair, Path, Platform};
 use crate::examination::{Body, Cell, Matrix, Section};
 
 /// A device of the matrix.
@@ -82,9 +82,17 @@ pub fn transports(topology: &Topology) -> Section {
         };
         rows.iter().take(gpus).any(of_pair)
     };
+    let is_amd = |model: &String| model.contains("AMD");
+    let platform = Platform {
+        is_amd_pair: gpus <= 2
+            && topology.numa_nodes.iter().filter_map(|node| node.model.as_ref()).any(is_amd),
+        has_c2c: topology.gpus.iter().any(|gpu| gpu.c2c_links.is_some()),
+    };
     let mut table = Vec::new();
     for class in classes(topology, &rows).into_iter().filter(|class| *class != Path::Same) {
-        let text = |pair| if occurs(class, pair) { class.transport(pair).to_owned() } else { "-".to_owned() };
+        let text = |pair| {
+            if occurs(class, pair) { class.transport(pair, platform).to_owned() } else { "-".to_owned() }
+        };
         let row = [text(Pair::GpuGpu), text(Pair::GpuNic)];
         if row.iter().any(|text| text != "-") {
             let [gpu, nic] = row;
@@ -92,7 +100,10 @@ pub fn transports(topology: &Topology) -> Section {
         }
     }
     let columns = ["path", "between GPUs", "between GPU and NIC"].map(str::to_owned).to_vec();
-    Section { title: "NCCL's choice without further variables".to_owned(), body: Body::Table { columns, rows: table } }
+    Section {
+        title: "NCCL's choice (2.23 and later, no variables set)".to_owned(),
+        body: Body::Table { columns, rows: table },
+    }
 }
 
 /// The classes of the legend: all letters of `nvidia-smi`, and the others where they occur.

@@ -151,12 +151,13 @@ impl Topology {
     /// Number of hosts.
     pub fn hosts(&self) -> u32 {
         let places = self.gpus.iter().map(|gpu| &gpu.place).chain(self.nics.iter().map(|nic| &nic.place));
-        places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0) + 1
+        places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0)
+            + 1
     }
 
-    /// Number of NUMA nodes with CPUs on a host.
+    /// Number of NUMA nodes with CPUs on a host. A node that is not known (-1) does not count.
     pub fn numa_nodes_of(&self, host: u32) -> usize {
-        self.numa_nodes.iter().filter(|node| node.host == host).count()
+        self.numa_nodes.iter().filter(|node| node.host == host && node.id.is_some()).count()
     }
 
     /// Number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m` counts them.
@@ -173,7 +174,8 @@ impl Place {
     /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one `pci` element
     /// for each of them.
     pub fn switches(&self) -> Vec<&str> {
-        let mut switches: Vec<&str> = self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
+        let mut switches: Vec<&str> =
+            self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
         switches.reverse();
         switches
     }
@@ -182,7 +184,9 @@ impl Place {
 impl Gpu {
     /// Number of active NVLinks; `None` when nobody could be asked.
     pub fn nvlink_count(&self) -> Option<u32> {
-        self.nvlinks.as_ref().map(|links| links.iter().fold(0, |sum: u32, link| sum.saturating_add(link.count)))
+        self.nvlinks
+            .as_ref()
+            .map(|links| links.iter().fold(0, |sum: u32, link| sum.saturating_add(link.count)))
     }
 
     /// Number of NVLinks to a switch.
@@ -213,14 +217,23 @@ impl PcieLink {
     pub fn gbytes(&self) -> Option<f64> {
         // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
         let gts = self.gts?;
-        let coded = if gts < 8.0 { 0.8 } else if gts < 64.0 { 128.0 / 130.0 } else { 242.0 / 256.0 };
+        let coded = if gts < 8.0 {
+            0.8
+        } else if gts < 64.0 {
+            128.0 / 130.0
+        } else {
+            242.0 / 256.0
+        };
         Some(gts * coded * f64::from(self.width?) / 8.0)
     }
 }
 
 /// PCIe generation of a transfer rate in GT/s.
 pub fn generation(gts: f64) -> Option<u32> {
-    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].iter().position(|rate| (rate - gts).abs() < 0.1).map(|at| at as u32 + 1)
+    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+        .iter()
+        .position(|rate| (rate - gts).abs() < 0.1)
+        .map(|at| at as u32 + 1)
 }
 
 /// Transfer rate of a PCIe generation in GT/s.
@@ -238,7 +251,9 @@ pub fn read_rate(text: &str) -> Option<f64> {
 pub fn normal_bus_id(text: &str) -> String {
     let lower = text.trim().to_ascii_lowercase();
     match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => format!("{}:{rest}", &domain[4..]),
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
         _ => lower,
     }
 }

@@ -37,6 +37,15 @@ pub enum Pair {
     GpuNic,
 }
 
+/// Properties of a machine on which NCCL's choice depends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Platform {
+    /// True with CPUs of AMD and at most two GPUs: NCCL permits P2P at any distance.
+    pub is_amd_pair: bool,
+    /// True when GPUs are connected to CPUs by NVLink-C2C.
+    pub has_c2c: bool,
+}
+
 impl Path {
     /// Classifies the path over PCIe between two places.
     pub fn between(topology: &Topology, a: &Place, b: &Place) -> Self {
@@ -58,6 +67,8 @@ impl Path {
             (Some(a), Some(b)) if a == b => within_node,
             (Some(_), Some(_)) => Self::Sys,
             (None, None) if topology.is_dump => within_node,
+            // For NCCL, the unknown node (-1) is a node of its own.
+            _ if topology.is_dump => Self::Sys,
             _ if topology.numa_nodes_of(a.host) <= 1 => within_node,
             _ => Self::Unknown,
         }
@@ -100,15 +111,23 @@ impl Path {
         }
     }
 
-    /// The transport that NCCL chooses when no variable says otherwise.
-    pub fn transport(self, pair: Pair) -> &'static str {
+    /// The transport that NCCL 2.23 and later choose when no variable says otherwise. (Before, P2P was permitted at any
+    /// distance on CPUs of AMD.)
+    pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
+        const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {
             (Self::Same, _) => "-",
             (Self::NvLink(_), _) => "P2P over NVLink",
-            (Self::Pix | Self::Pxb, Pair::GpuGpu) => "P2P over PCIe, if the driver permits it; else SHM",
-            (Self::Phb | Self::Node, Pair::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=PHB permits P2P",
+            (Self::Pix | Self::Pxb, Pair::GpuGpu) => PCIE,
+            (Self::Phb | Self::Node | Self::Sys, Pair::GpuGpu) if platform.is_amd_pair => PCIE,
+            (Self::Phb | Self::Node, Pair::GpuGpu) => {
+                "SHM, through host memory; NCCL_P2P_LEVEL=PHB permits P2P"
+            }
             (Self::Sys, Pair::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=SYS permits P2P",
             (Self::Pix | Self::Pxb, Pair::GpuNic) => "GPUDirect RDMA, if NIC and plugin support it",
+            (Self::Phb | Self::Node, Pair::GpuNic) if platform.has_c2c => {
+                "GPUDirect RDMA through NVLink-C2C from NCCL 2.27 on, if NIC and plugin support it"
+            }
             (Self::Phb | Self::Node, Pair::GpuNic) => {
                 "staged in host memory, or PXN; NCCL_NET_GDR_LEVEL=PHB permits GPUDirect RDMA"
             }
@@ -197,14 +216,39 @@ mod tests {
         assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
         assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
         assert_eq!(Path::between(&topology, &node(None), &node(None)), Path::Phb);
+        assert_eq!(Path::between(&topology, &node(None), &node(Some(0))), Path::Sys);
         let far = Place { host: 1, ..node(Some(0)) };
         assert_eq!(Path::between(&topology, &node(Some(0)), &far), Path::Net);
+    }
+
+    #[test]
+    fn the_transport_depends_on_the_platform() {
+        let usual = Platform::default();
+        let amd = Platform { is_amd_pair: true, ..usual };
+        let grace = Platform { has_c2c: true, ..usual };
+        for (path, pair, platform, expected) in [
+            (Path::NvLink(4), Pair::GpuGpu, usual, "P2P over NVLink"),
+            (Path::Pxb, Pair::GpuGpu, usual, "P2P over PCIe"),
+            (Path::Node, Pair::GpuGpu, usual, "SHM"),
+            (Path::Sys, Pair::GpuGpu, usual, "SHM"),
+            (Path::Sys, Pair::GpuGpu, amd, "P2P over PCIe"),
+            (Path::Pix, Pair::GpuNic, usual, "GPUDirect RDMA"),
+            (Path::Phb, Pair::GpuNic, usual, "staged"),
+            (Path::Phb, Pair::GpuNic, grace, "GPUDirect RDMA through NVLink-C2C"),
+            (Path::Sys, Pair::GpuNic, grace, "staged"),
+        ] {
+            let text = path.transport(pair, platform);
+            assert!(text.starts_with(expected), "{path:?} {pair:?}: {text}");
+        }
     }
 
     #[test]
     fn the_legend_does_not_take_node_for_another_host() {
         assert!(Path::Node.meaning().contains("same NUMA node"));
         assert!(Path::Sys.meaning().contains("between NUMA nodes"));
-        assert_eq!((Path::NvLink(18).letters(), Path::NvLink(18).class()), ("NV18".to_owned(), "NV#".to_owned()));
+        assert_eq!(
+            (Path::NvLink(18).letters(), Path::NvLink(18).class()),
+            ("NV18".to_owned(), "NV#".to_owned())
+        );
     }
 }

@@ -40,7 +40,9 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, String> {
     }
     let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| match error {
-        roxmltree::Error::NoRootNode => "the file is empty; NCCL writes it when a communicator starts".to_owned(),
+        roxmltree::Error::NoRootNode => {
+            "the file is empty; NCCL writes it when a communicator starts".to_owned()
+        }
         roxmltree::Error::UnclosedRootNode => "the file is cut: its last element has no end".to_owned(),
         other => format!("no XML: {other}"),
     })

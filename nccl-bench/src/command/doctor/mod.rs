@@ -4,7 +4,7 @@ pub mod environment;
 pub mod host;
 pub mod job;
 pub mod log;
-mod output;
+pub(in crate::command) mod output;
 pub mod whole;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _};

@@ -1,9 +1,47 @@
-//! `nccl-bench topo`: GPUs, NVLink, PCIe, NUMA nodes and NICs of this host, and the paths between them.
+//! `nccl-bench topo`: GPUs, NVLink, PCIe, NUMA nodes and NICs of this host or of NCCL's files, and the paths between them.
+//!
+//! `text` writes the matrix, `svg` the drawing.
 
+mod svg;
+mod text;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
+use diagnosis::examination::Examination;
+use diagnosis::topology::graph::Graphs;
+use diagnosis::topology::{self, Dump, Topology};
 
+use super::output_file::Maker;
 use super::{Command, Context};
 use crate::exit::{ExitError, print};
+
+/// Exit code when there is neither a GPU nor a NIC.
+const NOTHING_FOUND: u8 = 3;
+
+/// Largest file that is read. NCCL's have a few MiB at most.
+const LARGEST_FILE: u64 = 32 << 20;
+
+/// The drawings of this command.
+const MAKER: Maker = Maker {
+    mark: svg::MARK,
+    product: "drawing",
+    advice: "name another --svg",
+    input: "is a file of NCCL to draw",
+};
+
+const HELP: &str = "\
+Examples:
+  nccl-bench topo                           this machine: the matrix of nvidia-smi topo -m, devices, NCCL's choice
+  nccl-bench topo --svg topo.svg            also a drawing, for light and dark pages
+  nccl-bench topo topo.xml graph.xml        files of a job: NCCL_TOPO_DUMP_FILE=topo.xml NCCL_GRAPH_DUMP_FILE=graph.xml
+  nccl-bench topo p5.48xl-topo.xml          a topology file of a cloud (NCCL_TOPO_FILE)
+
+Exit code: 0 when there is a GPU or a NIC, 3 when there is none, 2 for files that cannot be read. Findings do not change
+the exit code; nccl-bench doctor host judges a machine.";
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -11,20 +49,99 @@ pub struct Topo;
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = HELP)]
 pub struct Arguments {
-    /// Print JSON
+    /// A topology of NCCL, its graphs, or both of one job [default: this machine]
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
+
+    /// Also draw the topology, as an SVG file that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    /// Replace the file of --svg, whatever it contains
+    #[arg(long, requires = "svg")]
+    pub force: bool,
 }
 
 impl Command for Topo {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("topo"))
-            .about("Show how GPUs and NICs of this host are connected")
+            .about("Show how GPUs and NICs are connected, on this host or in NCCL's files")
     }
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
-        let _arguments = Arguments::from_arg_matches(matches)?;
-        print("")
+        let arguments = Arguments::from_arg_matches(matches)?;
+        let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
+        let read = Input::read(&arguments.files).map_err(refused)?;
+        let examination = topology::examine(read.topology.as_ref(), read.graphs.as_ref());
+        if let Some(path) = &arguments.svg {
+            draw(path, &arguments, &read, &examination).map_err(refused)?;
+        }
+        let text = if arguments.json { json(&examination)? } else { text::write(&read, &examination) };
+        print(&text)?;
+        Ok(if read.is_empty() { NOTHING_FOUND } else { 0 })
     }
+}
+
+/// The topology, the graphs, or both.
+#[derive(Debug, Default)]
+struct Input {
+    topology: Option<Topology>,
+    graphs: Option<Graphs>,
+}
+
+impl Input {
+    /// Reads the files, or this machine where there is none.
+    fn read(files: &[PathBuf]) -> anyhow::Result<Self> {
+        if files.is_empty() {
+            return Ok(Self { topology: Some(topology::of_this_machine()), graphs: None });
+        }
+        let mut input = Self::default();
+        for file in files {
+            let name = file.display();
+            match topology::read_dump(&read_text(file)?, &name.to_string())? {
+                Dump::Topology(_) if input.topology.is_some() => {
+                    bail!("{name} is a second topology; give one topology and the graphs of the same job")
+                }
+                Dump::Graphs(_) if input.graphs.is_some() => {
+                    bail!("{name} is a second file of graphs; give those of one job")
+                }
+                Dump::Topology(topology) => input.topology = Some(topology),
+                Dump::Graphs(graphs) => input.graphs = Some(graphs),
+            }
+        }
+        Ok(input)
+    }
+
+    fn is_empty(&self) -> bool {
+        let devices = self.topology.as_ref().map_or(0, |topology| topology.gpus.len() + topology.nics.len());
+        devices == 0 && self.graphs.is_none()
+    }
+}
+
+fn read_text(file: &Path) -> anyhow::Result<String> {
+    let name = file.display();
+    let mut text = Vec::new();
+    let opened = File::open(file).with_context(|| format!("{name} cannot be read"))?;
+    opened.take(LARGEST_FILE + 1).read_to_end(&mut text).with_context(|| format!("{name} cannot be read"))?;
+    String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
+}
+
+fn draw(path: &Path, arguments: &Arguments, input: &Input, examination: &Examination) -> anyhow::Result<()> {
+    let Some(topology) = &input.topology else {
+        bail!("--svg draws a topology, and there are only graphs; also name the file of NCCL_TOPO_DUMP_FILE")
+    };
+    let text = svg::write(&topology::layout::lay_out(topology, &examination.findings));
+    MAKER.write_all(&[(path.to_owned(), text)], arguments.force, &arguments.files)
+}
+
+fn json(examination: &Examination) -> Result<String, ExitError> {
+    let text = serde_json::to_string_pretty(examination);
+    text.map(|text| text + "\n")
+        .map_err(|error| ExitError::refused(format!("the topology is no JSON: {error}")))
 }

@@ -23,6 +23,10 @@ const MOST_FINDINGS: usize = 5;
 /// Distance between hosts.
 const BETWEEN_HOSTS: f64 = 36.0;
 
+/// The letters of the matrix, by what is drawn.
+const LEGEND: &str = "NV#: # NVLinks  ·  PIX: below one PCIe switch  ·  PXB: a switch behind a switch  ·  PHB/NODE: \
+                      through the CPU of a NUMA node  ·  SYS: between NUMA nodes";
+
 /// A drawing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drawing {
@@ -146,7 +150,7 @@ pub fn lay_out(topology: &Topology, findings: &[Finding]) -> Drawing {
         }
         let placed = pcie::place(topology, host, (MARGIN, y));
         pcie::draw(&mut drawing, topology, &placed, &is_marked);
-        let bottom = nvlink::draw(&mut drawing, topology, &placed, &is_marked);
+        let bottom = nvlink::draw(&mut drawing, topology, &placed);
         drawing.width = drawing.width.max(placed.right + MARGIN);
         y = bottom + BETWEEN_HOSTS;
     }
@@ -160,13 +164,17 @@ pub fn lay_out(topology: &Topology, findings: &[Finding]) -> Drawing {
 /// The two lines above.
 fn title(drawing: &mut Drawing, topology: &Topology) {
     let room = drawing.width - 2.0 * MARGIN;
-    let title = if topology.is_dump { format!("Topology of {}", topology.source) } else { "Topology".to_owned() };
+    let file = std::path::Path::new(&topology.source).file_name().map(|name| name.to_string_lossy());
+    let title = match file {
+        Some(name) if topology.is_dump => format!("Topology: {name}"),
+        _ => "Topology".to_owned(),
+    };
     drawing.text("title", (MARGIN, MARGIN + 18.0), Anchor::Start, 22.0, text::fit(&title, 22.0, room));
     let summary = super::examine::summary(topology)
         .into_iter()
         .filter(|(name, _)| ["GPUs", "NVLink", "NICs"].contains(&name.as_str()))
         .map(|(name, value)| format!("{name}: {value}"));
-    let summary = summary.collect::<Vec<_>>().join("   ");
+    let summary = summary.collect::<Vec<_>>().join("  ·  ");
     drawing.description = format!("{title}. {summary}");
     drawing.text("muted", (MARGIN, MARGIN + 41.0), Anchor::Start, 13.0, text::fit(&summary, 13.0, room));
 }
@@ -180,6 +188,7 @@ fn notes(drawing: &mut Drawing, topology: &Topology, findings: &[&Finding], mut 
             drawing.text(class, (MARGIN, y), Anchor::Start, 12.0, part);
         }
     };
+    line(drawing, "muted", LEGEND);
     for finding in findings.iter().take(MOST_FINDINGS) {
         line(drawing, "alarm", &finding.diagnosis);
     }

@@ -10,19 +10,14 @@ const BUNDLE: f64 = 56.0;
 const SWITCH: f64 = 34.0;
 /// Space of a bundle below a GPU, and between two of its lines.
 const BUNDLE_WIDTH: f64 = 70.0;
-const BETWEEN_LINES: f64 = 3.9;
+const BETWEEN_LINES: f64 = 5.5;
 /// Distance between two tracks.
 const TRACK: f64 = 22.0;
 /// Most links that are drawn as lines of their own.
 const MOST_LINES: u32 = 36;
 
 /// Draws the links; returns the lower edge.
-pub(super) fn draw(
-    drawing: &mut Drawing,
-    topology: &Topology,
-    placed: &Placed,
-    is_marked: &dyn Fn(&str) -> bool,
-) -> f64 {
+pub(super) fn draw(drawing: &mut Drawing, topology: &Topology, placed: &Placed) -> f64 {
     let gpus: Vec<(&Gpu, Frame)> =
         placed.gpus.iter().map(|(index, frame)| (&topology.gpus[*index], *frame)).collect();
     let pairs = pairs(&gpus);
@@ -30,38 +25,35 @@ pub(super) fn draw(
     if !pairs.is_empty() {
         bottom = tracks(drawing, &gpus, &pairs, bottom);
     }
+    let most = topology.gpus.iter().map(Gpu::switch_links).max().unwrap_or(0);
     if gpus.iter().any(|(gpu, _)| gpu.switch_links() > 0) {
-        bottom = switch(drawing, &gpus, bottom, is_marked);
+        let name = if topology.hosts() > 1 { "NVSwitch, common to the hosts" } else { "NVSwitch" };
+        bottom = switch(drawing, &gpus, bottom, most, name);
     }
     bottom
 }
 
-/// NVSwitch with a bundle of lines to each GPU.
-fn switch(
-    drawing: &mut Drawing,
-    gpus: &[(&Gpu, Frame)],
-    above: f64,
-    is_marked: &dyn Fn(&str) -> bool,
-) -> f64 {
+/// NVSwitch with a bundle of lines to each GPU. Links that a GPU lacks, of the most that a GPU has, are marked.
+fn switch(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], above: f64, most: u32, name: &str) -> f64 {
     let top = above + BUNDLE - 12.0;
     let left = gpus.iter().map(|(_, frame)| frame.x).fold(f64::INFINITY, f64::min);
     let right = gpus.iter().map(|(_, frame)| frame.right()).fold(0.0, f64::max);
+    let lines = most.min(MOST_LINES);
+    let between = (BUNDLE_WIDTH / f64::from(lines.max(1))).min(BETWEEN_LINES);
     for (gpu, frame) in gpus {
         let links = gpu.switch_links();
-        let lines = links.min(MOST_LINES);
-        let between = (BUNDLE_WIDTH / f64::from(lines.max(1))).min(BETWEEN_LINES);
-        let class = if is_marked(&gpu.label) { "nvlink marked" } else { "nvlink" };
         for line in 0..lines {
-            let x = frame.x + 8.0 + f64::from(line) * between;
+            let x = frame.x + 10.0 + f64::from(line) * between;
+            let class = if line < links { "nvlink" } else { "nvlink missing" };
             drawing.line(class, vec![(x, frame.bottom()), (x, top)]);
         }
-        let class = if is_marked(&gpu.label) { "alarm" } else { "strong" };
+        let class = if links < most { "alarm" } else { "strong" };
         let at = (frame.right() - 2.0, above + (top - above) / 2.0 + 4.0);
         drawing.text(class, at, Anchor::End, 12.0, format!("NV{links}"));
     }
     let frame = Frame { x: left, y: top, width: right - left, height: SWITCH };
     drawing.rectangle("nvswitch", frame, "NVLink switches".to_owned());
-    let text = super::text::fit("NVSwitch", 15.0, frame.width - 8.0);
+    let text = super::text::fit(name, 15.0, frame.width - 8.0);
     drawing.text("strong ongpu", (frame.middle(), frame.y + 22.0), Anchor::Middle, 15.0, text);
     frame.bottom()
 }
@@ -110,7 +102,8 @@ fn tracks(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], pairs: &[Linked], above
     let mut labels = Vec::new();
     for pair in pairs {
         let (left, right) = (end(pair.a, pair), end(pair.b, pair));
-        let is_free = |track: &Vec<(f64, f64)>| track.iter().all(|(from, to)| right + 8.0 < *from || left - 8.0 > *to);
+        let is_free =
+            |track: &Vec<(f64, f64)>| track.iter().all(|(from, to)| right + 8.0 < *from || left - 8.0 > *to);
         let track = taken.iter().position(is_free).unwrap_or_else(|| {
             taken.push(Vec::new());
             taken.len() - 1

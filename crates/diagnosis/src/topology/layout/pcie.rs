@@ -6,7 +6,7 @@ use super::{Anchor, Drawing, Frame};
 use crate::topology::model::{Gpu, Nic, NumaNode, Topology};
 
 /// Width of a column of devices.
-const COLUMN: f64 = 136.0;
+const COLUMN: f64 = 154.0;
 /// Distance between columns, and between branches.
 const GAP: f64 = 10.0;
 /// Distance between NUMA nodes.
@@ -25,6 +25,9 @@ const BELOW_NIC: f64 = 8.0;
 pub(super) const GPU: f64 = 84.0;
 /// Distance of a device from the left edge of its column, where the line from above runs.
 const TRUNK: f64 = 15.0;
+/// Width of the texts of a NIC, and size of its name.
+const NIC_TEXT: f64 = COLUMN - TRUNK - 14.0;
+const NAME: f64 = 12.0;
 
 /// The positions on a host.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +55,8 @@ pub(super) fn place(topology: &Topology, host: u32, (left, top): (f64, f64)) -> 
         devices: top + PADDING + NODE + BELOW_BAR + depth as f64 * (BAR + BELOW_BAR),
         stack,
     };
-    let mut placed = Placed { bottom: levels.gpus() + if has_gpu { GPU } else { 0.0 } + PADDING, ..Placed::default() };
+    let mut placed =
+        Placed { bottom: levels.gpus() + if has_gpu { GPU } else { 0.0 } + PADDING, ..Placed::default() };
     let mut x = left;
     for node in nodes {
         let frame = Frame { x, y: top, width: breadth(&node) + 2.0 * PADDING, height: placed.bottom - top };
@@ -153,8 +157,10 @@ pub(super) fn draw(
         let text = first_fitting(&texts.map(|text| format!("{text}{key}")), 11.0, frame.width - 8.0);
         drawing.text("bar", (frame.middle(), frame.y + 16.0), Anchor::Middle, 11.0, text);
     }
+    // The name is what is typed in variables, so it has the first right to the space.
+    let with_label = topology.nics.iter().all(|nic| width(&labelled(nic), NAME) <= NIC_TEXT);
     for (index, frame) in &placed.nics {
-        draw_nic(drawing, &topology.nics[*index], *frame, is_marked);
+        draw_nic(drawing, &topology.nics[*index], *frame, with_label, is_marked);
     }
     for (index, frame) in &placed.gpus {
         draw_gpu(drawing, &topology.gpus[*index], *frame, is_marked);
@@ -178,8 +184,13 @@ fn draw_node(drawing: &mut Drawing, topology: &Topology, branch: &Branch, frame:
     };
     let id = branch.key.parse::<u32>().ok();
     let node: Option<&NumaNode> = topology.numa_nodes.iter().find(|node| node.id == id);
-    let title = if branch.key.is_empty() { "NUMA node not known".to_owned() } else { format!("NUMA node {}", branch.key) };
-    let cpus = node.and_then(|node| node.cpus.as_ref()).map(|cpus| format!("CPUs {cpus}")).unwrap_or_default();
+    let title = if branch.key.is_empty() {
+        "NUMA node not known".to_owned()
+    } else {
+        format!("NUMA node {}", branch.key)
+    };
+    let cpus =
+        node.and_then(|node| node.cpus.as_ref()).map(|cpus| format!("CPUs {cpus}")).unwrap_or_default();
     let model = node.and_then(|node| node.model.clone()).unwrap_or_default();
     drawing.rectangle("cpu", head, [title.as_str(), &cpus, &model].join("\n").trim().to_owned());
     let room = head.width - 20.0;
@@ -188,21 +199,39 @@ fn draw_node(drawing: &mut Drawing, topology: &Topology, branch: &Branch, frame:
     drawing.text("strong oncpu", (head.x + 10.0, head.y + 20.0), Anchor::Start, 14.0, title);
     drawing.text("oncpu", (head.x + 10.0, head.y + 38.0), Anchor::Start, 12.0, fit(&cpus, 12.0, room));
     if rest > 90.0 {
-        drawing.text("oncpu", (head.right() - 10.0, head.y + 20.0), Anchor::End, 12.0, fit(&model, 12.0, rest));
+        drawing.text(
+            "oncpu",
+            (head.right() - 10.0, head.y + 20.0),
+            Anchor::End,
+            12.0,
+            fit(&model, 12.0, rest),
+        );
     }
 }
 
-fn draw_nic(drawing: &mut Drawing, nic: &Nic, frame: Frame, is_marked: &dyn Fn(&str) -> bool) {
+fn labelled(nic: &Nic) -> String {
+    format!("{} {}", nic.label, nic.name)
+}
+
+fn draw_nic(
+    drawing: &mut Drawing,
+    nic: &Nic,
+    frame: Frame,
+    with_label: bool,
+    is_marked: &dyn Fn(&str) -> bool,
+) {
     let rate = nic.gbps.map(|gbps| format!("{gbps} Gb/s")).unwrap_or_default();
-    let state = nic.state.clone().filter(|state| !["ACTIVE", "UP"].contains(&state.as_str())).unwrap_or_default();
+    let state =
+        nic.state.clone().filter(|state| !["ACTIVE", "UP"].contains(&state.as_str())).unwrap_or_default();
     let link = nic.pcie.text();
-    let parts = |parts: &[&String]| {
-        let parts: Vec<&str> = parts.iter().map(|part| part.as_str()).filter(|part| !part.is_empty()).collect();
-        parts.join(" · ")
+    let joined = |parts: &[&String], between: &str| {
+        let parts: Vec<&str> =
+            parts.iter().map(|part| part.as_str()).filter(|part| !part.is_empty()).collect();
+        parts.join(between)
     };
     let bus_id = nic.bus_id.clone().unwrap_or_default();
     let interface = nic.interface.clone().unwrap_or_default();
-    let hint = [&format!("{} {}", nic.label, nic.name), &interface, &bus_id, &rate, &link, &state];
+    let hint = [&labelled(nic), &interface, &bus_id, &rate, &link, &state];
     let class = if is_marked(&nic.label) {
         "nic marked"
     } else if state.is_empty() {
@@ -210,14 +239,13 @@ fn draw_nic(drawing: &mut Drawing, nic: &Nic, frame: Frame, is_marked: &dyn Fn(&
     } else {
         "nic down"
     };
-    drawing.rectangle(class, frame, parts(&hint).replace(" · ", "\n"));
-    let room = frame.width - 14.0;
-    // The name is what is typed in variables, so it has the first right to the space.
-    let names = [format!("{} {}", nic.label, nic.name), nic.name.clone()];
-    let name = first_fitting(&names, 12.0, room);
-    drawing.text("strong", (frame.x + 7.0, frame.y + 16.0), Anchor::Start, 12.0, name);
+    drawing.rectangle(class, frame, joined(&hint, "\n"));
+    let room = NIC_TEXT;
+    let name = if with_label { labelled(nic) } else { nic.name.clone() };
+    let name = fit(&name, NAME, room);
+    drawing.text("strong", (frame.x + 7.0, frame.y + 16.0), Anchor::Start, NAME, name);
     let first = if state.is_empty() { rate } else { state };
-    let details = first_fitting(&[parts(&[&first, &link]), first], 11.0, room);
+    let details = first_fitting(&[joined(&[&first, &link], ", "), first], 11.0, room);
     drawing.text("muted", (frame.x + 7.0, frame.y + 31.0), Anchor::Start, 11.0, details);
 }
 
@@ -225,8 +253,10 @@ fn draw_gpu(drawing: &mut Drawing, gpu: &Gpu, frame: Frame, is_marked: &dyn Fn(&
     let product = gpu.product().unwrap_or_default();
     let link = gpu.pcie.text();
     let links = gpu.nvlink_count().map(|count| format!("{count} NVLinks")).unwrap_or_default();
-    let hint: Vec<&str> =
-        [gpu.label.as_str(), product, &gpu.bus_id, &link, &links].into_iter().filter(|part| !part.is_empty()).collect();
+    let hint: Vec<&str> = [gpu.label.as_str(), product, &gpu.bus_id, &link, &links]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect();
     drawing.rectangle(if is_marked(&gpu.label) { "gpu marked" } else { "gpu" }, frame, hint.join("\n"));
     let room = frame.width - 16.0;
     let x = frame.x + 8.0;

@@ -81,10 +81,11 @@ fn numa_key(id: Option<u32>) -> String {
 
 /// The branch with a key, made where it is missing.
 fn find<'a>(branches: &'a mut Vec<Branch>, kind: Kind, key: &str) -> &'a mut Branch {
-    let at = branches.iter().position(|branch| branch.kind == kind && branch.key == key).unwrap_or_else(|| {
-        branches.push(Branch { kind, key: key.to_owned(), ..Branch::default() });
-        branches.len() - 1
-    });
+    let at =
+        branches.iter().position(|branch| branch.kind == kind && branch.key == key).unwrap_or_else(|| {
+            branches.push(Branch { kind, key: key.to_owned(), ..Branch::default() });
+            branches.len() - 1
+        });
     &mut branches[at]
 }
 
@@ -97,10 +98,12 @@ impl Branch {
     fn sort_into_columns(&mut self) {
         let (gpus, nics) = (self.gpus.len(), self.nics.len());
         let columns = if gpus > 0 { gpus } else { nics.div_ceil(STACK) };
+        // The first columns get one more where the numbers are not even.
+        let first = |column: usize| (column * nics).div_ceil(columns.max(1));
         self.columns = (0..columns)
             .map(|column| Column {
                 gpu: self.gpus.get(column).copied(),
-                nics: self.nics[column * nics / columns..(column + 1) * nics / columns].to_vec(),
+                nics: self.nics[first(column)..first(column + 1)].to_vec(),
             })
             .collect();
         for branch in &mut self.branches {

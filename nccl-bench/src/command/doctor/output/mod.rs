@@ -4,7 +4,7 @@ mod html;
 mod json;
 mod junit;
 pub(in crate::command) mod matrix;
-mod text;
+pub(in crate::command) mod text;
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
 }
 
 /// The style of standard output: colours and width of a terminal; neither in a pipe.
-fn style() -> text::Style {
+pub(in crate::command) fn style() -> text::Style {
     let stdout = std::io::stdout();
     let colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
     let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));

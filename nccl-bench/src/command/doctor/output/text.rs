@@ -10,7 +10,7 @@ use super::matrix;
 
 /// Style of the text.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Style {
+pub(in crate::command) struct Style {
     /// With colours.
     pub(super) colour: bool,
     /// Width of the terminal; `None` where nothing is wrapped.
@@ -29,6 +29,12 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     if style.colour {
         text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
     }
+    text + &details(examinations, style)
+}
+
+/// The text without the verdict: findings, proof, what could not be seen, and the facts.
+pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
+    let mut text = String::new();
     let mut number = 0;
     for examination in examinations {
         for finding in super::sorted(examination) {
@@ -176,7 +182,7 @@ impl Style {
 }
 
 /// Texts in columns, without space at the ends of lines.
-pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
     let mut widths: Vec<usize> = Vec::new();
@@ -209,7 +215,7 @@ fn indented(lines: &[String]) -> String {
 }
 
 /// A text in one line without characters that control a terminal or reorder its text.
-pub(super) fn plain(text: &str) -> String {
+pub(in crate::command) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
