@@ -100,6 +100,24 @@ struct Libraries {
     problems: Vec<String>,
 }
 
+impl Default for Arguments {
+    fn default() -> Self {
+        Self {
+            pid: None,
+            file: None,
+            nccl: None,
+            plugin: None,
+            libfabric: None,
+            platform: None,
+            nodes: None,
+            world: world::Kind::Auto,
+            timeout: 120,
+            ask: false,
+            output: Output::default(),
+        }
+    }
+}
+
 /// Runs the command, and returns the health as exit code.
 pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
     if arguments.ask {
@@ -158,7 +176,7 @@ fn own(arguments: &Arguments, libraries: &Libraries, nodes: Option<u32>) -> (Col
 }
 
 /// Examines and compares the environments of all ranks; complete on rank 0. Collective.
-fn of_job(arguments: &Arguments, world: &world::Handle) -> Result<Examination, Stop> {
+pub(super) fn of_job(arguments: &Arguments, world: &world::Handle) -> Result<Examination, Stop> {
     let host = world::host();
     let asked = (world.rank() == 0).then(Libraries::ask);
     let first: Vec<(String, Option<Libraries>)> = gather(world, &(host.id, asked))?;
