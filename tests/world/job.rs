@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// A process that a test has started; killed when the test is over.
 pub(crate) struct Process {
     pub(crate) child: Child,
+    /// Variables that its command set: the rank, and what it plays.
+    variables: String,
     output: Option<thread::JoinHandle<String>>,
     errors: Option<thread::JoinHandle<String>>,
 }
@@ -46,10 +48,14 @@ pub(crate) fn rank(steps: &str, variables: &[(&str, &str)]) -> Command {
 }
 
 pub(crate) fn start(mut command: Command) -> Process {
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={:?}", name.to_string_lossy(), value?.to_string_lossy()))
+    });
+    let variables = variables.collect::<Vec<_>>().join(" ");
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (output, errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    Process { child, output: Some(collect(output)), errors: Some(collect(errors)) }
+    Process { child, variables, output: Some(collect(output)), errors: Some(collect(errors)) }
 }
 
 fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
@@ -79,7 +85,8 @@ impl Process {
             if Instant::now() >= by {
                 self.child.kill().unwrap();
                 self.child.wait().unwrap();
-                panic!("a process has not ended in time: {:?}", self.texts());
+                let texts = self.texts();
+                panic!("a process has not ended in time: {} {texts:?}", self.variables);
             }
             thread::sleep(Duration::from_millis(10));
         };
