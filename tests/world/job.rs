@@ -1,8 +1,12 @@
 //! Ranks as processes, and their exits.
 
+#[path = "../port/mod.rs"]
+mod port;
+
+pub(crate) use port::reserve_port;
+
 use std::env;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -112,11 +116,6 @@ pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Returns an unused port.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}
-
 /// Starts rank `rank` of `size`, with a rendezvous at `port` of this host.
 pub(crate) fn start_rank(rank_: usize, size: usize, port: u16, steps: &str) -> Process {
     start(tcp_rank(rank_, size, port, steps))
@@ -136,7 +135,7 @@ pub(crate) fn tcp_rank(rank_: usize, size: usize, port: u16, steps: &str) -> Com
 
 /// Starts all ranks of a job over TCP.
 pub(crate) fn start_job(size: usize, steps: &str) -> Vec<Process> {
-    let port = free_port();
+    let port = reserve_port();
     (0..size).map(|rank| start_rank(rank, size, port, steps)).collect()
 }
 
