@@ -34,7 +34,9 @@ fn rank(rank: usize, port: u16, fault: &str) -> Command {
         .env("HOST_FAULT", fault)
         .env("NCCL_BENCH_RANK", rank.to_string())
         .env("NCCL_BENCH_SIZE", RANKS.to_string())
-        .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+        .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
+        // Less than the limit of `soon`: ranks that do not meet say so.
+        .env("NCCL_BENCH_TIMEOUT", "30");
     command
 }
 

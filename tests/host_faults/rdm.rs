@@ -40,7 +40,8 @@ fn survive(how: &str) {
                     .env("HOST_FAULT", format!("rdm {provider} {how}"))
                     .env("NCCL_BENCH_RANK", rank.to_string())
                     .env("NCCL_BENCH_SIZE", "2")
-                    .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+                    .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
+                    .env("NCCL_BENCH_TIMEOUT", "30");
                 start(command)
             })
             .collect();
