@@ -6,6 +6,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
+#[path = "port/mod.rs"]
+mod port;
+
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::{env, fs, io, mem, thread};
@@ -26,7 +30,7 @@ fn main() {
         steps.split(' ').for_each(take);
         return;
     }
-    let tests: [(&str, fn()); 7] = [
+    let tests: [(&str, fn()); 8] = [
         ("a_full_dev_shm_is_named", a_full_dev_shm_is_named),
         ("a_dev_shm_too_small_for_the_ranks_is_named", a_dev_shm_too_small_for_the_ranks_is_named),
         ("a_dev_shm_that_suffices_is_used", a_dev_shm_that_suffices_is_used),
@@ -34,6 +38,7 @@ fn main() {
         ("a_loopback_that_is_down_is_named", a_loopback_that_is_down_is_named),
         ("hosts_that_have_loopback_alone_are_named", hosts_that_have_loopback_alone_are_named),
         ("hosts_of_one_network_may_have_loopback_alone", hosts_of_one_network_may_have_loopback_alone),
+        ("a_reserved_port_is_given_to_no_other_socket", a_reserved_port_is_given_to_no_other_socket),
     ];
     let mut trials: Vec<Trial> = tests
         .into_iter()
@@ -100,6 +105,7 @@ fn take(step: &str) {
         "dev-shm" => mount(argument),
         "loopback" => start_loopback(),
         "no-attach" => refuse_attaching(),
+        "ports" => use_all_ports(),
         "ranks" => {
             let (count, provider) = argument.split_once(':').unwrap();
             meet(count.parse().unwrap(), provider, |_| {});
@@ -163,6 +169,21 @@ fn refuse_attaching() {
         let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     }
+}
+
+/// Leaves the kernel ten ports to give away, reserves some, has it give away the rest, and listens on the reserved ones.
+fn use_all_ports() {
+    fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").unwrap();
+    let reserved: Vec<u16> = (0..4).map(|_| port::reserve_port()).collect();
+    let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let listeners: Vec<TcpListener> = std::iter::from_fn(|| listen(0).ok()).collect();
+    let mut given: Vec<u16> =
+        listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    given.extend(&reserved);
+    given.sort_unstable();
+    println!("ports: {given:?}");
+    let usable: Vec<bool> = reserved.iter().map(|&port| listen(port).is_ok()).collect();
+    println!("usable: {usable:?}");
 }
 
 fn apart(namespaces: libc::c_int) {
@@ -288,4 +309,12 @@ fn ranks_that_may_not_read_each_other_copy() {
         assert_ok(&said, 3);
         assert!(said.iter().all(|said| said.starts_with(&format!("ok: {way}"))), "{said:#?}");
     }
+}
+
+/// Ports of jobs that tests start.
+fn a_reserved_port_is_given_to_no_other_socket() {
+    let program = in_namespaces(env::current_exe().unwrap().to_str().unwrap());
+    let lines = said(program, "loopback ports");
+    assert_eq!(lines[0], format!("ports: {:?}", (40_000..40_010).collect::<Vec<_>>()));
+    assert_eq!(lines[1], "usable: [true, true, true, true]");
 }

@@ -4,13 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 #![cfg(feature = "fabric")]
 
+#[path = "port/mod.rs"]
+mod port;
+
 use std::env;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+
+use port::reserve_port;
 
 /// The source of the program, taken from the README.
 fn source() -> &'static str {
@@ -114,9 +118,7 @@ fn its_ranks_meet_under_mpich() {
 #[test]
 fn its_ranks_meet_with_the_variables_of_torchrun() {
     for program in programs() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        drop(listener);
+        let port = reserve_port().to_string();
         let ranks = ["0", "1"].map(|rank| {
             let meeting = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)];
             let mut command = command(program);

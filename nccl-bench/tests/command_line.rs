@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "../../tests/port/mod.rs"]
+mod port;
 mod program;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use port::reserve_port;
 use program::{err, nccl_bench, out, run};
 
 /// The fields of the rows.
@@ -403,7 +405,7 @@ fn nothing_is_left_in_shared_memory() {
 #[test]
 fn a_killed_rank_ends_the_others_within_ten_seconds_and_is_named() {
     for (victim, survivor) in [(1, 0), (0, 1)] {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = reserve_port();
         let start = |rank: usize| {
             nccl_bench("allreduce --backend fabric -b 1M -e 1M -n 1000000")
                 .env("NCCL_BENCH_RANK", rank.to_string())

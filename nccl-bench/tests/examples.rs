@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::net::TcpListener;
+#[path = "../../tests/port/mod.rs"]
+mod port;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,6 +13,7 @@ use engine::request::Variables;
 use nccl_bench::cli;
 use nccl_bench::command::help::guide;
 use nccl_bench::command::measure;
+use port::reserve_port;
 
 const EXAMPLES: &str = include_str!("data/command_lines.txt");
 
@@ -215,7 +218,7 @@ fn more_gpus_than_a_host_has_are_explained_at_the_start() {
         if !link.exists() {
             std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nccl-bench"), &link).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = reserve_port();
         let started: Vec<_> = (0..processes)
             .map(|rank| {
                 Command::new(&link)

@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../../tests/port/mod.rs"]
+mod port;
+
 use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
+
+use port::reserve_port;
 
 /// One rank: its command line and environment.
 type Rank<'a> = (Vec<&'a str>, Vec<(&'a str, String)>);
@@ -25,14 +29,13 @@ fn together(ranks: &[Rank<'_>]) -> Vec<Output> {
     running.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect()
 }
 
-fn free_address() -> String {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().to_string()
+fn reserve_address() -> String {
+    format!("127.0.0.1:{}", reserve_port())
 }
 
 /// The output of a pair that meets by address: of the rank that listens, and of the one that connects.
 fn pair(arguments: &str) -> [Output; 2] {
-    let address = free_address();
+    let address = reserve_address();
     let [one, other] = ["--listen", "--connect"]
         .map(|how| -> Rank<'_> { (arguments.split(' ').chain([how, &address[..]]).collect(), Vec::new()) });
     together(&[one, other]).try_into().unwrap()
@@ -115,7 +118,7 @@ fn the_last_message_arrives_where_handing_it_over_does_not_send_it() {
 
 /// The output of the first of three ranks that succeed.
 fn document_of_three(arguments: &str) -> serde_json::Value {
-    let address = free_address();
+    let address = reserve_address();
     let rank = |rank: usize| -> Rank<'_> {
         let variables = [
             ("NCCL_BENCH_RANK", rank.to_string()),
@@ -181,7 +184,7 @@ fn both_sides_of_a_pair_print_json() {
 
 #[test]
 fn a_side_that_waits_says_for_whom_and_why_once() {
-    let address = free_address();
+    let address = reserve_address();
     for (how, said) in [
         (
             "--connect",
@@ -231,7 +234,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     assert!(message.contains("--listen HOST:PORT to one and --connect HOST:PORT"), "{message}");
     let (code, message) = alone("pingpong -b 1M -e 1K");
     assert_eq!((code, message.as_str()), (Some(2), "error: -b 1M is more than -e 1K\n"));
-    let (code, message) = alone(&format!("bw --connect {} -T 1", free_address()));
+    let (code, message) = alone(&format!("bw --connect {} -T 1", reserve_address()));
     assert_eq!(code, Some(4), "{message}");
     assert!(message.contains("did not find rank 0 within 1 s"), "{message}");
     let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
@@ -247,7 +250,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
 
 /// The output of a pair with different options.
 fn unlike(one: &str, other: &str) -> [Output; 2] {
-    let address = free_address();
+    let address = reserve_address();
     let ranks = [(one, "--listen"), (other, "--connect")].map(|(arguments, how)| -> Rank<'_> {
         (arguments.split(' ').chain([how, &address[..]]).collect(), Vec::new())
     });
@@ -291,7 +294,7 @@ fn more_than_the_memory_has_room_for_is_refused() {
 #[test]
 fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
-        let address = free_address();
+        let address = reserve_address();
         let start = |how: &str| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
             // Many sizes, of which the first are fast.
@@ -324,7 +327,7 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
 
 #[test]
 fn a_rank_that_waits_for_a_stopped_one_ends_in_time() {
-    let address = free_address();
+    let address = reserve_address();
     let start = |how: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
         // After the first size, a long one.
@@ -348,7 +351,7 @@ fn a_rank_that_waits_for_a_stopped_one_ends_in_time() {
 
 #[test]
 fn a_reader_that_has_gone_is_no_failure_to_report() {
-    let address = free_address();
+    let address = reserve_address();
     let other = {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
         command.args(["fabric", "bw", "-e", "8", "-n", "2", "--json", "--connect", &address]);

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use job::{Ended, Process, command, free_port, soon, start};
+use job::{Ended, Process, command, reserve_port, soon, start};
 use record::files;
 use record::{Outcome, Run};
 
@@ -96,7 +96,7 @@ fn launch(start_: Start, size: (&str, u32), folder: &Path) -> Vec<Process> {
             vec![start(command)]
         }
         Start::Torchrun { .. } => {
-            let (port, processes) = (free_port().to_string(), start_.processes().to_string());
+            let (port, processes) = (reserve_port().to_string(), start_.processes().to_string());
             let rank = |rank: usize| -> Command {
                 let mut command = command(program);
                 command.args(&arguments).env("RANK", rank.to_string()).env("WORLD_SIZE", &processes);

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::net::{Ipv4Addr, TcpListener};
+#[path = "../../tests/port/mod.rs"]
+mod port;
+
 use std::process::{Child, Command, Output, Stdio};
+
+use port::reserve_port;
 
 const MANIFEST: &str = include_str!("../../docs/kubernetes.yaml");
 
@@ -67,7 +71,7 @@ fn the_pods_of_the_example_measure_together() {
     let (host, port) = value("NCCL_BENCH_ADDR").split_once(':').unwrap();
     assert_eq!(host, format!("{job}-0.{service}"));
     assert!(port.parse::<u16>().unwrap() > 0);
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = reserve_port();
     let address = format!("127.0.0.1:{port}");
     environment.push(("NCCL_BENCH_ADDR", &address));
 

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "../../tests/port/mod.rs"]
+mod port;
 mod program;
 
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 
+use port::reserve_port;
 use program::{err, nccl_bench, out, run};
 
 /// A measurement of two ranks that takes no time.
@@ -110,7 +112,7 @@ fn by_hand(options: [&str; 2], variables: &[(&str, &str)]) -> [Output; 2] {
 
 /// [`by_hand`] with a command for each process.
 fn by_hand_with(options: [&str; 2], variables: &[(&str, &str)], commands: [&str; 2]) -> [Output; 2] {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = reserve_port();
     let start = |rank: usize| {
         // A hang ends as exit code 124.
         let mut command = Command::new("timeout");

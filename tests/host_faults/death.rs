@@ -1,6 +1,6 @@
 //! A rank is killed in each phase of a job.
 
-use crate::job::{Ended, Process, command, free_port, soon, start};
+use crate::job::{Ended, Process, command, reserve_port, soon, start};
 use crate::rank::{CARRIERS, OPERATIONS};
 use collectives::fabric::{Communicator, Options};
 use collectives::world;
@@ -34,13 +34,15 @@ fn rank(rank: usize, port: u16, fault: &str) -> Command {
         .env("HOST_FAULT", fault)
         .env("NCCL_BENCH_RANK", rank.to_string())
         .env("NCCL_BENCH_SIZE", RANKS.to_string())
-        .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+        .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
+        // Less than the limit of `soon`: ranks that do not meet say so.
+        .env("NCCL_BENCH_TIMEOUT", "30");
     command
 }
 
 /// Exit of the ranks of a job, and the files that they have left in `/dev/shm`. Nothing else may be left.
 fn play(fault: &str) -> (Vec<Ended>, Vec<String>) {
-    let (port, temporary) = (free_port(), tempfile::tempdir().unwrap());
+    let (port, temporary) = (reserve_port(), tempfile::tempdir().unwrap());
     let mut job: Vec<Process> = (0..RANKS)
         .map(|number| {
             let mut command = rank(number, port, fault);
@@ -139,7 +141,7 @@ fn leave(carrier: &str, operation: &str, phase: &str, victim: usize) {
 
 fn death_while_the_ranks_meet() {
     for victim in [0, 1] {
-        let port = free_port();
+        let port = reserve_port();
         let mut job: Vec<Process> = (0..2)
             .map(|number| {
                 let mut command = rank(number, port, "tcp barrier close 0");
@@ -265,7 +267,7 @@ fn survivors_remove_what_the_dead_left() {
 }
 
 fn the_next_job_removes_what_the_dead_left() {
-    let port = free_port();
+    let port = reserve_port();
     let mut job: Vec<Process> =
         (0..RANKS).map(|number| start(rank(number, port, "shm barrier stuck 9"))).collect();
     while job.iter().any(|process| shared_memory_of(process.child.id()).is_empty()) {

@@ -1,6 +1,6 @@
 //! Endpoints for a program's own messages, and a peer that is killed.
 
-use crate::job::{Ended, Process, command, free_port, soon, start};
+use crate::job::{Ended, Process, command, reserve_port, soon, start};
 use collectives::fabric::rdm::{Endpoint, Options};
 use collectives::world;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn unnoticed_deaths_are_survived() {
 
 fn survive(how: &str) {
     for provider in ["tcp", "shm"] {
-        let port = free_port();
+        let port = reserve_port();
         let mut job: Vec<Process> = (0..2)
             .map(|rank| {
                 let mut command = command(env::current_exe().unwrap().to_str().unwrap());
@@ -40,7 +40,8 @@ fn survive(how: &str) {
                     .env("HOST_FAULT", format!("rdm {provider} {how}"))
                     .env("NCCL_BENCH_RANK", rank.to_string())
                     .env("NCCL_BENCH_SIZE", "2")
-                    .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+                    .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
+                    .env("NCCL_BENCH_TIMEOUT", "30");
                 start(command)
             })
             .collect();

@@ -1,8 +1,12 @@
 //! Ranks as processes, and their exits.
 
+#[path = "../port/mod.rs"]
+mod port;
+
+pub(crate) use port::reserve_port;
+
 use std::env;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +14,8 @@ use std::time::{Duration, Instant};
 /// A process that a test has started; killed when the test is over.
 pub(crate) struct Process {
     pub(crate) child: Child,
+    /// Variables that its command set: the rank, and what it plays.
+    variables: String,
     output: Option<thread::JoinHandle<String>>,
     errors: Option<thread::JoinHandle<String>>,
 }
@@ -46,10 +52,14 @@ pub(crate) fn rank(steps: &str, variables: &[(&str, &str)]) -> Command {
 }
 
 pub(crate) fn start(mut command: Command) -> Process {
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={:?}", name.to_string_lossy(), value?.to_string_lossy()))
+    });
+    let variables = variables.collect::<Vec<_>>().join(" ");
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (output, errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    Process { child, output: Some(collect(output)), errors: Some(collect(errors)) }
+    Process { child, variables, output: Some(collect(output)), errors: Some(collect(errors)) }
 }
 
 fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
@@ -79,7 +89,8 @@ impl Process {
             if Instant::now() >= by {
                 self.child.kill().unwrap();
                 self.child.wait().unwrap();
-                panic!("a process has not ended in time: {:?}", self.texts());
+                let texts = self.texts();
+                panic!("a process has not ended in time: {} {texts:?}", self.variables);
             }
             thread::sleep(Duration::from_millis(10));
         };
@@ -105,11 +116,6 @@ pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Returns an unused port.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}
-
 /// Starts rank `rank` of `size`, with a rendezvous at `port` of this host.
 pub(crate) fn start_rank(rank_: usize, size: usize, port: u16, steps: &str) -> Process {
     start(tcp_rank(rank_, size, port, steps))
@@ -129,7 +135,7 @@ pub(crate) fn tcp_rank(rank_: usize, size: usize, port: u16, steps: &str) -> Com
 
 /// Starts all ranks of a job over TCP.
 pub(crate) fn start_job(size: usize, steps: &str) -> Vec<Process> {
-    let port = free_port();
+    let port = reserve_port();
     (0..size).map(|rank| start_rank(rank, size, port, steps)).collect()
 }
 

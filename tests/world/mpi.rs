@@ -1,6 +1,6 @@
 //! Ranks of a real MPI launcher, which must belong to the MPI library of this build.
 
-use crate::job::{Ended, assert_barriers_hold, command, free_port, soon, start};
+use crate::job::{Ended, assert_barriers_hold, command, reserve_port, soon, start};
 use std::env;
 use std::process::Command;
 use tempfile::TempDir;
@@ -124,7 +124,7 @@ fn another_mpis_launcher_is_detected() {
 
 fn tcp_works_under_its_launcher() {
     for own in [true, false] {
-        for address in [None, Some(format!("127.0.0.1:{}", free_port()))] {
+        for address in [None, Some(format!("127.0.0.1:{}", reserve_port()))] {
             let (mut command, _folder) = under(launcher(own), 2, "kind:tcp print gather:3");
             if let Some(address) = &address {
                 command.env("NCCL_BENCH_ADDR", address);

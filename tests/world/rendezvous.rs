@@ -1,6 +1,8 @@
 //! Rendezvous over TCP.
 
-use crate::job::{Process, all_ended, assert_all_well, free_port, rank, soon, start, start_rank, tcp_rank};
+use crate::job::{
+    Process, all_ended, assert_all_well, rank, reserve_port, soon, start, start_rank, tcp_rank,
+};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -35,7 +37,7 @@ fn connect(port: u16) -> TcpStream {
 }
 
 fn untrusted_peers_do_not_disturb() {
-    let port = free_port();
+    let port = reserve_port();
     let mut job: Vec<Process> =
         (0..2).map(|rank| start_rank(rank, 3, port, "exit-on-failure print gather:4 barriers:3")).collect();
     let mut held: Vec<TcpStream> = Vec::new();
@@ -73,7 +75,7 @@ fn untrusted_peers_do_not_disturb() {
 }
 
 fn a_wrong_key_is_rejected() {
-    let port = free_port();
+    let port = reserve_port();
     let keyed = |rank, size, key, timeout| {
         let mut command = tcp_rank(rank, size, port, "print barriers:3");
         start({
@@ -91,7 +93,7 @@ fn a_wrong_key_is_rejected() {
 }
 
 fn a_missing_rank_is_named() {
-    let port = free_port();
+    let port = reserve_port();
     let mut job: Vec<Process> = [0, 1, 3]
         .into_iter()
         .map(|rank| {
@@ -111,7 +113,7 @@ fn a_missing_rank_is_named() {
 }
 
 fn an_absent_rank_zero_is_reported() {
-    let port = free_port();
+    let port = reserve_port();
     let mut command = tcp_rank(1, 2, port, "print");
     command.env("NCCL_BENCH_TIMEOUT", "1");
     let ended = start(command).ended(soon());
@@ -124,7 +126,7 @@ fn an_absent_rank_zero_is_reported() {
 }
 
 fn a_rank_started_twice_is_reported() {
-    let port = free_port();
+    let port = reserve_port();
     let mut zero = start_rank(0, 3, port, "print");
     let mut one = start_rank(1, 3, port, "print");
     thread::sleep(Duration::from_millis(500));
@@ -136,7 +138,7 @@ fn a_rank_started_twice_is_reported() {
 }
 
 fn a_rank_waits_for_a_suspended_rank_zero() {
-    let port = free_port();
+    let port = reserve_port();
     let mut zero = start_rank(0, 3, port, "print barriers:2");
     drop(connect(port));
     zero.signal(libc::SIGSTOP);
@@ -150,7 +152,7 @@ fn a_rank_waits_for_a_suspended_rank_zero() {
 }
 
 fn sizes_that_differ_are_reported() {
-    let port = free_port();
+    let port = reserve_port();
     let _zero = start_rank(0, 3, port, "print");
     let ended = start_rank(1, 4, port, "print").ended(soon());
     assert_eq!(ended.code, Some(3), "{ended:?}");
@@ -231,7 +233,7 @@ fn ipv6_and_names_work() {
         hosts.push("[::1]".to_owned());
     }
     for host in hosts {
-        let address = format!("{host}:{}", free_port());
+        let address = format!("{host}:{}", reserve_port());
         let start = |number: usize| {
             let mut command = tcp_rank(number, 2, 1, "print barriers:2");
             command.env("NCCL_BENCH_ADDR", &address);
@@ -244,7 +246,7 @@ fn ipv6_and_names_work() {
 }
 
 fn hosts_are_distinguished() {
-    let port = free_port();
+    let port = reserve_port();
     let start = |number: usize, host: &str, key: &str| {
         let mut command = tcp_rank(number, 3, port, "print");
         command.env("NCCL_HOSTID", host).env("NCCL_BENCH_KEY", key);
@@ -260,7 +262,7 @@ fn hosts_are_distinguished() {
 }
 
 fn a_limit_beyond_the_clock_counts_as_none() {
-    let port = free_port();
+    let port = reserve_port();
     let start = |number: usize| {
         let mut command = tcp_rank(number, 2, port, "print barriers:2");
         command.env("NCCL_BENCH_TIMEOUT", "1e19").env("NCCL_BENCH_DEAD_AFTER", "1e19");

@@ -1,7 +1,8 @@
 //! Worlds over TCP: collectives, failures and exits.
 
 use crate::job::{
-    Ended, Process, all_ended, assert_all_well, assert_barriers_hold, free_port, soon, start_job, start_rank,
+    Ended, Process, all_ended, assert_all_well, assert_barriers_hold, reserve_port, soon, start_job,
+    start_rank,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn ranks_connect_wait_and_gather() {
     for size in 1..=8 {
-        let port = free_port();
+        let port = reserve_port();
         // Rank 0 comes last in half of the cases.
         let mut order: Vec<usize> = (0..size).collect();
         if size % 2 == 0 {

@@ -189,7 +189,7 @@ fn different_collectives_are_an_error() {
 }
 
 fn processes_with_different_counts_are_an_error() {
-    let port = crate::job::free_port();
+    let port = crate::job::reserve_port();
     let mut job = [
         crate::job::start_rank(0, 2, port, "threads:2 print"),
         crate::job::start_rank(1, 2, port, "threads:3 print"),

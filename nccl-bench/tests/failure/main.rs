@@ -9,6 +9,8 @@ mod crashes;
 mod hangs;
 #[cfg(feature = "mpi")]
 mod mpirun;
+#[path = "../../../tests/port/mod.rs"]
+mod port;
 mod process;
 mod signals;
 

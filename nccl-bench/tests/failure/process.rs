@@ -2,13 +2,14 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::world::{self};
+
+use crate::port::reserve_port;
 
 /// A sweep that does not end by itself while a test runs: a million sizes.
 pub(crate) const LONG_SWEEP: &str = "allreduce --backend fabric -b 8 -e 8M -i 8 -n 1";
@@ -85,7 +86,7 @@ pub(crate) fn start(mut command: Command) -> Process {
 
 /// Starts `size` ranks that meet over TCP.
 pub(crate) fn start_job(size: usize, of: impl Fn() -> Command, variables: &[(&str, &str)]) -> Vec<Process> {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = reserve_port();
     let ranks = (0..size).map(|rank| {
         let mut command = of();
         command.env("NCCL_BENCH_RANK", rank.to_string());
