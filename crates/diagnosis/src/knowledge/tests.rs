@@ -82,6 +82,8 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
         "PROFILER/Plugin: Could not find: libnccl-profiler.so. ",
         "Failed to initialize NET plugin IB",
         "NET/IB : Using [RO]; OOB eth0:192.0.2.1<0>",
+        "NET/OFI No eligible providers were found",
+        "ncclOsDlsym(ncclNetPlugin_v12) failed: libnccl-net.so: undefined symbol: ncclNetPlugin_v12",
         "NET/OFI Internode latency set at 75.0 us",
         "NET/OFI NCCL_OFI_TUNER is not available for platform : g6e.8xlarge, Fall back to NCCL's tuner",
         "NCCL_SOCKET_IFNAME set by environment to ^docker0,lo",
