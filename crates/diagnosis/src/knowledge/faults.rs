@@ -14,7 +14,7 @@ use crate::finding::Severity;
 pub(super) const FILE: (&str, &str) = ("knowledge/faults.toml", include_str!("../../knowledge/faults.toml"));
 
 /// Measurements that a fault can touch. `any` is every one, `none` no measurement at all.
-pub const TOUCHES: [&str; 12] = [
+pub const TOUCHES: [&str; 13] = [
     "any",
     "none",
     "symmetric",
@@ -23,6 +23,7 @@ pub const TOUCHES: [&str; 12] = [
     "avg-one-rank",
     "all-reduce",
     "alltoall",
+    "sendrecv",
     "fp8",
     "split",
     "multi-node",

@@ -77,6 +77,23 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
     let rules = Rules::built_in();
     for line in [
         "Bootstrap: Using eth0:192.0.2.1<0>",
+        "NET/Plugin: Could not find: libnccl-net.so",
+        "TUNER/Plugin: Could not find: libnccl-tuner.so. Using internal tuner plugin.",
+        "PROFILER/Plugin: Could not find: libnccl-profiler.so. ",
+        "Failed to initialize NET plugin IB",
+        "NET/IB : Using [RO]; OOB eth0:192.0.2.1<0>",
+        "NET/OFI No eligible providers were found",
+        "ncclOsDlsym(ncclNetPlugin_v12) failed: libnccl-net.so: undefined symbol: ncclNetPlugin_v12",
+        "NET/OFI Internode latency set at 75.0 us",
+        "NET/OFI NCCL_OFI_TUNER is not available for platform : g6e.8xlarge, Fall back to NCCL's tuner",
+        "NCCL_SOCKET_IFNAME set by environment to ^docker0,lo",
+        "Could not find real path of /sys/class/pci_bus/fffffff/../../fffffff:ff:f",
+        "RMA/Plugin: Failed to load external plugin libnccl-rma.so, dlHandle: (nil), ncclRma: (nil)",
+        "NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+        "[Proxy Service] Device 0 CPU core 12",
+        "comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1b000 - Destroy COMPLETE",
+        "Check P2P Type isAllDirectP2p 0 directMode 0",
+        "ncclOsSocketStartConnect: connect to 192.0.2.3<41235> returned Connection refused, retrying (1/34) after sleep for 100 msec",
         "Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM",
         "ncclCommInitRank comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE",
         "",
@@ -236,6 +253,52 @@ fn the_interface_of_a_plugin_is_the_newest_that_both_have() {
     assert_eq!(interface("2.30.7", "1.21.1"), Some(12));
     assert_eq!(interface("2.24.3", "1.21.1"), Some(9));
     assert_eq!(interface("2.30.7", "1.9.0"), None);
+}
+
+#[test]
+fn the_table_of_threads_names_entries_that_exist() {
+    let text = include_str!("../../knowledge/THREADS.md");
+    let name = regex::Regex::new("(rule|fault|conflict):([a-z0-9-]+)").expect("a pattern");
+    let (rules, faults, conflicts) = (Rules::built_in(), Faults::built_in(), Conflicts::built_in());
+    let mut count = 0;
+    for found in name.captures_iter(text) {
+        let id = &found[2];
+        let exists = match &found[1] {
+            "rule" => rules.get(id).is_some(),
+            "fault" => faults.iter().any(|fault| fault.id == id),
+            _ => conflicts.iter().any(|conflict| conflict.id == id),
+        };
+        assert!(exists, "{}", &found[0]);
+        count += 1;
+    }
+    assert!(count > 80, "{count}");
+    for thread in 1..=30 {
+        assert!(text.contains(&format!("\n| {thread} | ")), "thread {thread}");
+    }
+}
+
+#[test]
+fn texts_that_are_never_printed_have_no_rule() {
+    let rules = Rules::built_in();
+    for text in [
+        "NCCL ERROR",
+        "NET/Plugin: Using EFA",
+        "NET/OFI Using Profile efa",
+        "NET/OFI Using TCP",
+        "NET/OFI Using provider: efa",
+        "NCCL function not found",
+        "Incompatible NCCL version",
+        "fi_getinfo failed",
+        "Call to ncclCommAbort",
+        "Using network EFA",
+        "CUDA_VISIBLE_DEVICES set by environment to 0",
+        "Successfully loaded external network plugin libnccl-net.so",
+    ] {
+        for origin in [Origin::Nccl, Origin::Any] {
+            let found = rules.find(text.as_bytes(), origin);
+            assert!(found.is_none(), "{text}: {}", found.map_or("", |rule| &rule.id));
+        }
+    }
 }
 
 fn version_of(text: &str) -> Version {
