@@ -99,19 +99,14 @@ fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
 /// Adds a message to its kind, if it matters.
 fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) {
     let rule = rules.find(text, Origin::Kernel);
-    let number = if rule.is_none() { error_of_gpu(text) } else { None };
+    let number = error_of_gpu(text);
     if rule.is_none() && number.is_none() {
         return;
     }
     let text: String = String::from_utf8_lossy(text).chars().take(LONGEST).collect();
     let name = rule.map(|rule| rule.id.clone());
-    let same = |kind: &&mut Message| match (&name, &number) {
-        (Some(_), _) => kind.rule == name,
-        (None, Some(number)) => {
-            kind.rule.is_none() && error_of_gpu(kind.text.as_bytes()).as_ref() == Some(number)
-        }
-        (None, None) => false,
-    };
+    let same =
+        |kind: &&mut Message| kind.rule == name && error_of_gpu(kind.text.as_bytes()) == number;
     let device = device(text.as_bytes());
     if let Some(kind) = messages.kinds.iter_mut().find(same) {
         kind.count += 1;
