@@ -99,7 +99,7 @@ impl Parts {
         parts.findings.extend(system::judge(system, gpus, nics));
         parts.findings.extend(libraries::judge(libraries, system, gpus, nics));
         parts.findings.extend(spark::judge(facts));
-        parts.findings.extend(kernel::judge(messages, rules));
+        parts.findings.extend(kernel::judge(messages, system.uptime, rules));
         let gpus_proven = gpu::prove(gpus);
         // Devices that work prove nothing about GPUs that cannot be seen.
         if !gpus_proven.is_empty() || !gpus.any() {

@@ -2,8 +2,6 @@
 
 mod findings;
 pub(super) mod nvml;
-#[cfg(test)]
-mod tests;
 
 use serde::{Deserialize, Serialize};
 

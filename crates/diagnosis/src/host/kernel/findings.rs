@@ -3,15 +3,33 @@
 use super::super::complete::{listed, shown};
 use super::{Message, Messages};
 use crate::examination::{Body, Section};
-use crate::finding::{Evidence, Finding, Role, Severity};
+use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
 
-/// A finding for each kind of message that is no harmless one.
-pub(crate) fn judge(messages: &Messages, rules: &Rules) -> Vec<Finding> {
-    messages.kinds.iter().filter_map(|message| finding(messages, message, rules)).collect()
+/// A finding for each kind of message that is no harmless one. `uptime` is in seconds.
+pub(crate) fn judge(messages: &Messages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
+    messages.kinds.iter().filter_map(|message| finding(messages, message, uptime, rules)).collect()
 }
 
-fn finding(messages: &Messages, message: &Message, rules: &Rules) -> Option<Finding> {
+/// True for a message about a process, after whose end the host is as good as before.
+fn is_about_process(message: &Message, action: Action) -> bool {
+    let words = ["pid", "process", "segfault", "task ", "name="];
+    action == Action::None && words.iter().any(|word| message.text.contains(word))
+}
+
+/// `6456.471 s after the start, 2.1 h ago`
+fn time(message: &Message, uptime: Option<f64>) -> Option<String> {
+    let (first, last) = (message.first?, message.last?);
+    let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
+        ..100.0 => format!(", {ago:.0} s ago"),
+        ..6000.0 => format!(", {:.0} min ago", ago / 60.0),
+        _ => format!(", {:.1} h ago", ago / 3600.0),
+    });
+    let last = if message.count > 1 { format!(" to {last:.0} s") } else { String::new() };
+    Some(format!("[{first:.0} s{last} after the start{}] ", ago.unwrap_or_default()))
+}
+
+fn finding(messages: &Messages, message: &Message, uptime: Option<f64>, rules: &Rules) -> Option<Finding> {
     let on =
         if message.devices.is_empty() { String::new() } else { format!(" ({})", listed(&message.devices)) };
     let rule = message.rule.as_deref().and_then(|name| rules.get(name));
@@ -33,13 +51,13 @@ fn finding(messages: &Messages, message: &Message, rules: &Rules) -> Option<Find
             finding
         }
     };
+    if is_about_process(message, finding.action) && finding.severity < Severity::Unknown {
+        finding.severity = Severity::Advice;
+    }
     finding.occurrences = message.count;
     finding.evidence.push(Evidence {
         place: messages.place.clone().unwrap_or_default(),
-        text: match message.first {
-            Some(seconds) => format!("[{seconds:.3}] {}", message.text),
-            None => message.text.clone(),
-        },
+        text: format!("{}{}", time(message, uptime).unwrap_or_default(), message.text),
         ..Evidence::default()
     });
     Some(finding)

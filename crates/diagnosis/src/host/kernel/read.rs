@@ -88,30 +88,30 @@ fn record(line: &[u8]) -> Option<(f64, &[u8])> {
 
 /// Seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14] NVRM: loading`.
 fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
-    static KERNEL: LazyLock<Option<Regex>> =
-        LazyLock::new(|| Regex::new(r"(?:^| kernel: ?)(?:\[ *(\d+\.\d+)\] )?(.*)$").ok());
-    let captures = KERNEL.as_ref()?.captures_iter(line).last()?;
-    let is_kernels = captures.get(0)?.start() > 0 || captures.get(1).is_some();
-    let time = captures.get(1).and_then(|time| std::str::from_utf8(time.as_bytes()).ok()?.parse().ok());
-    is_kernels.then_some((time, captures.get(2)?.as_bytes()))
+    const MARK: &[u8] = b" kernel: ";
+    let text = match line.windows(MARK.len()).position(|window| window == MARK) {
+        Some(at) => &line[at + MARK.len()..],
+        None if line.starts_with(b"[") => line,
+        None => return None,
+    };
+    let inner = text.strip_prefix(b"[").and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b']')?;
+        let time: f64 = std::str::from_utf8(&rest[..end]).ok()?.trim().parse().ok()?;
+        Some((Some(time), rest[end + 1..].trim_ascii_start()))
+    });
+    Some(inner.unwrap_or((None, text)))
 }
 
 /// Adds a message to its kind, if it matters.
 fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) {
     let rule = rules.find(text, Origin::Kernel);
-    let number = if rule.is_none() { error_of_gpu(text) } else { None };
+    let number = error_of_gpu(text);
     if rule.is_none() && number.is_none() {
         return;
     }
     let text: String = String::from_utf8_lossy(text).chars().take(LONGEST).collect();
     let name = rule.map(|rule| rule.id.clone());
-    let same = |kind: &&mut Message| match (&name, &number) {
-        (Some(_), _) => kind.rule == name,
-        (None, Some(number)) => {
-            kind.rule.is_none() && error_of_gpu(kind.text.as_bytes()).as_ref() == Some(number)
-        }
-        (None, None) => false,
-    };
+    let same = |kind: &&mut Message| kind.rule == name && error_of_gpu(kind.text.as_bytes()) == number;
     let device = device(text.as_bytes());
     if let Some(kind) = messages.kinds.iter_mut().find(same) {
         kind.count += 1;

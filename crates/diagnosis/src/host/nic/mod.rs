@@ -1,8 +1,6 @@
 //! RDMA network devices of a host: facts, and what they mean.
 
 mod findings;
-#[cfg(test)]
-mod tests;
 
 use std::path::Path;
 
@@ -238,5 +236,75 @@ fn read_counters(folder: &Path, device: &str, all: &mut Vec<Counter>) {
         {
             all.push(Counter::new(device, name, value));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Severity;
+    use crate::host::counters::complete;
+    use crate::host::sample::Machine;
+
+    fn roce(mtu: u32) -> Machine {
+        Machine::new().roce("mlx5_0", "0000:19:00.0", "eth1", mtu, Some("c000:0201")).roce(
+            "mlx5_1",
+            "0000:3b:00.0",
+            "eth2",
+            mtu,
+            Some("c000:0202"),
+        )
+    }
+
+    #[test]
+    fn a_device_is_read_with_its_interface_addresses_and_place() {
+        let nic = &read(roce(9000).root())[0];
+        assert_eq!((nic.kind(), nic.pci.as_deref(), nic.rate()), ("RoCE", Some("0000:19:00.0"), Some(200.0)));
+        assert_eq!((nic.interfaces[0].name.as_str(), nic.interfaces[0].mtu), ("eth1", Some(9000)));
+        assert_eq!(nic.ports[0].physical, "LinkUp");
+        assert_eq!(nic.ports[0].ipv4(), ["192.0.2.1"]);
+        assert_eq!(nic.ports[0].gids.iter().map(|gid| gid.index).collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn growth_of_counters_a_small_mtu_and_a_slow_port_are_found() {
+        let machine = roce(1500)
+            .roce("mlx5_2", "0000:5d:00.0", "eth3", 1500, Some("c000:0203"))
+            .file("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+        let mut first = counters(machine.root());
+        let machine = machine.file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
+        complete(&mut first, &counters(machine.root()));
+        let findings = judge(&read(machine.root()), &first, None);
+        let told: Vec<(&str, Severity, &str)> = findings
+            .iter()
+            .map(|finding| (finding.rule.as_str(), finding.severity, finding.diagnosis.as_str()))
+            .collect();
+        let degraded = Severity::Degraded;
+        assert_eq!(
+            told[0].2,
+            "mlx5_2 port 1 runs at 100 Gb/sec (4X EDR), the others like it at 200 Gb/sec (4X HDR)"
+        );
+        assert_eq!((told[1].0, told[1].1), ("roce-small-mtu", degraded));
+        assert_eq!(
+            told[2],
+            ("nic-counter-grows", degraded, "packet_seq_err grows: packets are lost: mlx5_1 port 1 +7")
+        );
+        assert_eq!(told.len(), 3);
+    }
+
+    /// Totals since the start of the driver are facts: the cable may have been pulled on purpose.
+    #[test]
+    fn counters_that_do_not_grow_are_no_fault() {
+        let machine = roce(9000);
+        let mut first = counters(machine.root());
+        complete(&mut first, &counters(machine.root()));
+        assert_eq!(judge(&read(machine.root()), &first, None), []);
+        assert_eq!(
+            prove(&read(machine.root()), &first),
+            [
+                "2 RoCE ports active at 200 Gb/sec (4X HDR)",
+                "2 error counters of the network devices did not grow"
+            ]
+        );
     }
 }
