@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::finding::{Action, Role, Severity};
 
 use super::rule::{Origin, Pattern, Rule};
+use super::words::SHORTEST;
 
 /// The only version of the files' form.
 const FORM: u32 = 1;
@@ -176,8 +177,8 @@ pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
 fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
     check_id(&entry.id)?;
     let contains = entry.contains.into_vec();
-    if contains.is_empty() || contains.iter().any(|words| words.trim().len() < 4) {
-        return Err(("contains", "write words of the message, at least 4 letters each".to_owned()));
+    if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
+        return Err(("contains", format!("write words of the message, at least {SHORTEST} letters each")));
     }
     check_text("diagnosis", &entry.diagnosis)?;
     check_text("source", &entry.source)?;

@@ -2,9 +2,12 @@
 //!
 //! The files are in `crates/diagnosis/knowledge`, and are compiled in. Its `README.md` explains them.
 
+pub mod conflicts;
+pub mod faults;
 mod file;
 mod rule;
 pub mod rules;
+mod words;
 
 #[cfg(test)]
 mod tests;

@@ -4,12 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use aho_corasick::automaton::OverlappingState;
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
-
 pub use super::file::FileError;
 use super::file::{Fault, check_lines, located, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
+use super::words::Words;
 
 /// The files that are compiled in. An earlier rule wins, so that the files with exact messages come first.
 pub(super) const FILES: [(&str, &str); 7] = [
@@ -26,18 +24,10 @@ pub(super) const FILES: [(&str, &str); 7] = [
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Arc<[Rule]>,
-    nccl: Arc<Index>,
-    kernel: Arc<Index>,
-    any: Arc<Index>,
-}
-
-/// The words of the rules for lines of one origin.
-#[derive(Debug, Default)]
-struct Index {
-    /// Finds all words in one pass.
-    automaton: Option<AhoCorasick>,
-    /// Index of the rule of each word.
-    rules: Vec<usize>,
+    /// The words to look for in lines of each origin, with the indices of their rules.
+    nccl: Arc<Words>,
+    kernel: Arc<Words>,
+    any: Arc<Words>,
 }
 
 impl Rules {
@@ -127,56 +117,34 @@ impl Rules {
     /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. This is called for nearly every line of
     /// a log: it must cost less than a microsecond, and must not allocate.
     pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
-        let index = match origin {
+        let words = match origin {
             Origin::Nccl => &self.nccl,
             Origin::Kernel => &self.kernel,
             Origin::Any => &self.any,
         };
-        let automaton = index.automaton.as_ref()?;
-        let mut state = OverlappingState::start();
         let mut first = self.rules.len();
-        loop {
-            automaton.find_overlapping(line, &mut state);
-            let Some(found) = state.get_match() else { break };
-            let rule = index.rules[found.pattern().as_usize()];
+        words.find_all(line, |rule| {
             if rule < first && self.rules[rule].confirms(line) {
                 first = rule;
             }
-        }
+        });
         self.rules.get(first)
     }
 
     /// Prepares the search.
     fn new(rules: Vec<Rule>) -> Self {
-        let index = |origin| Arc::new(Index::new(&rules, origin));
+        let words = |origin: Origin| {
+            let chosen = rules.iter().enumerate().filter(|(_, rule)| origin.includes(rule.origin));
+            let words =
+                chosen.flat_map(|(index, rule)| rule.contains.iter().map(move |word| (word.as_str(), index)));
+            Arc::new(Words::new(words))
+        };
         Self {
-            nccl: index(Origin::Nccl),
-            kernel: index(Origin::Kernel),
-            any: index(Origin::Any),
+            nccl: words(Origin::Nccl),
+            kernel: words(Origin::Kernel),
+            any: words(Origin::Any),
             rules: rules.into(),
         }
-    }
-}
-
-impl Index {
-    /// Collects the words of the rules that are about lines of this origin.
-    fn new(all: &[Rule], origin: Origin) -> Self {
-        let mut words: Vec<&str> = Vec::new();
-        let mut rules = Vec::new();
-        for (index, rule) in all.iter().enumerate().filter(|(_, rule)| origin.includes(rule.origin)) {
-            for text in &rule.contains {
-                words.push(text);
-                rules.push(index);
-            }
-        }
-        // The table of a deterministic automaton is some MB, and several times faster than the others. The build fails only
-        // for more words than a file can have.
-        let automaton = AhoCorasick::builder()
-            .kind(Some(AhoCorasickKind::DFA))
-            .match_kind(MatchKind::Standard)
-            .build(&words)
-            .ok();
-        Self { automaton, rules }
     }
 }
 

@@ -7,6 +7,8 @@ use semver::Version;
 
 use crate::finding::{Role, Severity};
 
+use super::conflicts::{self, Conflicts, Together};
+use super::faults::{self, Component, Faults};
 use super::file::{check_lines, read_rules};
 use super::rules::{FILES, Origin, Rules};
 
@@ -88,12 +90,11 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
 fn a_rule_holds_for_its_versions_and_for_an_unknown_one() {
     let text = rule_text("nccl = \">=2.28.3, <2.30.7\"");
     let rules = read_rules("site.toml", &text).expect("a rule");
-    let version = |text| Version::parse(text).expect("a version");
-    assert!(rules[0].applies_to(Some(&version("2.28.9"))));
-    assert!(!rules[0].applies_to(Some(&version("2.30.7"))));
-    assert!(!rules[0].applies_to(Some(&version("2.27.7"))));
+    assert!(rules[0].applies_to(Some(&version_of("2.28.9"))));
+    assert!(!rules[0].applies_to(Some(&version_of("2.30.7"))));
+    assert!(!rules[0].applies_to(Some(&version_of("2.27.7"))));
     assert!(rules[0].applies_to(None));
-    assert!(rules[0].applies_to_plugin(Some(&version("1.16.2"))));
+    assert!(rules[0].applies_to_plugin(Some(&version_of("1.16.2"))));
 }
 
 #[test]
@@ -165,29 +166,78 @@ fn rule_text(extra: &str) -> String {
 }
 
 #[test]
-#[ignore = "prints times"]
-fn times() {
-    let start = std::time::Instant::now();
-    let files: Vec<_> =
-        FILES.iter().flat_map(|(file, text)| read_rules(file, text).expect("rules")).collect();
-    eprintln!("read {} rules: {:?}", files.len(), start.elapsed());
-    let start = std::time::Instant::now();
+fn faults_and_conflicts_are_read_and_have_their_own_names() {
+    let faults = faults::read(faults::FILE.0, faults::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let conflicts =
+        conflicts::read(conflicts::FILE.0, conflicts::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let mut ids: Vec<&str> = faults.iter().map(|fault| fault.id.as_str()).collect();
+    ids.extend(conflicts.iter().map(|conflict| conflict.id.as_str()));
     let rules = Rules::built_in();
-    eprintln!("built in: {:?}", start.elapsed());
-    let line =
-        b"Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM/read and some further text for the length of a line";
-    let text = b"INFO     | 2026-11-24 13:00:00 | trainer step=1234 loss=2.3456 tokens/s=12345.6 lr=0.0001 grad_norm=1.234";
-    for (line, origin) in [(&line[..], Origin::Nccl), (&text[..], Origin::Any)] {
-        let start = std::time::Instant::now();
-        let count = 1_000_000;
-        for _ in 0..count {
-            assert!(std::hint::black_box(&rules).find(std::hint::black_box(line), origin).is_none());
-        }
-        let time = start.elapsed();
-        eprintln!(
-            "find: {:?} per line, {} GB/s",
-            time / count,
-            (line.len() as f64 * f64::from(count)) / time.as_nanos() as f64
-        );
-    }
+    ids.extend(rules.iter().map(|rule| rule.id.as_str()));
+    let different: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(different.len(), ids.len());
+    assert_eq!(Faults::built_in().iter().count(), faults.len());
+    assert_eq!(Conflicts::built_in().iter().count(), conflicts.iter().count());
+}
+
+#[test]
+fn faults_belong_to_their_versions_and_measurements() {
+    let names = |version: &str, features: &[&str]| -> Vec<&str> {
+        faults::touching(&version_of(version), features).into_iter().map(|fault| fault.id.as_str()).collect()
+    };
+    assert!(names("2.28.9", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(names("2.30.4", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.30.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.27.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.28.9", &[]).contains(&"symmetric-without-grid-sync"));
+    assert!(names("2.29.3", &["avg-one-rank"]).contains(&"average-of-one-rank"));
+    assert!(!names("2.29.7", &["avg-one-rank"]).contains(&"average-of-one-rank"));
+    assert!(names("2.29.2", &[]).contains(&"arm-proxy-hang"));
+    assert!(!names("2.28.9", &["symmetric", "graph"]).contains(&"ras-json-missing-comma"));
+    let all = Faults::built_in();
+    assert!(all.of(&version_of("2.28.9")).iter().any(|fault| fault.id == "ras-json-missing-comma"));
+    assert_eq!(all.of_component(Component::AwsOfiNccl, &version_of("1.16.2")).len(), 1);
+    assert_eq!(all.of_component(Component::Driver, &version_of("595.1.0")).len(), 0);
+}
+
+#[test]
+fn a_fault_whose_conditions_are_not_seen_is_advice() {
+    let all = Faults::built_in();
+    let fault = all.iter().find(|fault| fault.id == "average-of-one-rank").expect("a fault");
+    assert_eq!((fault.severity(false), fault.severity(true)), (Severity::Advice, Severity::Broken));
+}
+
+#[test]
+fn conflicts_need_all_versions_that_they_name() {
+    let all = Conflicts::built_in();
+    let between = |nccl: Option<&str>, plugin: Option<&str>, libfabric: Option<&str>| -> Vec<&str> {
+        let [nccl, plugin, libfabric] = [nccl, plugin, libfabric].map(|text| text.map(version_of));
+        all.between(nccl.as_ref(), plugin.as_ref(), libfabric.as_ref())
+            .iter()
+            .map(|one| one.id.as_str())
+            .collect()
+    };
+    assert_eq!(between(Some("2.20.5"), Some("1.16.2"), Some("2.1.0")), ["plugin-1-16-2-with-nccl-2-20"]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("2.1.0")), [""; 0]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("1.17.1")), ["plugin-needs-libfabric-1-22"]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), None), [""; 0]);
+    assert_eq!(between(Some("2.28.9"), Some("1.17.2"), Some("2.1.0")), ["plugin-1-17-with-nccl-2-28-9"]);
+    let (nccl, driver) = (version_of("2.28.9"), version_of("12.8.0"));
+    let found = all.among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
+    assert_eq!(found.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["host-memory-without-p2p"]);
+}
+
+#[test]
+fn the_interface_of_a_plugin_is_the_newest_that_both_have() {
+    let all = Conflicts::built_in();
+    let interface = |nccl: &str, plugin: &str| all.interface(&version_of(nccl), &version_of(plugin));
+    assert_eq!(interface("2.27.3", "1.16.2"), Some(10));
+    assert_eq!(interface("2.30.7", "1.16.2"), Some(10));
+    assert_eq!(interface("2.30.7", "1.21.1"), Some(12));
+    assert_eq!(interface("2.24.3", "1.21.1"), Some(9));
+    assert_eq!(interface("2.30.7", "1.9.0"), None);
+}
+
+fn version_of(text: &str) -> Version {
+    Version::parse(text).expect("a version")
 }
