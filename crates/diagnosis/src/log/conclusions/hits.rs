@@ -25,12 +25,21 @@ pub(super) struct Placed {
     pub(super) is_reported_late: bool,
     /// The finding follows from an earlier failure.
     pub(super) is_cascade: bool,
+    /// The finding is about a network that cannot be used.
+    pub(super) is_of_network: bool,
 }
 
 impl Placed {
     /// A conclusion that no single line shows.
     pub(super) fn derived(finding: Finding) -> Self {
-        Self { finding, first: None, is_root: false, is_reported_late: false, is_cascade: false }
+        Self {
+            finding,
+            first: None,
+            is_root: false,
+            is_reported_late: false,
+            is_cascade: false,
+            is_of_network: false,
+        }
     }
 
     /// A conclusion that explains failures that follow.
@@ -53,7 +62,8 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
             occurrences: unknown.count,
             ..Finding::new("unknown-warning", Severity::Unknown, format!("NCCL warns: {text}"))
         };
-        Placed { first: unknown.examples.first().cloned(), ..Placed::derived(finding) }
+        let first = unknown.examples.first().cloned();
+        Placed { is_of_network: first.as_ref().is_some_and(is_of_network), first, ..Placed::derived(finding) }
     }));
     found
 }
@@ -77,7 +87,9 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     let first = hit.examples.iter().min_by_key(|example| example.position).cloned();
     let is_root = rule.role == Role::Root && rule.severity == Severity::Broken;
     let is_reported_late = rule.origin == Origin::Kernel || REPORTED_LATE.contains(&rule.id.as_str());
-    Some(Placed { finding, first, is_root, is_reported_late, is_cascade: rule.role == Role::Cascade })
+    let is_of_network = first.as_ref().is_some_and(is_of_network);
+    let is_cascade = rule.role == Role::Cascade;
+    Some(Placed { finding, first, is_root, is_reported_late, is_cascade, is_of_network })
 }
 
 /// The ranks of messages: those of the writers, or those that a launcher's prefixes name.
@@ -180,17 +192,22 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &BTreeSet<u32>) -> 
     Some(finding)
 }
 
+/// Returns true for messages of networks and their plugins.
+fn is_of_network(example: &Example) -> bool {
+    ["NET/OFI", "NET/Plugin", "NET/IB"].iter().any(|prefix| example.text.starts_with(prefix))
+}
+
 /// Moves what the plugin of a network reported into the finding that this network is not used. The rule of the first such
 /// message has the exact cause.
 pub(super) fn absorb_network(fallback: &mut Finding, found: &mut Vec<Placed>) {
-    let is_network = |each: &mut Placed| {
-        let text = each.first.as_ref().map_or("", |example| example.text.as_str());
-        let by_network = ["NET/OFI", "NET/Plugin", "NET/IB"].iter().any(|prefix| text.starts_with(prefix));
-        by_network && each.finding.severity != Severity::Advice
-    };
+    let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();
     reports.sort_by_key(|each| each.first.as_ref().map(|example| example.position));
-    if let Some(root) = reports.iter().find(|each| each.is_root) {
+    if let Some(conflict) = reports.iter().find(|each| each.first.is_none()) {
+        fallback.cause = Some(conflict.finding.diagnosis.clone());
+        fallback.remedy.clone_from(&conflict.finding.remedy);
+        fallback.source.clone_from(&conflict.finding.source);
+    } else if let Some(root) = reports.iter().find(|each| each.is_root) {
         fallback.cause.clone_from(&root.finding.cause);
         if root.finding.remedy.is_some() {
             fallback.remedy.clone_from(&root.finding.remedy);

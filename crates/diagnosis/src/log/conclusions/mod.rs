@@ -3,6 +3,7 @@
 mod facts;
 mod hits;
 mod job;
+mod known;
 mod paths;
 mod ranks;
 mod startup;
@@ -24,12 +25,14 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let mut found: Vec<Placed> = ranks::versions(&job);
     found.extend(hits::find(&job, rules));
     found.extend(ranks::find(&job));
+    found.extend(known::find(&job));
     paths::find(&job, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
     let mut examination = Examination::new("log");
     examination.findings = hits::order(&job, found);
     prove(&job, ways.as_ref(), &mut examination);
     examination.sections = facts::sections(&job, ways.as_ref());
+    examination.sections.extend(known::section(&job));
     examination.facts = facts::value(digest, ways.as_ref());
     examination.sort();
     examination

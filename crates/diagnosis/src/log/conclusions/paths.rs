@@ -27,6 +27,10 @@ pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>, found: &mut Vec<Place
 
 /// The network that was asked for, by a variable or by a plugin that was loaded.
 fn asked(job: &Job<'_>) -> Option<(&'static str, Vec<Evidence>)> {
+    if job.variables("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
+        // Sockets were asked for.
+        return None;
+    }
     let plugin = job.digest.writers.iter().enumerate().find(|(_, writer)| writer.plugin.is_some());
     let provider = job.variables("FI_PROVIDER").next();
     let name = match provider.map(|provider| provider.value.to_ascii_lowercase()) {
@@ -45,10 +49,11 @@ fn asked(job: &Job<'_>) -> Option<(&'static str, Vec<Evidence>)> {
     let efa = variable("FI_PROVIDER", |value| value.contains("efa"));
     let net = variable("NCCL_NET", |value| value != "socket" && !value.is_empty());
     let found = |name, seen: &VariableSeen| Some((name, vec![set(job, seen)]));
-    match (efa, net) {
+    let library = variable("NCCL_NET_PLUGIN", |value| value != "none" && !value.is_empty());
+    match (efa, net.or(library)) {
         (Some(seen), _) => found("EFA", seen),
         (None, Some(seen)) if seen.value.eq_ignore_ascii_case("ib") => found("InfiniBand or RoCE", seen),
-        (None, Some(seen)) => found("another network", seen),
+        (None, Some(seen)) => found("Another network", seen),
         (None, None) => None,
     }
 }

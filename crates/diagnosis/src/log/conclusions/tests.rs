@@ -89,7 +89,11 @@ fn a_log_without_lines_of_nccl_cannot_tell() {
 #[test]
 fn a_network_with_gpudirect_is_healthy() {
     let found = pair("Libfabric", "NET/Libfabric/0/GDRDMA").examine();
-    assert_eq!(found.findings, []);
+    assert!(
+        found.findings.iter().all(|finding| finding.severity == Severity::Advice),
+        "{:?}",
+        found.findings
+    );
     assert_eq!(found.proof, ["NET/Libfabric with GPUDirect RDMA between the 2 ranks"]);
     assert_eq!(found.health(), Health::Healthy);
 }
@@ -276,4 +280,25 @@ fn unknown_warnings_are_shown_and_leave_the_health_open() {
     assert_eq!(found.health(), Health::CannotTell);
     assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
     assert_eq!(found.findings[0].evidence[0].line, Some(14));
+}
+
+#[test]
+fn known_faults_are_one_advice_with_a_table() {
+    let found = pair("IB", "NET/IB/0/GDRDMA").examine();
+    let advice = finding(&found, "known-faults");
+    assert!(advice.diagnosis.contains("of NCCL 2.28.9"), "{}", advice.diagnosis);
+    let section = found.sections.iter().find(|section| section.title == "Known faults").unwrap();
+    let Body::Table { rows, .. } = &section.body else { panic!("{section:?}") };
+    assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
+}
+
+#[test]
+fn a_conflict_of_versions_is_the_cause_of_a_fall_back() {
+    let mut log = pair("Socket", "NET/Socket/0");
+    log.messages =
+        vec![(0, "NET/OFI Initializing aws-ofi-nccl 1.14.0"), (0, "NET/OFI Using Libfabric version 1.20")];
+    let found = log.examine();
+    let fallback = finding(&found, "network-fell-back-to-tcp");
+    assert!(fallback.cause.as_ref().unwrap().contains("libfabric before 1.22"), "{fallback:?}");
+    assert!(fallback.remedy.as_ref().unwrap().contains("LD_LIBRARY_PATH"));
 }
