@@ -6,7 +6,9 @@ pub mod doctor;
 pub mod fabric;
 pub mod help;
 pub mod man;
+mod markup;
 pub mod measure;
+mod output_file;
 pub mod plot;
 pub mod topo;
 

@@ -1,9 +1,9 @@
 //! A chart: the values of one metric in one section, of all runs, with axes.
 
 use super::axis::Axis;
-use super::markup::{Px, escaped, path, svg_text};
 use super::model::{Picture, Point, Section, Series};
 use super::{Metric, marker, text};
+use crate::command::markup::{Px, escaped, path, svg_text};
 
 /// Number of colours of runs in the style sheets.
 const COLOURS: usize = 10;

@@ -2,10 +2,10 @@
 
 use super::chart::{Chart, Frame};
 use super::headline::{self, Headline};
-use super::markup::{Px, escaped, svg_text};
 use super::model::{Picture, Section};
 use super::output::MARK;
 use super::{Metric, legend, text};
+use crate::command::markup::{Px, escaped, svg_text};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 36.0;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::chart::{Frame, run_class};
-use super::markup::{Px, escaped, svg_text};
 use super::model::{Picture, Point, Section};
 use super::{Spread, marker, text};
+use crate::command::markup::{Px, escaped, svg_text};
 use record::Placement;
 
 /// Distance between the rows of a drawing's legend.

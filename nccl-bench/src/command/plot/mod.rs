@@ -15,7 +15,6 @@ mod headline;
 mod input;
 mod legend;
 mod marker;
-mod markup;
 mod model;
 mod numbers;
 mod output;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::markup::escaped;
 use super::model::{Picture, Point, Section, Series};
 use super::{Metric, Spread, legend, text};
+use crate::command::markup::escaped;
 use record::Measurement;
 use record::statistics::Statistics;
 

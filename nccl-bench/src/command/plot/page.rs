@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::chart::{Chart, Frame};
 use super::headline::{self, Headline};
-use super::markup::escaped;
 use super::model::{Picture, Point, Section};
 use super::output::MARK;
 use super::{Metric, legend, numbers, reading, text};
+use crate::command::markup::escaped;
 use record::Run;
 
 /// The whole page.

@@ -3,8 +3,8 @@
 //! keyboard.
 
 use super::chart::Chart;
-use super::markup::escaped;
 use super::{legend, text};
+use crate::command::markup::escaped;
 
 /// The labels of a chart. `group` is the name of their radio buttons, unique to the chart.
 pub(super) fn labels(chart: &Chart, group: &str) -> String {

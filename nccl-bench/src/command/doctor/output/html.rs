@@ -1,0 +1,156 @@
+//! The examinations as an HTML page without scripts, fonts or links to other files.
+
+use std::collections::BTreeMap;
+
+use diagnosis::examination::{Body, Examination, Grade, Health, Matrix, Section};
+use diagnosis::finding::{Action, Finding};
+
+use super::{matrix, text};
+use crate::command::markup::escaped;
+
+/// The whole page.
+pub(super) fn write(examinations: &[Examination]) -> String {
+    let health = super::health(examinations);
+    let verdict = super::verdict(examinations);
+    let reason = verdict.split_once(": ").map_or(verdict.as_str(), |(_, reason)| reason);
+    let list = |title: &str, select: fn(&Examination) -> &Vec<String>| {
+        let lines: Vec<&String> = examinations.iter().flat_map(select).collect();
+        if lines.is_empty() { String::new() } else { format!("<h2>{title}</h2>\n{}", items(&lines)) }
+    };
+    let several = examinations.len() > 1;
+    format!(
+        include_str!("page.html"),
+        mark = super::MARK,
+        title = safe(&verdict),
+        css = include_str!("page.css"),
+        health = health_class(health),
+        health_words = health,
+        reason = safe(reason),
+        program = safe(concat!("nccl-bench ", env!("CARGO_PKG_VERSION"), " doctor")),
+        findings = findings(examinations),
+        proof = list("Proven", |examination| &examination.proof),
+        unseen = list("Not seen", |examination| &examination.unseen),
+        sections = examinations.iter().map(|each| sections(each, several)).collect::<String>(),
+    )
+}
+
+/// A text for the page: escaped, and without characters that reorder it.
+fn safe(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(text::plain).collect();
+    escaped(&lines.join("\n"))
+}
+
+fn items(lines: &[&String]) -> String {
+    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", safe(line))).collect();
+    format!("<ul class=\"plain\">\n{items}</ul>\n")
+}
+
+fn findings(examinations: &[Examination]) -> String {
+    let all: String = examinations.iter().flat_map(super::sorted).map(finding).collect();
+    if all.is_empty() { all } else { format!("<h2>Findings</h2>\n{all}") }
+}
+
+fn finding(finding: &Finding) -> String {
+    let mut evidence: String = finding
+        .evidence
+        .iter()
+        .map(|each| {
+            format!("<li><span>{}</span><code>{}</code></li>\n", safe(&super::place(each)), safe(&each.text))
+        })
+        .collect();
+    let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
+    if more > 0 && !evidence.is_empty() {
+        evidence += &format!("<li><span>and {more} more</span></li>\n");
+    }
+    evidence.extend(finding.consequences.iter().map(|each| {
+        let (place, text) = (safe(&super::place(each)), safe(&each.text));
+        format!("<li><span>then {place}</span><code>{text}</code></li>\n")
+    }));
+    if !evidence.is_empty() {
+        evidence = format!("<ul class=\"evidence\">\n{evidence}</ul>\n");
+    }
+    let action = (finding.action != Action::None).then(|| text::advice(finding.action).to_owned());
+    let named = [
+        ("Concerns", super::concerned(finding)),
+        ("Cause", finding.cause.clone()),
+        ("Remedy", finding.remedy.clone()),
+        ("Node", action),
+        ("Source", finding.source.clone()),
+    ];
+    let named = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let named: String =
+        named.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", safe(&value))).collect();
+    let details = if named.is_empty() { named } else { format!("<dl>\n{named}</dl>\n") };
+    let severity = finding.severity;
+    format!(
+        "<section class=\"finding {severity}\">\n<p class=\"severity\">{severity} <code>{}</code></p>\n<h3>{}</h3>\n\
+         {evidence}{details}</section>\n",
+        safe(&finding.rule),
+        safe(&finding.diagnosis)
+    )
+}
+
+fn sections(examination: &Examination, several: bool) -> String {
+    let subject = if several { format!("{}: ", super::title(examination)) } else { String::new() };
+    let section = |section: &Section| {
+        let title = format!("{subject}{}", section.title);
+        format!("<section>\n<h2>{}</h2>\n{}</section>\n", safe(&title), body(section))
+    };
+    examination.sections.iter().map(section).collect()
+}
+
+fn body(section: &Section) -> String {
+    match &section.body {
+        Body::Facts(facts) => {
+            let facts = facts
+                .iter()
+                .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>\n", safe(name), safe(value)));
+            format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>())
+        }
+        Body::Table { columns, rows } => table(columns, rows),
+        Body::Matrix(matrix) => draw(matrix, &section.title),
+        Body::Lines(lines) => {
+            let lines: String = lines.iter().map(|line| safe(line) + "\n").collect();
+            format!("<pre>{lines}</pre>\n")
+        }
+    }
+}
+
+fn table(columns: &[String], rows: &[Vec<String>]) -> String {
+    let heads: String = columns.iter().map(|head| format!("<th scope=\"col\">{}</th>", safe(head))).collect();
+    let row = |row: &Vec<String>| {
+        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", safe(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = rows.iter().map(row).collect();
+    format!(
+        "<div class=\"scroll\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
+    )
+}
+
+/// The picture of a matrix with its legend.
+fn draw(matrix: &Matrix, title: &str) -> String {
+    let mut grades: BTreeMap<&str, Grade> = BTreeMap::new();
+    for cell in matrix.cells.iter().flatten() {
+        grades.entry(&cell.text).or_insert(cell.grade);
+    }
+    let entry = |(name, words): &(String, String)| {
+        let class = matrix::class(grades.get(name.as_str()).copied().unwrap_or_default());
+        format!("<li><span class=\"key {class}\"></span><b>{}</b> {}</li>\n", safe(name), safe(words))
+    };
+    let legend: String = matrix.legend.iter().map(entry).collect();
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\">{}</div>\n<ul class=\"legend\">\n{legend}</ul>\n",
+        matrix::picture(matrix, title)
+    )
+}
+
+/// The class of a health in the style sheet.
+fn health_class(health: Health) -> &'static str {
+    match health {
+        Health::Healthy => "healthy",
+        Health::Degraded => "degraded",
+        Health::Broken => "broken",
+        Health::CannotTell => "cannot_tell",
+    }
+}

@@ -1,0 +1,197 @@
+//! The reports of the doctor: text, JSON, a page, JUnit.
+
+mod html;
+mod json;
+mod junit;
+pub(in crate::command) mod matrix;
+mod text;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use diagnosis::examination::{Examination, Health};
+use diagnosis::finding::{Finding, Severity};
+
+use crate::command::output_file::Maker;
+use crate::exit::{ExitError, print};
+
+/// Text near the start of each file that is written, by which a later run knows that it may replace it.
+const MARK: &str = "<!-- made by nccl-bench doctor -->\n";
+
+/// The files of the doctor.
+const MAKER: Maker =
+    Maker { mark: MARK, product: "report", advice: "name another file", input: "is what is to be examined" };
+
+/// The exit codes, for the help of each subcommand.
+pub(super) const EXIT_CODES: &str = "\
+Exit code: 0 healthy, with proof; 1 degraded: it works, slower or less safely than it should; 2 broken; 3 cannot tell:
+neither health nor a fault is proven. Wrong arguments, files that cannot be read and reports that cannot be written
+exit with 2 as well, with \"error: \" on standard error and nothing on standard output.";
+
+/// Options of the output.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Output {
+    /// Print JSON instead of text
+    #[arg(long, help_heading = "Reports")]
+    pub json: bool,
+
+    /// Also write a page, with pictures, that needs nothing else
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub html: Option<PathBuf>,
+
+    /// Also write a JUnit file (XML) for pipelines
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub junit: Option<PathBuf>,
+
+    /// Replace the files of --html and --junit, whatever they contain
+    #[arg(long, help_heading = "Reports")]
+    pub force: bool,
+}
+
+impl Output {
+    /// Refuses files that must not be replaced. To be called before an examination that takes long; `inputs` are the files
+    /// that are examined.
+    ///
+    /// # Errors
+    /// When a file must not be replaced.
+    pub(super) fn check(&self, inputs: &[PathBuf]) -> Result<(), ExitError> {
+        self.check_files(inputs).map_err(|error| ExitError::refused(format!("{error:#}")))
+    }
+
+    fn check_files(&self, inputs: &[PathBuf]) -> anyhow::Result<()> {
+        if let (Some(html), Some(junit)) = (&self.html, &self.junit) {
+            ensure!(html != junit, "--html and --junit name the same file; name another one for --junit");
+        }
+        for path in self.html.iter().chain(&self.junit) {
+            MAKER.refuse_unrelated(path, self.force, inputs)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the reports, and returns the health as exit code.
+///
+/// # Errors
+/// When a file or standard output cannot be written.
+pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8, ExitError> {
+    output.check(&[])?;
+    let mut files = Vec::new();
+    if let Some(path) = &output.html {
+        files.push((path.clone(), html::write(examinations)));
+    }
+    if let Some(path) = &output.junit {
+        files.push((path.clone(), junit::write(examinations)));
+    }
+    let written = MAKER.write_all(&files, output.force, &[]);
+    written.map_err(|error| ExitError::refused(format!("{error:#}")))?;
+    let text = if output.json { json::write(examinations)? } else { text::write(examinations, &style()) };
+    print(&text)?;
+    Ok(health(examinations).code())
+}
+
+/// The style of standard output: colours and width of a terminal; neither in a pipe.
+fn style() -> text::Style {
+    let stdout = std::io::stdout();
+    let colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
+    let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));
+    text::Style { colour, width: width.filter(|_| stdout.is_terminal()) }
+}
+
+/// The health of all examinations: broken where one is, healthy only where all are.
+fn health(examinations: &[Examination]) -> Health {
+    let order = [Health::Broken, Health::Degraded, Health::CannotTell, Health::Healthy];
+    let found: Vec<Health> = examinations.iter().map(Examination::health).collect();
+    order.into_iter().find(|health| found.contains(health)).unwrap_or(Health::CannotTell)
+}
+
+/// The verdict in one line.
+fn verdict(examinations: &[Examination]) -> String {
+    let health = health(examinations);
+    let reason = match health {
+        Health::Broken => worst(examinations, Severity::Broken),
+        Health::Degraded => worst(examinations, Severity::Degraded),
+        Health::CannotTell => {
+            Some(examinations.iter().find_map(doubt).unwrap_or("nothing is proven").to_owned())
+        }
+        Health::Healthy => {
+            let proofs = examinations.iter().filter_map(|examination| examination.proof.first());
+            Some(proofs.cloned().collect::<Vec<_>>().join("; "))
+        }
+    };
+    format!("{}: {}", health.to_string().to_uppercase(), reason.unwrap_or_default())
+}
+
+/// The diagnosis of the first finding of this severity, with the number of others.
+fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
+    let mut found = examinations.iter().flat_map(sorted).filter(|finding| finding.severity == severity);
+    found.next().map(|finding| finding.diagnosis.trim_end_matches('.').to_owned())
+}
+
+/// The reason for which this examination cannot tell.
+fn doubt(examination: &Examination) -> Option<&str> {
+    if examination.health() != Health::CannotTell {
+        return None;
+    }
+    let unknown = examination.findings.iter().find(|finding| finding.severity == Severity::Unknown);
+    let unknown = unknown.map(|finding| finding.diagnosis.as_str());
+    unknown.or_else(|| examination.unseen.first().map(String::as_str)).map(|text| text.trim_end_matches('.'))
+}
+
+/// The findings, worst first.
+fn sorted(examination: &Examination) -> Vec<&Finding> {
+    let mut findings: Vec<&Finding> = examination.findings.iter().collect();
+    findings.sort_by_key(|finding| finding.severity);
+    findings
+}
+
+/// The heading of an examination.
+fn title(examination: &Examination) -> String {
+    let mut letters = examination.subject.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// The place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
+fn place(evidence: &diagnosis::finding::Evidence) -> String {
+    let line = evidence.line.map(|line| format!(":{line}")).unwrap_or_default();
+    let rank = evidence.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
+    let host = evidence.host.as_ref().map(|host| format!(", host {host}")).unwrap_or_default();
+    format!("{}{line}{rank}{host}", evidence.place)
+}
+
+/// Numbers in ascending order, with ranges: `0-3, 7`.
+fn ranges(numbers: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if number <= last.saturating_add(1) => *last = number.max(*last),
+            _ => ranges.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// The ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.
+fn concerned(finding: &Finding) -> Option<String> {
+    /// Number of hosts that are named.
+    const HOSTS: usize = 8;
+    let ranks = match &finding.ranks[..] {
+        [] => None,
+        [rank] => Some(format!("rank {rank}")),
+        several => Some(format!("ranks {}", ranges(several))),
+    };
+    let hosts = match &finding.hosts[..] {
+        [] => None,
+        [host] => Some(format!("host {host}")),
+        several if several.len() <= HOSTS => Some(format!("hosts {}", several.join(", "))),
+        several => Some(format!("{} hosts: {}, ...", several.len(), several[..HOSTS].join(", "))),
+    };
+    let parts: Vec<String> = ranks.into_iter().chain(hosts).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! The examinations as text for a terminal or a pipe.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style as Colour};
+use diagnosis::examination::{Body, Examination, Health, Section};
+use diagnosis::finding::{Action, Finding, Severity};
+
+use super::matrix;
+
+/// Style of the text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Style {
+    /// With colours.
+    pub(super) colour: bool,
+    /// Width of the terminal; `None` where nothing is wrapped.
+    pub(super) width: Option<usize>,
+}
+
+/// Smallest width that is respected.
+const NARROWEST: usize = 40;
+/// Space between the columns of a table.
+const GAP: &str = "  ";
+
+/// The whole text.
+pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
+    let health = super::health(examinations);
+    let mut text = style.wrapped(&plain(&super::verdict(examinations)), "");
+    if style.colour {
+        text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
+    }
+    let mut number = 0;
+    for examination in examinations {
+        for finding in super::sorted(examination) {
+            number += 1;
+            text += &style.finding(number, finding);
+        }
+    }
+    let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
+        let lines: Vec<&String> = examinations.iter().flat_map(select).collect();
+        if lines.is_empty() { String::new() } else { style.list(title, &lines) }
+    };
+    text += &listed("Proven", |examination| &examination.proof);
+    text += &listed("Not seen", |examination| &examination.unseen);
+    for examination in examinations {
+        for section in &examination.sections {
+            text += &style.section(section);
+        }
+    }
+    text
+}
+
+impl Style {
+    /// The paragraph of a finding.
+    fn finding(&self, number: usize, finding: &Finding) -> String {
+        let severity = finding.severity.to_string();
+        let severity =
+            if self.colour { coloured(&severity, severity_colour(finding.severity)) } else { severity };
+        let first = format!("{} [{}]", plain(&finding.diagnosis), plain(&finding.rule));
+        let prefix = finding.severity.to_string().len() + number.to_string().len() + 4;
+        let wrapped = self.wrapped_from(&first, prefix, "   ");
+        let mut text = format!("\n{number}. {severity}: {}", wrapped.trim_start());
+        for evidence in &finding.evidence {
+            let line = format!("{}: {}", super::place(evidence), evidence.text);
+            text += &self.wrapped(&plain(&line), "   > ");
+        }
+        let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
+        if more > 0 && !finding.evidence.is_empty() {
+            let _ = writeln!(text, "   > and {more} more");
+        }
+        for evidence in &finding.consequences {
+            let line = format!("then {}: {}", super::place(evidence), evidence.text);
+            text += &self.wrapped(&plain(&line), "   > ");
+        }
+        let action = (finding.action != Action::None).then(|| advice(finding.action).to_owned());
+        let named = [
+            ("Concerns", super::concerned(finding)),
+            ("Cause", finding.cause.clone()),
+            ("Remedy", finding.remedy.clone()),
+            ("Node", action),
+            ("Source", finding.source.clone()),
+        ];
+        for (name, value) in named {
+            let Some(value) = value else { continue };
+            for (index, line) in value.lines().enumerate() {
+                let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
+                let wrapped = self.wrapped_from(&plain(line), 13, &" ".repeat(13));
+                let head = if self.colour { coloured(&head, Colour::new().bold()) } else { head };
+                text += &format!("{head}{}", wrapped.trim_start());
+            }
+        }
+        text
+    }
+
+    fn heading(&self, title: &str) -> String {
+        let title = plain(title);
+        if self.colour {
+            format!("\n{}\n", coloured(&title, Colour::new().bold()))
+        } else {
+            format!("\n{title}\n")
+        }
+    }
+
+    fn list(&self, title: &str, lines: &[&String]) -> String {
+        let mut text = self.heading(title);
+        for line in lines {
+            text += &self.wrap(&format!("- {}", plain(line)), "  ", "    ");
+        }
+        text
+    }
+
+    fn section(&self, section: &Section) -> String {
+        let mut text = self.heading(&section.title);
+        match &section.body {
+            Body::Facts(facts) => {
+                let longest = facts.iter().map(|(name, _)| textwrap::core::display_width(&plain(name))).max();
+                let indent = 4 + longest.unwrap_or(0).min(28);
+                for (name, value) in facts {
+                    let name = padded(&plain(name), indent - 4);
+                    let line = format!("  {name}  {}", plain(value));
+                    text += &self.hanging(line.trim_end(), indent);
+                }
+            }
+            Body::Table { columns: heads, rows } => {
+                let all: Vec<Vec<String>> = std::iter::once(heads).chain(rows).cloned().collect();
+                text += &self.table(&all);
+            }
+            Body::Matrix(matrix) => text += &indented(&matrix::lines(matrix)),
+            Body::Lines(lines) => {
+                lines.iter().for_each(|line| text += &self.hanging(&format!("  {}", plain(line)), 4))
+            }
+        }
+        text
+    }
+
+    /// A table; on a terminal that is too narrow, a line for each cell.
+    fn table(&self, rows: &[Vec<String>]) -> String {
+        let lines = columns(rows);
+        let widest = lines.iter().map(|line| textwrap::core::display_width(line)).max().unwrap_or(0);
+        match (self.width, rows.split_first()) {
+            (Some(width), Some((heads, rows))) if widest + 2 > width.max(NARROWEST) => {
+                let mut text = String::new();
+                for row in rows {
+                    for (index, (head, cell)) in heads.iter().zip(row).enumerate() {
+                        let mark = if index == 0 { "- " } else { "  " };
+                        text += &self.hanging(&format!("  {mark}{}: {}", plain(head), plain(cell)), 6);
+                    }
+                }
+                text
+            }
+            _ => indented(&lines),
+        }
+    }
+
+    /// Lines with this indentation, wrapped.
+    fn wrapped(&self, line: &str, indent: &str) -> String {
+        self.wrap(line, indent, &format!("{indent}{}", if indent.is_empty() { "" } else { "  " }))
+    }
+
+    /// Lines of which the first begins at a column, and the others with an indentation.
+    fn wrapped_from(&self, line: &str, column: usize, indent: &str) -> String {
+        self.wrap(line, &" ".repeat(column), indent)
+    }
+
+    /// Lines of which all but the first are indented.
+    fn hanging(&self, line: &str, indent: usize) -> String {
+        self.wrap(line, "", &" ".repeat(indent))
+    }
+
+    fn wrap(&self, line: &str, first: &str, others: &str) -> String {
+        let Some(width) = self.width else { return format!("{first}{line}\n") };
+        // A path or command that is longer than the line stays whole, so that it can be copied.
+        let options = textwrap::Options::new(width.max(NARROWEST)).break_words(false);
+        textwrap::fill(line, options.initial_indent(first).subsequent_indent(others)) + "\n"
+    }
+}
+
+/// Texts in columns, without space at the ends of lines.
+pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
+    let mut widths: Vec<usize> = Vec::new();
+    for row in &rows {
+        // A single cell is a remark across all columns.
+        for (index, cell) in row.iter().enumerate().filter(|_| row.len() > 1) {
+            let width = textwrap::core::display_width(cell);
+            match widths.get_mut(index) {
+                Some(widest) => *widest = width.max(*widest),
+                None => widths.push(width),
+            }
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate();
+        let cells = cells.map(|(index, cell)| padded(cell, widths.get(index).copied().unwrap_or(0)));
+        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A text in a column of this width.
+fn padded(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(textwrap::core::display_width(text));
+    format!("{text}{}", " ".repeat(missing))
+}
+
+fn indented(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("  {line}\n")).collect()
+}
+
+/// A text in one line without characters that control a terminal or reorder its text.
+pub(super) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' | '\r' => plain.push(' '),
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+                plain.extend(character.escape_unicode());
+            }
+            control if control.is_control() => plain.extend(control.escape_default()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+fn coloured(text: &str, colour: Colour) -> String {
+    format!("{colour}{text}{colour:#}")
+}
+
+fn health_colour(health: Health) -> Colour {
+    let colour = match health {
+        Health::Healthy => AnsiColor::Green,
+        Health::Degraded => AnsiColor::Yellow,
+        Health::Broken => AnsiColor::Red,
+        Health::CannotTell => AnsiColor::Magenta,
+    };
+    colour.on_default()
+}
+
+fn severity_colour(severity: Severity) -> Colour {
+    let colour = match severity {
+        Severity::Broken => AnsiColor::Red,
+        Severity::Degraded => AnsiColor::Yellow,
+        Severity::Unknown => AnsiColor::Magenta,
+        Severity::Advice => AnsiColor::Cyan,
+    };
+    colour.on_default().bold()
+}
+
+/// The thing to do with a node, in words.
+pub(super) fn advice(action: Action) -> &'static str {
+    match action {
+        Action::None => "nothing",
+        Action::Watch => "watch whether it happens again",
+        Action::Reset => "reset the GPU",
+        Action::Reboot => "reboot the node",
+        Action::Isolate => "take the node out of service",
+    }
+}

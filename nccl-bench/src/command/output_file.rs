@@ -1,0 +1,81 @@
+//! Files that a command writes: an earlier file is replaced only when the same command made it.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use record::files::replacement;
+
+/// Number of bytes at the start of a file in which the mark is.
+const START: u64 = 256;
+
+/// The files of one command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maker {
+    /// Text near the start of each file, by which a later run knows that it may replace the file.
+    pub(super) mark: &'static str,
+    /// The file in words: `plot`.
+    pub(super) product: &'static str,
+    /// The words for "use another path": `name another --output`.
+    pub(super) advice: &'static str,
+    /// The content of the inputs: `holds results to draw`.
+    pub(super) input: &'static str,
+}
+
+impl Maker {
+    /// Writes all files, or none where one must not be replaced.
+    ///
+    /// # Errors
+    /// When a file exists that must not be replaced, or when a file cannot be written.
+    pub(super) fn write_all(
+        &self,
+        texts: &[(PathBuf, String)],
+        force: bool,
+        inputs: &[PathBuf],
+    ) -> anyhow::Result<()> {
+        for (path, _) in texts {
+            self.refuse_unrelated(path, force, inputs)?;
+        }
+        texts.iter().try_for_each(|(path, text)| self.write_whole(path, text))
+    }
+
+    /// Refuses to replace files that this command has not written, unless `force` is set, and the inputs in any case.
+    ///
+    /// # Errors
+    /// When the file must not be replaced.
+    pub(super) fn refuse_unrelated(
+        &self,
+        path: &Path,
+        force: bool,
+        inputs: &[PathBuf],
+    ) -> anyhow::Result<()> {
+        let Self { mark, product, advice, input: holds } = self;
+        let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+        ensure!(metadata.is_file(), "{} is no file; {advice}", path.display());
+        let same =
+            |input: &PathBuf| matches!((input.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
+        ensure!(!inputs.iter().any(same), "{} {holds}; {advice}", path.display());
+        if force {
+            return Ok(());
+        }
+        let mut start = Vec::new();
+        let read = fs::File::open(path).and_then(|file| file.take(START).read_to_end(&mut start));
+        let earlier = read.is_ok() && String::from_utf8_lossy(&start).contains(mark);
+        ensure!(
+            earlier,
+            "{} exists and is no {product} of nccl-bench; {advice}, or use --force to replace it",
+            path.display()
+        );
+        Ok(())
+    }
+
+    /// Writes a file under another name and renames it: a reader never sees half of it, and a full disk leaves the
+    /// previous file as it was.
+    fn write_whole(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        // A symbolic link stays one.
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let written = replacement::write(&target, |out| out.write_all(text.as_bytes()));
+        written.with_context(|| format!("{} cannot be written; {}", path.display(), self.advice))
+    }
+}
