@@ -73,8 +73,8 @@ fn findings(judged: &Judged) -> Vec<Finding> {
         let text = format!("{}={}: {}", setting.name, setting.value, verdict.reason);
         Some(Finding {
             cause: judged.meaning.map(|meaning| match judged.default {
-                Some(default) => format!("{} is {meaning}; default: {default}", setting.name),
-                None => format!("{} is {meaning}", setting.name),
+                Some(default) => format!("{}: {meaning} (default: {default})", setting.name),
+                None => format!("{}: {meaning}", setting.name),
             }),
             remedy: verdict.remedy.clone(),
             evidence: vec![Evidence {
