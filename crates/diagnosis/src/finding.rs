@@ -96,6 +96,9 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// Number of times that it was seen.
     pub occurrences: u64,
+    /// The first places of messages that follow from it: timeouts, aborts, lost peers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub consequences: Vec<Evidence>,
     /// Documentation, source or thread that the knowledge is from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -115,6 +118,7 @@ impl Finding {
             hosts: Vec::new(),
             evidence: Vec::new(),
             occurrences: 1,
+            consequences: Vec::new(),
             source: None,
         }
     }

@@ -1,5 +1,13 @@
 //! Knowledge about messages, versions and variables, as data: files that a person who is no programmer can read.
 //!
-//! The files are in `crates/diagnosis/knowledge`, and are compiled in.
+//! The files are in `crates/diagnosis/knowledge`, and are compiled in. Its `README.md` explains them.
 
+pub mod conflicts;
+pub mod faults;
+mod file;
+mod rule;
 pub mod rules;
+mod words;
+
+#[cfg(test)]
+mod tests;

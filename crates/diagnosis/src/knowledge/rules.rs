@@ -1,61 +1,99 @@
-//! Rules about messages in logs.
+//! All rules about messages, and the search for the one that knows a line.
 
-use regex::bytes::Regex;
-use semver::{Version, VersionReq};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
-use crate::finding::{Action, Role, Severity};
+pub use super::file::FileError;
+use super::file::{Fault, check_lines, located, read_rules};
+pub use super::rule::{Origin, Pattern, Rule};
+use super::words::Words;
 
-/// Lines that a rule is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// Messages of NCCL and its plugins.
-    Nccl,
-    /// Messages of the kernel.
-    Kernel,
-    /// Lines of any program.
-    Any,
-}
+/// The files that are compiled in. An earlier rule wins, so that the files with exact messages come first.
+pub(super) const FILES: [(&str, &str); 7] = [
+    ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
+    ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
+    ("knowledge/libfabric.toml", include_str!("../../knowledge/libfabric.toml")),
+    ("knowledge/kernel.toml", include_str!("../../knowledge/kernel.toml")),
+    ("knowledge/cuda.toml", include_str!("../../knowledge/cuda.toml")),
+    ("knowledge/programs.toml", include_str!("../../knowledge/programs.toml")),
+    ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
+];
 
-/// Knowledge about one message.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    /// Stable name.
-    pub id: String,
-    /// Lines that it is about.
-    pub origin: Origin,
-    /// Words that the line contains.
-    pub contains: String,
-    /// A pattern that the line matches as well.
-    pub pattern: Option<Regex>,
-    /// Versions of NCCL that it holds for.
-    pub nccl: Option<VersionReq>,
-    /// Place in the chain of cause and effect.
-    pub role: Role,
-    /// Effect on the health.
-    pub severity: Severity,
-    /// The diagnosis in one sentence.
-    pub diagnosis: String,
-    /// The cause.
-    pub cause: Option<String>,
-    /// The remedy.
-    pub remedy: Option<String>,
-    /// The thing to do with the node.
-    pub action: Action,
-    /// Documentation, source or thread that the knowledge is from.
-    pub source: String,
-}
-
-/// All rules, ready to be matched.
+/// All rules, ready to be matched. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
+    /// The words to look for in lines of each origin, with the indices of their rules.
+    nccl: Arc<Words>,
+    kernel: Arc<Words>,
+    any: Arc<Words>,
 }
 
 impl Rules {
     /// The rules that are compiled in.
     pub fn built_in() -> Self {
-        Self::default()
+        static RULES: OnceLock<Rules> = OnceLock::new();
+        // The tests check the files.
+        RULES.get_or_init(|| Self::new(built_in_files().unwrap_or_default())).clone()
+    }
+
+    /// The rules of these files, in their order, before those that are compiled in.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a rule with a fault: the error names file, line, rule and field.
+    pub fn with_files(paths: &[PathBuf]) -> Result<Self, FileError> {
+        let mut files = Vec::new();
+        for path in paths {
+            let text = fs::read_to_string(path).map_err(|error| FileError::unreadable(path, &error))?;
+            files.push((path.display().to_string(), text));
+        }
+        let mut rules: Vec<Rule> = Vec::new();
+        let mut origins = Vec::new();
+        for (name, text) in &files {
+            for rule in read_rules(name, text)? {
+                let checked = match rules.iter().any(|other| other.id == rule.id) {
+                    true => Err(("id", "another rule has this name".to_owned())),
+                    false => check_lines(&rule),
+                };
+                checked.map_err(|fault| located(name, text, &rule.id, fault))?;
+                rules.push(rule);
+                origins.push((name, text));
+            }
+        }
+        // A site's own rule replaces the compiled-in one of the same name.
+        let own = rules.len();
+        for rule in Self::built_in().rules.iter() {
+            if !rules[..own].iter().any(|other| other.id == rule.id) {
+                rules.push(rule.clone());
+            }
+        }
+        let rules = Self::new(rules);
+        for (rule, (name, text)) in rules.iter().zip(origins) {
+            rules.check_search(rule).map_err(|fault| located(name, text, &rule.id, fault))?;
+        }
+        Ok(rules)
+    }
+
+    /// Checks that the search finds a rule for its own lines, and for none that it must not match.
+    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), Fault> {
+        let find =
+            |line| self.find(rule.message(line).as_bytes(), rule.origin).map_or("none", |found| &found.id);
+        if let Some(line) = rule.matches.iter().find(|line| find(line) != rule.id) {
+            return Err((
+                "matches",
+                format!("`{line}` is taken by the rule `{}`, which comes first", find(line)),
+            ));
+        }
+        match rule.not.iter().find(|line| find(line) == rule.id) {
+            Some(line) => Err(("not", format!("the rule matches `{line}`, which it must not"))),
+            None => Ok(()),
+        }
+    }
+
+    /// All rules, in the order in which they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
     }
 
     /// The rule with this name.
@@ -64,18 +102,57 @@ impl Rules {
     }
 
     /// The first rule that knows this line. A site's own rules come before those that are compiled in.
+    ///
+    /// The reader of logs passes, without the line's end, the colours of a terminal and the wrapping of Docker:
+    ///
+    /// - with [`Origin::Nccl`], the message of a line of NCCL or its plugin: the text after `NCCL INFO `,
+    ///   `NCCL WARN ` or `NCCL DIAG `, without time, host, process, device, file and function. Rules for
+    ///   [`Origin::Any`] count as well. Not passed are the messages that come by the thousand: those that begin with
+    ///   `Channel `, `Ring `, `Tree `, and those of operations (`AllReduce: opCount`, `8 Bytes -> Algo`);
+    /// - with [`Origin::Kernel`], a whole line that looks like the kernel's: `[  123.456] ...`, `... kernel: ...`, and
+    ///   any with `NVRM: `. Rules for [`Origin::Any`] count as well;
+    /// - with [`Origin::Any`], the whole line of another program, with the prefixes of launchers. Rules for
+    ///   [`Origin::Nccl`] and [`Origin::Kernel`] do not count.
+    ///
+    /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. This is called for nearly every line of
+    /// a log: it must cost less than a microsecond, and must not allocate.
     pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
-        let _ = (line, origin);
-        None
+        let words = match origin {
+            Origin::Nccl => &self.nccl,
+            Origin::Kernel => &self.kernel,
+            Origin::Any => &self.any,
+        };
+        let mut first = self.rules.len();
+        words.find_all(line, |rule| {
+            if rule < first && self.rules[rule].confirms(line) {
+                first = rule;
+            }
+        });
+        self.rules.get(first)
+    }
+
+    /// Prepares the search.
+    fn new(rules: Vec<Rule>) -> Self {
+        let words = |origin: Origin| {
+            let chosen = rules.iter().enumerate().filter(|(_, rule)| origin.includes(rule.origin));
+            let words =
+                chosen.flat_map(|(index, rule)| rule.contains.iter().map(move |word| (word.as_str(), index)));
+            Arc::new(Words::new(words))
+        };
+        Self {
+            nccl: words(Origin::Nccl),
+            kernel: words(Origin::Kernel),
+            any: words(Origin::Any),
+            rules: rules.into(),
+        }
     }
 }
 
-impl Rule {
-    /// Returns true for a version that the rule holds for; an unknown version counts.
-    pub fn applies_to(&self, nccl: Option<&Version>) -> bool {
-        match (&self.nccl, nccl) {
-            (Some(range), Some(version)) => range.matches(version),
-            _ => true,
-        }
+/// Reads the files that are compiled in.
+fn built_in_files() -> Result<Vec<Rule>, FileError> {
+    let mut rules = Vec::new();
+    for (file, text) in FILES {
+        rules.extend(read_rules(file, text)?);
     }
+    Ok(rules)
 }

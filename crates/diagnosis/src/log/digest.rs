@@ -22,6 +22,28 @@ pub struct Digest {
     pub unknown: Vec<Unknown>,
     /// Lines of NCCL's own diagnostics (`NCCL DIAG`, from 2.31).
     pub diagnostics: Vec<DiagnosticLine>,
+    /// Versions of NCCL on lines that do not name their writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub versions: BTreeSet<Version>,
+    /// Sentences about what was left out of this digest to bound its memory: empty unless a log is extreme.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<String>,
+    /// Paths between the GPUs of a node, from the lines of the topology.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub paths: BTreeSet<GpuPath>,
+}
+
+/// The path from a GPU to another one of the same node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct GpuPath {
+    /// Host.
+    pub host: String,
+    /// PCI bus id of the first GPU.
+    pub from: String,
+    /// PCI bus id of the second GPU.
+    pub to: String,
+    /// NCCL's name of the path: `NVL`, `PIX`, `PHB`, `SYS`.
+    pub kind: String,
 }
 
 /// A file, or standard input.
@@ -95,7 +117,8 @@ pub struct Position {
 /// A communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Communicator {
-    /// NCCL's commId.
+    /// NCCL's commId; of a split communicator, the parent's with number and color of the split: `0xbc42/1.0`; empty
+    /// for connections whose communicator's initialisation is not in the log.
     pub id: String,
     /// The function that made it: `ncclCommInitRankConfig`, `ncclCommSplit`.
     pub made_by: String,
@@ -159,7 +182,8 @@ pub struct Member {
 /// The channels from one rank to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// The transports used, each with its number of channels.
+    /// The transports used, each with its number of channels, those of collectives and of send and receive as one.
+    #[serde(serialize_with = "transports")]
     pub transports: BTreeMap<Transport, u32>,
 }
 
@@ -232,9 +256,12 @@ pub struct Example {
     pub writer: Option<usize>,
     /// The message, shortened.
     pub text: String,
-    /// Seconds since the epoch, or since the start of the log's first timestamp, where the line has a time.
+    /// The time as the line has it: `2025-12-28 16:04:25`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
+    /// Rank that the prefix of a launcher names (`[rank3]:`, `[1,3]<stderr>:`, `3: `).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
 }
 
 /// A warning that no rule knows.
@@ -251,7 +278,7 @@ pub struct Unknown {
 /// A line of NCCL's own diagnostics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DiagnosticLine {
-    /// `OK`, `INFO`.
+    /// `OK`, `INFO`; empty for a heading.
     pub status: String,
     /// The text after it.
     pub text: String,
@@ -272,4 +299,17 @@ fn pairs<S: serde::Serializer>(
         connection: &'a Connection,
     }
     serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
+}
+
+/// Transports as a list, since JSON has no structures as keys.
+fn transports<S: serde::Serializer>(
+    transports: &BTreeMap<Transport, u32>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Used<'a> {
+        transport: &'a Transport,
+        channels: u32,
+    }
+    serializer.collect_seq(transports.iter().map(|(transport, &channels)| Used { transport, channels }))
 }

@@ -1,3 +1,76 @@
 //! NCCL's log: reading it, and what it proves.
 
+mod channel;
+mod clean;
+mod communicators;
+pub mod conclusions;
 pub mod digest;
+mod fold;
+mod input;
+mod line;
+mod message;
+mod messages;
+mod path;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod text;
+mod writers;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use digest::Digest;
+
+use crate::knowledge::rules::Rules;
+
+pub use reader::Reader;
+
+/// A log that cannot be opened.
+#[derive(Debug)]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub source: io::Error,
+}
+
+/// Reads the logs of a job; `-` is standard input.
+///
+/// # Errors
+///
+/// A file that cannot be opened. A file that cannot be read to its end is no error, but has an
+/// [`Input::problem`](digest::Input::problem).
+pub fn read_files<P: AsRef<Path>>(paths: &[P], rules: &Rules) -> Result<Digest, Error> {
+    let mut reader = Reader::new(rules);
+    for path in paths {
+        let path = path.as_ref();
+        if path == Path::new("-") {
+            reader.read("standard input", io::stdin().lock());
+            continue;
+        }
+        let error = |source| Error { path: path.to_owned(), source };
+        let file = File::open(path).map_err(error)?;
+        if file.metadata().map_err(error)?.is_dir() {
+            return Err(error(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "it is a directory: name the files in it",
+            )));
+        }
+        reader.read(&path.to_string_lossy(), file);
+    }
+    Ok(reader.finish())
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "cannot read the log {}: {}", self.path.display(), self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

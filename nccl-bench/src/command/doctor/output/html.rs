@@ -62,6 +62,10 @@ fn finding(finding: &Finding) -> String {
     if more > 0 && !evidence.is_empty() {
         evidence += &format!("<li><span>and {more} more</span></li>\n");
     }
+    evidence.extend(finding.consequences.iter().map(|each| {
+        let (place, text) = (safe(&super::place(each)), safe(&each.text));
+        format!("<li><span>then {place}</span><code>{text}</code></li>\n")
+    }));
     if !evidence.is_empty() {
         evidence = format!("<ul class=\"evidence\">\n{evidence}</ul>\n");
     }

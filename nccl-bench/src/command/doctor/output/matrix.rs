@@ -11,7 +11,9 @@ use crate::command::markup::{Px, escaped};
 const LARGEST_TEXT: usize = 16;
 /// Number of labels up to which the cells of a picture have texts.
 const LARGEST_WITH_TEXTS: usize = 24;
-/// Height of a letter in a picture.
+/// Size of a cell from which on there are lines between cells.
+const SMALLEST_WITH_LINES: f64 = 6.0;
+/// Width of a letter in a picture.
 const LETTER: f64 = 7.4;
 
 /// The lines of a matrix: all cells of a small one, the number of pairs by text of a large one.
@@ -78,7 +80,8 @@ impl Frame {
             ..=128 => 7.0,
             _ => 4.0,
         };
-        let step = if texts { 1 } else { (32.0 / cell).ceil() as usize };
+        // A power of two, so that the labels fall on the first ranks of nodes.
+        let step = if texts { 1 } else { ((32.0 / cell).ceil() as usize).next_power_of_two() };
         let label = longest(&mut matrix.labels.iter());
         let turned = label + 4.0 > cell * step as f64;
         Self { cell, left: label + 10.0, top: if turned { label + 10.0 } else { 20.0 }, step, texts, turned }
@@ -117,7 +120,21 @@ pub(in crate::command) fn picture(matrix: &Matrix, name: &str) -> String {
     for (row, cells) in matrix.cells.iter().enumerate() {
         svg += &draw_row(matrix, &frame, row, cells);
     }
-    svg + "</svg>\n"
+    svg + &grid(count, &frame) + "</svg>\n"
+}
+
+/// Lines between the cells.
+fn grid(count: usize, frame: &Frame) -> String {
+    if frame.cell < SMALLEST_WITH_LINES {
+        return String::new();
+    }
+    let (left, top) = (frame.left, frame.top);
+    let (right, bottom) = (frame.x(count), frame.y(count));
+    let lines = (1..count).map(|index| {
+        let (x, y) = (Px(frame.x(index)), Px(frame.y(index)));
+        format!("M{x} {}V{}M{} {y}H{}", Px(top), Px(bottom), Px(left), Px(right))
+    });
+    format!("<path class=\"lines\" d=\"{}\"/>\n", lines.collect::<String>())
 }
 
 /// The names of rows and columns.
@@ -148,20 +165,19 @@ fn draw_row(matrix: &Matrix, frame: &Frame, row: usize, cells: &[Cell]) -> Strin
         let same = |next: &&Cell| *next == cell && !frame.texts;
         let to = from + 1 + cells[from + 1..].iter().take_while(same).count();
         if !cell.text.is_empty() {
-            let gap = if frame.cell > 5.0 { 1.0 } else { 0.0 };
             let (x, y) = (frame.x(from), frame.y(row));
             let receivers = match to - from {
                 1 => label(from).to_owned(),
                 _ => format!("{} to {}", label(from), label(to - 1)),
             };
-            let width = frame.cell * (to - from) as f64 - gap;
+            let width = frame.cell * (to - from) as f64;
             svg += &format!(
                 "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>\n",
                 class(cell.grade),
                 Px(x),
                 Px(y),
                 Px(width),
-                Px(frame.cell - gap),
+                Px(frame.cell),
                 escaped(&format!("{} → {receivers}: {}", label(row), cell.text))
             );
             if frame.texts {

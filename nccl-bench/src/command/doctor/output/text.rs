@@ -74,6 +74,10 @@ impl Style {
         if more > 0 && !finding.evidence.is_empty() {
             let _ = writeln!(text, "   > and {more} more");
         }
+        for evidence in &finding.consequences {
+            let line = format!("then {}: {}", super::place(evidence), evidence.text);
+            text += &self.wrapped(&plain(&line), "   > ");
+        }
         let action = (finding.action != Action::None).then(|| advice(finding.action).to_owned());
         let named = [
             ("Concerns", super::concerned(finding)),

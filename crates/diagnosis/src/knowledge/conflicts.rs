@@ -1,0 +1,221 @@
+//! Libraries that do not work together.
+
+use std::sync::OnceLock;
+
+use semver::{Version, VersionReq};
+use serde::Deserialize;
+
+use super::file::{
+    Fault as Problem, FileError, OneOrMore, check_id, check_text, check_version, located, parse, range,
+};
+use crate::finding::Severity;
+
+/// The file that is compiled in.
+pub(super) const FILE: (&str, &str) =
+    ("knowledge/conflicts.toml", include_str!("../../knowledge/conflicts.toml"));
+
+/// Versions found together; `None` where one is not known or not present.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Together<'a> {
+    /// NCCL.
+    pub nccl: Option<&'a Version>,
+    /// aws-ofi-nccl.
+    pub plugin: Option<&'a Version>,
+    /// libfabric.
+    pub libfabric: Option<&'a Version>,
+    /// CUDA version of the driver: 13.0.0.
+    pub driver: Option<&'a Version>,
+}
+
+/// A combination of versions that does not work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Stable name.
+    pub id: String,
+    /// Versions of NCCL, where they matter.
+    pub nccl: Option<VersionReq>,
+    /// Versions of aws-ofi-nccl, where they matter.
+    pub plugin: Option<VersionReq>,
+    /// Versions of libfabric, where they matter.
+    pub libfabric: Option<VersionReq>,
+    /// CUDA versions of the driver, where they matter.
+    pub driver: Option<VersionReq>,
+    /// Conditions besides the versions. As long as they are not seen, the conflict is told as advice.
+    pub conditions: Vec<String>,
+    /// The effect, as a sentence.
+    pub effect: String,
+    /// The remedy.
+    pub remedy: String,
+    /// Effect on the health where the conditions hold.
+    pub severity: Severity,
+    /// Documentation, source or thread that the knowledge is from.
+    pub source: String,
+}
+
+/// A version of the interface between NCCL and network plugins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number, as 10 in `Loaded net plugin Libfabric (v10)`.
+    pub number: u32,
+    /// Versions of NCCL that have it.
+    pub nccl: VersionReq,
+    /// Versions of aws-ofi-nccl that have it; `None` where that is not known.
+    pub plugin: Option<VersionReq>,
+}
+
+/// All known conflicts.
+#[derive(Clone, Debug, Default)]
+pub struct Conflicts {
+    conflicts: Vec<Conflict>,
+    interfaces: Vec<Interface>,
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConflictFile {
+    version: u32,
+    conflict: Vec<ConflictEntry>,
+    interface: Vec<InterfaceEntry>,
+}
+
+/// A conflict as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConflictEntry {
+    id: String,
+    nccl: Option<String>,
+    plugin: Option<String>,
+    libfabric: Option<String>,
+    driver: Option<String>,
+    conditions: Option<OneOrMore>,
+    effect: String,
+    remedy: String,
+    severity: Severity,
+    source: String,
+}
+
+/// An interface as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InterfaceEntry {
+    number: u32,
+    nccl: String,
+    plugin: Option<String>,
+}
+
+impl Conflicts {
+    /// The conflicts that are compiled in.
+    pub fn built_in() -> &'static Self {
+        static CONFLICTS: OnceLock<Conflicts> = OnceLock::new();
+        // The tests check the file.
+        CONFLICTS.get_or_init(|| read(FILE.0, FILE.1).unwrap_or_default())
+    }
+
+    /// All conflicts.
+    pub fn iter(&self) -> impl Iterator<Item = &Conflict> {
+        self.conflicts.iter()
+    }
+
+    /// The conflicts between these versions.
+    pub fn between(
+        &self,
+        nccl: Option<&Version>,
+        plugin: Option<&Version>,
+        libfabric: Option<&Version>,
+    ) -> Vec<&Conflict> {
+        self.among(&Together { nccl, plugin, libfabric, driver: None })
+    }
+
+    /// The conflicts among these versions. One that names a version which is not known does not apply.
+    pub fn among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
+        self.conflicts.iter().filter(|conflict| conflict.applies_to(versions)).collect()
+    }
+
+    /// The newest interface that both have, which NCCL selects; `None` where the plugin is older than the table.
+    pub fn interface(&self, nccl: &Version, plugin: &Version) -> Option<u32> {
+        let both = |interface: &&Interface| {
+            interface.nccl.matches(nccl)
+                && interface.plugin.as_ref().is_some_and(|range| range.matches(plugin))
+        };
+        self.interfaces.iter().filter(both).map(|interface| interface.number).max()
+    }
+}
+
+impl Conflict {
+    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    pub fn severity(&self, conditions_seen: bool) -> Severity {
+        if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
+    }
+
+    /// Returns true if every version that the conflict names is known and in its range.
+    fn applies_to(&self, versions: &Together<'_>) -> bool {
+        [
+            (&self.nccl, versions.nccl),
+            (&self.plugin, versions.plugin),
+            (&self.libfabric, versions.libfabric),
+            (&self.driver, versions.driver),
+        ]
+        .into_iter()
+        .all(|(range, version)| match (range, version) {
+            (None, _) => true,
+            (Some(range), Some(version)) => range.matches(version),
+            (Some(_), None) => false,
+        })
+    }
+}
+
+/// Reads a file of conflicts.
+pub(super) fn read(file: &str, text: &str) -> Result<Conflicts, FileError> {
+    let content: ConflictFile = parse(file, text)?;
+    check_version(file, text, content.version)?;
+    let conflicts = content.conflict.into_iter().map(|entry| {
+        let id = entry.id.clone();
+        convert(entry).map_err(|problem| located(file, text, &id, problem))
+    });
+    let interfaces = content.interface.into_iter().map(|entry| {
+        let number = entry.number.to_string();
+        interface(entry).map_err(|problem| located(file, text, &number, problem))
+    });
+    Ok(Conflicts {
+        conflicts: conflicts.collect::<Result<_, _>>()?,
+        interfaces: interfaces.collect::<Result<_, _>>()?,
+    })
+}
+
+/// Converts an entry, and checks it.
+fn convert(entry: ConflictEntry) -> Result<Conflict, Problem> {
+    check_id(&entry.id)?;
+    check_text("effect", &entry.effect)?;
+    check_text("remedy", &entry.remedy)?;
+    check_text("source", &entry.source)?;
+    if !matches!(entry.severity, Severity::Broken | Severity::Degraded) {
+        return Err(("severity", "write `broken` or `degraded`".to_owned()));
+    }
+    let conflict = Conflict {
+        nccl: range("nccl", entry.nccl.as_deref())?,
+        plugin: range("plugin", entry.plugin.as_deref())?,
+        libfabric: range("libfabric", entry.libfabric.as_deref())?,
+        driver: range("driver", entry.driver.as_deref())?,
+        conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
+        id: entry.id,
+        effect: entry.effect,
+        remedy: entry.remedy,
+        severity: entry.severity,
+        source: entry.source,
+    };
+    let named = [&conflict.nccl, &conflict.plugin, &conflict.libfabric, &conflict.driver];
+    match named.into_iter().flatten().count() {
+        0 | 1 => Err(("id", "write ranges of at least two of nccl, plugin, libfabric and driver".to_owned())),
+        _ => Ok(conflict),
+    }
+}
+
+/// Converts an interface.
+fn interface(entry: InterfaceEntry) -> Result<Interface, Problem> {
+    Ok(Interface {
+        number: entry.number,
+        nccl: range("nccl", Some(&entry.nccl))?.unwrap_or(VersionReq::STAR),
+        plugin: range("plugin", entry.plugin.as_deref())?,
+    })
+}

@@ -1,0 +1,193 @@
+//! Known faults of released versions.
+
+use std::sync::OnceLock;
+
+use semver::{Version, VersionReq};
+use serde::{Deserialize, Serialize};
+
+use super::file::{
+    Fault as Problem, FileError, OneOrMore, check_id, check_text, check_version, located, parse, range,
+};
+use crate::finding::Severity;
+
+/// The file that is compiled in.
+pub(super) const FILE: (&str, &str) = ("knowledge/faults.toml", include_str!("../../knowledge/faults.toml"));
+
+/// Measurements that a fault can touch. `any` is every one, `none` no measurement at all.
+pub const TOUCHES: [&str; 12] = [
+    "any",
+    "none",
+    "symmetric",
+    "graph",
+    "registered",
+    "avg-one-rank",
+    "all-reduce",
+    "alltoall",
+    "fp8",
+    "split",
+    "multi-node",
+    "fabric",
+];
+
+/// A part of the software that has versions of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Component {
+    /// NCCL.
+    Nccl,
+    /// The network plugin for EFA.
+    AwsOfiNccl,
+    /// libfabric.
+    Libfabric,
+    /// The NVIDIA driver, with its own version: 580.159.4.
+    Driver,
+}
+
+/// A known fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Stable name.
+    pub id: String,
+    /// The part that has the fault.
+    pub component: Component,
+    /// The versions that have it.
+    pub versions: VersionReq,
+    /// A text in the rest of NCCL's version line.
+    pub build: Option<String>,
+    /// Conditions besides the version. As long as they are not seen, the fault is told as advice.
+    pub conditions: Vec<String>,
+    /// Measurements that it can falsify or stop, from [`TOUCHES`].
+    pub touches: Vec<String>,
+    /// The effect, as a sentence.
+    pub effect: String,
+    /// The remedy.
+    pub remedy: String,
+    /// Effect on the health where the conditions hold.
+    pub severity: Severity,
+    /// Documentation, source or thread that the knowledge is from.
+    pub source: String,
+}
+
+/// All known faults.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    faults: Vec<Fault>,
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultFile {
+    version: u32,
+    fault: Vec<FaultEntry>,
+}
+
+/// A fault as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultEntry {
+    id: String,
+    component: Component,
+    versions: String,
+    build: Option<String>,
+    conditions: Option<OneOrMore>,
+    touches: OneOrMore,
+    effect: String,
+    remedy: String,
+    severity: Severity,
+    source: String,
+}
+
+impl Faults {
+    /// The faults that are compiled in.
+    pub fn built_in() -> &'static Self {
+        static FAULTS: OnceLock<Faults> = OnceLock::new();
+        // The tests check the file.
+        FAULTS.get_or_init(|| Self { faults: read(FILE.0, FILE.1).unwrap_or_default() })
+    }
+
+    /// All faults.
+    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.faults.iter()
+    }
+
+    /// The faults of this version of NCCL.
+    pub fn of(&self, nccl: &Version) -> Vec<&Fault> {
+        self.of_component(Component::Nccl, nccl)
+    }
+
+    /// The faults of this version of a component.
+    pub fn of_component(&self, component: Component, version: &Version) -> Vec<&Fault> {
+        self.faults
+            .iter()
+            .filter(|fault| fault.component == component && fault.versions.matches(version))
+            .collect()
+    }
+
+    /// The faults of this version of NCCL that can touch a measurement with these features, from [`TOUCHES`].
+    pub fn touching(&self, nccl: &Version, features: &[&str]) -> Vec<&Fault> {
+        let touched = |name: &String| name == "any" || features.contains(&name.as_str());
+        self.of(nccl).into_iter().filter(|fault| fault.touches.iter().any(touched)).collect()
+    }
+}
+
+impl Fault {
+    /// Returns true for a build that can have the fault: the rest of NCCL's version line has the text, or is not known.
+    pub fn applies_to_build(&self, build: Option<&str>) -> bool {
+        match (&self.build, build) {
+            (Some(text), Some(build)) => build.contains(text.as_str()),
+            _ => true,
+        }
+    }
+
+    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    pub fn severity(&self, conditions_seen: bool) -> Severity {
+        if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
+    }
+}
+
+/// The known faults of this version of NCCL that can touch a measurement with these features, from [`TOUCHES`].
+pub fn touching(nccl: &Version, features: &[&str]) -> Vec<&'static Fault> {
+    Faults::built_in().touching(nccl, features)
+}
+
+/// Reads a file of faults.
+pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
+    let content: FaultFile = parse(file, text)?;
+    check_version(file, text, content.version)?;
+    content
+        .fault
+        .into_iter()
+        .map(|entry| {
+            let id = entry.id.clone();
+            convert(entry).map_err(|problem| located(file, text, &id, problem))
+        })
+        .collect()
+}
+
+/// Converts an entry, and checks it.
+fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
+    check_id(&entry.id)?;
+    check_text("effect", &entry.effect)?;
+    check_text("remedy", &entry.remedy)?;
+    check_text("source", &entry.source)?;
+    if !matches!(entry.severity, Severity::Broken | Severity::Degraded) {
+        return Err(("severity", "write `broken` or `degraded`".to_owned()));
+    }
+    let touches = entry.touches.into_vec();
+    if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
+        return Err(("touches", format!("write names of this list: {}", TOUCHES.join(", "))));
+    }
+    Ok(Fault {
+        versions: range("versions", Some(&entry.versions))?.unwrap_or(VersionReq::STAR),
+        id: entry.id,
+        component: entry.component,
+        build: entry.build,
+        conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
+        touches,
+        effect: entry.effect,
+        remedy: entry.remedy,
+        severity: entry.severity,
+        source: entry.source,
+    })
+}

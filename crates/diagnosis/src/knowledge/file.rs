@@ -1,0 +1,325 @@
+//! Files of knowledge in TOML: reading them, with errors that a person who is no programmer can act on.
+
+use std::fmt;
+use std::path::Path;
+
+use semver::{Op, VersionReq};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::finding::{Action, Role, Severity};
+
+use super::rule::{Origin, Pattern, Rule};
+use super::words::SHORTEST;
+
+/// The only version of the files' form.
+const FORM: u32 = 1;
+
+/// A file that cannot be used.
+#[derive(Debug)]
+pub struct FileError {
+    /// Name of the file.
+    pub file: String,
+    /// Line, from 1; 0 where the whole file is meant.
+    pub line: usize,
+    /// The entry, by its id.
+    pub entry: Option<String>,
+    /// The field.
+    pub field: Option<String>,
+    /// The fault, and what is allowed.
+    pub problem: String,
+}
+
+/// One value or a list of values.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+/// A file of rules.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    version: u32,
+    #[serde(default)]
+    rule: Vec<RuleEntry>,
+}
+
+/// A rule as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleEntry {
+    id: String,
+    origin: Origin,
+    contains: OneOrMore,
+    pattern: Option<String>,
+    nccl: Option<String>,
+    plugin: Option<String>,
+    role: Role,
+    severity: Severity,
+    diagnosis: String,
+    cause: Option<String>,
+    remedy: Option<String>,
+    #[serde(default)]
+    action: Action,
+    source: String,
+    matches: OneOrMore,
+    not: Option<OneOrMore>,
+}
+
+/// A fault of one field, which is not located yet.
+pub(super) type Fault = (&'static str, String);
+
+/// Reads a file of rules.
+pub(super) fn read_rules(file: &str, text: &str) -> Result<Vec<Rule>, FileError> {
+    let content: RuleFile = parse(file, text)?;
+    check_version(file, text, content.version)?;
+    content
+        .rule
+        .into_iter()
+        .map(|entry| {
+            let id = entry.id.clone();
+            rule(entry).map_err(|fault| located(file, text, &id, fault))
+        })
+        .collect()
+}
+
+/// Reads TOML into the form of a file.
+pub(super) fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, FileError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let (start, line) = line_at(text, at);
+        FileError {
+            file: file.to_owned(),
+            line,
+            entry: entry_at(text, at),
+            field: text[start..].lines().next().and_then(key),
+            problem: error.message().to_owned(),
+        }
+    })
+}
+
+/// Refuses a file of another form.
+pub(super) fn check_version(file: &str, text: &str, version: u32) -> Result<(), FileError> {
+    if version == FORM {
+        return Ok(());
+    }
+    let line =
+        text.lines().position(|line| key(line).as_deref() == Some("version")).map_or(0, |index| index + 1);
+    Err(FileError {
+        file: file.to_owned(),
+        line,
+        entry: None,
+        field: Some("version".to_owned()),
+        problem: format!("form {version} is not known; write `version = {FORM}`"),
+    })
+}
+
+/// Adds file, line and entry to a fault.
+pub(super) fn located(file: &str, text: &str, id: &str, (field, problem): Fault) -> FileError {
+    let quoted = format!("\"{id}\"");
+    let start = text
+        .lines()
+        .position(|line| key(line).as_deref() == Some("id") && line.contains(&quoted))
+        .unwrap_or(0);
+    let line = text
+        .lines()
+        .enumerate()
+        .skip(start)
+        .skip_while(|(index, _)| *index != start)
+        .take_while(|(index, line)| *index == start || !line.trim_start().starts_with("[["))
+        .find(|(_, line)| key(line).as_deref() == Some(field))
+        .map_or(start, |(index, _)| index);
+    FileError {
+        file: file.to_owned(),
+        line: line + 1,
+        entry: Some(id.to_owned()),
+        field: Some(field.to_owned()),
+        problem,
+    }
+}
+
+/// Parses a range of versions, each with an operator: `>=2.28.3, <2.30.7`.
+pub(super) fn range(field: &'static str, text: Option<&str>) -> Result<Option<VersionReq>, Fault> {
+    let Some(text) = text else { return Ok(None) };
+    let example = "write a range as `>=2.28.3, <2.30.7`, or one version as `=2.29.2`";
+    let range = VersionReq::parse(text).map_err(|error| (field, format!("{error}; {example}")))?;
+    match range.comparators.iter().all(|one| !matches!(one.op, Op::Caret | Op::Tilde))
+        && !range.comparators.is_empty()
+    {
+        true => Ok(Some(range)),
+        false => Err((field, format!("`{text}` is unclear; {example}"))),
+    }
+}
+
+/// Checks a name: small letters, digits and single hyphens.
+pub(super) fn check_id(id: &str) -> Result<(), Fault> {
+    let word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    match id.split('-').all(word) {
+        true => Ok(()),
+        false => Err(("id", "write small letters, digits and single hyphens: `efa-not-found`".to_owned())),
+    }
+}
+
+/// Checks that a text has content.
+pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
+    match text.trim().is_empty() {
+        true => Err((field, "must not be empty".to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// Converts an entry, and checks it.
+fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
+    check_id(&entry.id)?;
+    let contains = entry.contains.into_vec();
+    if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
+        return Err(("contains", format!("write words of the message, at least {SHORTEST} letters each")));
+    }
+    check_text("diagnosis", &entry.diagnosis)?;
+    check_text("source", &entry.source)?;
+    check_role(entry.role, entry.severity)?;
+    let explained = entry.cause.is_some() || entry.remedy.is_some();
+    if !explained && !matches!(entry.role, Role::Harmless | Role::Confirmation) {
+        return Err(("cause", "write a `cause` or a `remedy`".to_owned()));
+    }
+    let pattern = entry.pattern.map(Pattern::new);
+    let rule = Rule {
+        nccl: range("nccl", entry.nccl.as_deref())?,
+        plugin: range("plugin", entry.plugin.as_deref())?,
+        matches: entry.matches.into_vec(),
+        not: entry.not.map(OneOrMore::into_vec).unwrap_or_default(),
+        id: entry.id,
+        origin: entry.origin,
+        contains,
+        pattern,
+        role: entry.role,
+        severity: entry.severity,
+        diagnosis: entry.diagnosis,
+        cause: entry.cause,
+        remedy: entry.remedy,
+        action: entry.action,
+        source: entry.source,
+    };
+    Ok(rule)
+}
+
+/// Checks pattern and example lines of a rule by itself; slow, so that the compiled-in rules have it in their test.
+pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
+    if let Some(pattern) = &rule.pattern {
+        pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
+    }
+    if rule.matches.is_empty() {
+        return Err((
+            "matches",
+            "write at least one line that the rule is about, copied from a log".to_owned(),
+        ));
+    }
+    match rule.matches.iter().find(|line| !rule.matches_line(rule.message(line))) {
+        Some(line) => {
+            let problem = "the rule does not match its own line";
+            Err(("matches", format!("{problem} `{line}`; compare `contains` and `pattern`")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that the severity is one that the role can have.
+fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
+    let allowed: &[Severity] = match role {
+        Role::Root => &[Severity::Broken, Severity::Degraded, Severity::Unknown],
+        Role::Cascade => &[Severity::Broken, Severity::Degraded],
+        Role::Advice | Role::Confirmation | Role::Harmless => &[Severity::Advice],
+    };
+    match allowed.contains(&severity) {
+        true => Ok(()),
+        false => {
+            let names: Vec<String> = allowed.iter().map(|severity| format!("`{severity}`")).collect();
+            let role = format!("{role:?}").to_lowercase();
+            Err((
+                "severity",
+                format!("a rule with the role `{role}` has the severity {}", names.join(" or ")),
+            ))
+        }
+    }
+}
+
+/// Start and number of the line at an offset.
+fn line_at(text: &str, at: usize) -> (usize, usize) {
+    let before = &text.as_bytes()[..at];
+    let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    (start, before.iter().filter(|&&byte| byte == b'\n').count() + 1)
+}
+
+/// Id of the entry around an offset.
+fn entry_at(text: &str, at: usize) -> Option<String> {
+    let (start, _) = line_at(text, at);
+    let rest_of_line = &text[start..];
+    let begin = match rest_of_line.starts_with("[[") {
+        true => start,
+        false => text[..start].rfind("\n[[").map(|newline| newline + 1)?,
+    };
+    let entry = &text[begin..];
+    let end = entry[2..].find("\n[[").map_or(entry.len(), |end| end + 2);
+    entry[..end].lines().find(|line| key(line).as_deref() == Some("id")).and_then(|line| {
+        let value = line.split_once('=')?.1;
+        Some(value.trim().trim_matches(['"', '\'']).to_owned())
+    })
+}
+
+/// The key of a line `key = value`.
+fn key(line: &str) -> Option<String> {
+    let key = line.split_once('=')?.0.trim();
+    let plain = !key.is_empty()
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    plain.then(|| key.to_owned())
+}
+
+impl OneOrMore {
+    /// The values.
+    pub(super) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(value) => vec![value],
+            Self::More(values) => values,
+        }
+    }
+}
+
+impl FileError {
+    /// A file that cannot be read.
+    pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        Self {
+            file: path.display().to_string(),
+            line: 0,
+            entry: None,
+            field: None,
+            problem: format!("cannot read: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.file)?;
+        if self.line > 0 {
+            write!(formatter, ", line {}", self.line)?;
+        }
+        if let Some(entry) = &self.entry {
+            write!(formatter, ", `{entry}`")?;
+        }
+        if let Some(field) = &self.field {
+            write!(formatter, ", field `{field}`")?;
+        }
+        write!(formatter, ": {}", self.problem)?;
+        if self.line > 0 {
+            write!(formatter, ". crates/diagnosis/knowledge/README.md explains the fields, with an example")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FileError {}

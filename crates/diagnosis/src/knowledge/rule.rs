@@ -1,0 +1,144 @@
+//! One rule about a message, and the pattern that it looks for.
+
+use std::sync::OnceLock;
+
+use regex::bytes::{Regex, RegexBuilder};
+use semver::{Version, VersionReq};
+
+use crate::finding::{Action, Role, Severity};
+
+/// Limit of a compiled pattern.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// Lines that a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Messages of NCCL and its plugins.
+    Nccl,
+    /// Messages of the kernel.
+    Kernel,
+    /// Lines of any program.
+    Any,
+}
+
+/// Knowledge about one message.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Stable name.
+    pub id: String,
+    /// Lines that it is about.
+    pub origin: Origin,
+    /// Wordings of the message; a line has to contain one of them, in exactly these letters.
+    pub contains: Vec<String>,
+    /// A pattern that the line matches as well.
+    pub pattern: Option<Pattern>,
+    /// Versions of NCCL that it holds for.
+    pub nccl: Option<VersionReq>,
+    /// Versions of aws-ofi-nccl that it holds for.
+    pub plugin: Option<VersionReq>,
+    /// Place in the chain of cause and effect.
+    pub role: Role,
+    /// Effect on the health.
+    pub severity: Severity,
+    /// The diagnosis in one sentence.
+    pub diagnosis: String,
+    /// The cause.
+    pub cause: Option<String>,
+    /// The remedy.
+    pub remedy: Option<String>,
+    /// The thing to do with the node.
+    pub action: Action,
+    /// Documentation, source or thread that the knowledge is from.
+    pub source: String,
+    /// Lines that it has to match.
+    pub matches: Vec<String>,
+    /// Lines that it must not match.
+    pub not: Vec<String>,
+}
+
+/// A regular expression, compiled at its first use.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl Rule {
+    /// Returns true for a version of NCCL that the rule holds for; an unknown version counts.
+    pub fn applies_to(&self, nccl: Option<&Version>) -> bool {
+        holds(self.nccl.as_ref(), nccl)
+    }
+
+    /// Returns true for a version of aws-ofi-nccl that the rule holds for; an unknown version counts.
+    pub fn applies_to_plugin(&self, plugin: Option<&Version>) -> bool {
+        holds(self.plugin.as_ref(), plugin)
+    }
+
+    /// Matches a line that contains one of the wordings against the pattern.
+    pub(super) fn confirms(&self, line: &[u8]) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(line))
+    }
+
+    /// Matches a whole line, without an automaton.
+    pub(super) fn matches_line(&self, line: &str) -> bool {
+        self.contains.iter().any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
+    }
+
+    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `.
+    pub fn message<'a>(&self, line: &'a str) -> &'a str {
+        match self.origin {
+            Origin::Nccl => ["NCCL INFO ", "NCCL WARN "]
+                .iter()
+                .find_map(|level| line.split_once(level))
+                .map_or(line, |(_, message)| message),
+            Origin::Kernel | Origin::Any => line,
+        }
+    }
+}
+
+impl Pattern {
+    /// A pattern that is not compiled yet.
+    pub(super) fn new(text: String) -> Self {
+        Self { text, compiled: OnceLock::new() }
+    }
+
+    /// Compiles the pattern and returns what is wrong with it.
+    pub(super) fn check(&self) -> Result<(), regex::Error> {
+        self.build().map(drop)
+    }
+
+    /// Searches the line. A pattern that cannot be compiled is found nowhere.
+    pub fn is_match(&self, line: &[u8]) -> bool {
+        self.compiled.get_or_init(|| self.build().ok()).as_ref().is_some_and(|regex| regex.is_match(line))
+    }
+
+    /// The expression.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn build(&self) -> Result<Regex, regex::Error> {
+        RegexBuilder::new(&self.text).size_limit(PATTERN_BYTES).build()
+    }
+}
+
+impl Origin {
+    /// Returns true for lines of this origin that a rule of the other origin is about. A line of unknown origin can be one of
+    /// the kernel; a line of NCCL can repeat that of a program.
+    pub(super) fn includes(self, rule: Self) -> bool {
+        match self {
+            Self::Nccl => matches!(rule, Self::Nccl | Self::Any),
+            Self::Kernel => rule == Self::Kernel,
+            Self::Any => matches!(rule, Self::Any | Self::Kernel),
+        }
+    }
+}
+
+/// Returns true unless both range and version are known and do not fit.
+fn holds(range: Option<&VersionReq>, version: Option<&Version>) -> bool {
+    match (range, version) {
+        (Some(range), Some(version)) => range.matches(version),
+        _ => true,
+    }
+}

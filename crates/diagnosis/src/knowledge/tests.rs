@@ -1,0 +1,243 @@
+//! Checks of all files of knowledge.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use semver::Version;
+
+use crate::finding::{Role, Severity};
+
+use super::conflicts::{self, Conflicts, Together};
+use super::faults::{self, Component, Faults};
+use super::file::{check_lines, read_rules};
+use super::rules::{FILES, Origin, Rules};
+
+#[test]
+fn every_file_is_read_and_every_rule_has_its_own_name() {
+    let mut ids = BTreeSet::new();
+    for (file, text) in FILES {
+        let rules = read_rules(file, text).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!rules.is_empty(), "{file} has no rules");
+        for rule in rules {
+            assert!(ids.insert(rule.id.clone()), "{file}: two rules are named {}", rule.id);
+        }
+    }
+    assert_eq!(Rules::built_in().iter().count(), ids.len());
+}
+
+#[test]
+fn every_rule_finds_its_own_lines_and_no_other_rule_takes_them() {
+    let rules = Rules::built_in();
+    let mut faults = Vec::new();
+    for rule in rules.iter() {
+        if let Err((field, problem)) = check_lines(rule).and_then(|()| rules.check_search(rule)) {
+            faults.push(format!("{}: {field}: {problem}", rule.id));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_diagnosis_is_one_sentence_and_remedies_end_as_sentences() {
+    for rule in Rules::built_in().iter() {
+        let texts = [Some(&rule.diagnosis), rule.cause.as_ref(), rule.remedy.as_ref()];
+        for text in texts.into_iter().flatten() {
+            assert!(text.ends_with(['.', '`', ')']), "{}: no end: {text}", rule.id);
+            assert!(text.is_ascii(), "{}: not ASCII: {text}", rule.id);
+        }
+        assert!(!rule.diagnosis.trim_end_matches('.').contains(". "), "{}: two sentences", rule.id);
+    }
+}
+
+#[test]
+fn a_timeout_an_abort_and_the_end_of_a_peer_are_no_roots() {
+    let rules = Rules::built_in();
+    let lines = [
+        ("socketProgress: Connection closed by remote peer vm<35941>", Origin::Nccl),
+        ("NCCL WARN unhandled cuda error (run with NCCL_DEBUG=INFO for details)", Origin::Any),
+        (
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+            Origin::Any,
+        ),
+        ("remote process exited or there was a network error", Origin::Any),
+        (
+            "[rank0]:[E1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+            Origin::Any,
+        ),
+        ("RuntimeError: NCCL communicator was aborted on rank 3.", Origin::Any),
+    ];
+    for (line, origin) in lines {
+        let rule = rules.find(line.as_bytes(), origin).unwrap_or_else(|| panic!("no rule: {line}"));
+        assert_eq!(rule.role, Role::Cascade, "{}: {line}", rule.id);
+    }
+}
+
+#[test]
+fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
+    let rules = Rules::built_in();
+    for line in [
+        "Bootstrap: Using eth0:192.0.2.1<0>",
+        "Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM",
+        "ncclCommInitRank comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE",
+        "",
+    ] {
+        let found = rules.find(line.as_bytes(), Origin::Nccl);
+        assert!(found.is_none_or(|rule| rule.severity == Severity::Advice), "{line}: {found:?}");
+    }
+}
+
+#[test]
+fn a_rule_holds_for_its_versions_and_for_an_unknown_one() {
+    let text = rule_text("nccl = \">=2.28.3, <2.30.7\"");
+    let rules = read_rules("site.toml", &text).expect("a rule");
+    assert!(rules[0].applies_to(Some(&version_of("2.28.9"))));
+    assert!(!rules[0].applies_to(Some(&version_of("2.30.7"))));
+    assert!(!rules[0].applies_to(Some(&version_of("2.27.7"))));
+    assert!(rules[0].applies_to(None));
+    assert!(rules[0].applies_to_plugin(Some(&version_of("1.16.2"))));
+}
+
+#[test]
+fn a_sites_own_rules_come_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("site.toml");
+    fs::write(&path, rule_text("")).expect("written");
+    let rules = Rules::with_files(&[path]).expect("rules");
+    let found = rules
+        .find(b"Mismatched NCCL version detected : rank 0 version 22809 rank 1 version 23007", Origin::Nccl);
+    assert_eq!(found.map(|rule| rule.id.as_str()), Some("site-rule"));
+    assert_eq!(rules.iter().count(), Rules::built_in().iter().count() + 1);
+}
+
+#[test]
+fn a_fault_in_a_sites_file_is_located_and_the_allowed_values_are_named() {
+    let cases = [
+        (rule_text("sevrity = \"broken\""), ["line 12", "`site-rule`", "`sevrity`", "`severity`"]),
+        (
+            rule_text("").replace("\"broken\"", "\"brokn\""),
+            ["line 8", "`site-rule`", "`severity`", "`degraded`"],
+        ),
+        (
+            rule_text("").replace("\"broken\"", "\"advice\""),
+            ["line 8", "`site-rule`", "`severity`", "`broken`"],
+        ),
+        (rule_text("").replace("site-rule", "Site Rule"), ["line 4", "`Site Rule`", "`id`", "efa-not-found"]),
+        (rule_text("nccl = \"2.28\""), ["line 12", "`site-rule`", "`nccl`", ">=2.28.3, <2.30.7"]),
+        (rule_text("pattern = \"(\""), ["line 12", "`site-rule`", "`pattern`", "regular expression"]),
+        (rule_text("not = \"Mismatched NCCL version\""), ["line 12", "`site-rule`", "`not`", "must not"]),
+        (
+            rule_text("").replace("version = 1\n", "version = 7\n"),
+            ["line 1", "site.toml", "`version`", "`version = 1`"],
+        ),
+        (
+            rule_text("").replace("cause = \"A cause.\"\n", ""),
+            ["line 4", "`site-rule`", "`cause`", "`remedy`"],
+        ),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    for (text, parts) in cases {
+        let path = folder.path().join("site.toml");
+        fs::write(&path, &text).expect("written");
+        let error = Rules::with_files(&[path]).expect_err(&text).to_string();
+        for part in parts.iter().chain(&["README.md"]) {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_does_not_exist_is_named() {
+    let error = Rules::with_files(&["/nonexistent/site.toml".into()]).expect_err("no file").to_string();
+    assert!(error.starts_with("/nonexistent/site.toml: cannot read: "), "{error}");
+}
+
+#[test]
+fn bytes_that_are_no_text_have_no_rule() {
+    assert!(Rules::built_in().find(b"\xff\xfe\x00\x80", Origin::Any).is_none());
+}
+
+/// A file with one rule of a site; the extra line is line 12.
+fn rule_text(extra: &str) -> String {
+    format!(
+        "version = 1\n\n[[rule]]\nid = \"site-rule\"\norigin = \"nccl\"\ncontains = \"Mismatched NCCL version\"\nrole = \"root\"\n\
+         severity = \"broken\"\ndiagnosis = \"A diagnosis.\"\ncause = \"A cause.\"\nsource = \"the site\"\n{extra}\n\
+         matches = \"NCCL WARN Mismatched NCCL version\"\n"
+    )
+}
+
+#[test]
+fn faults_and_conflicts_are_read_and_have_their_own_names() {
+    let faults = faults::read(faults::FILE.0, faults::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let conflicts =
+        conflicts::read(conflicts::FILE.0, conflicts::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let mut ids: Vec<&str> = faults.iter().map(|fault| fault.id.as_str()).collect();
+    ids.extend(conflicts.iter().map(|conflict| conflict.id.as_str()));
+    let rules = Rules::built_in();
+    ids.extend(rules.iter().map(|rule| rule.id.as_str()));
+    let different: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(different.len(), ids.len());
+    assert_eq!(Faults::built_in().iter().count(), faults.len());
+    assert_eq!(Conflicts::built_in().iter().count(), conflicts.iter().count());
+}
+
+#[test]
+fn faults_belong_to_their_versions_and_measurements() {
+    let names = |version: &str, features: &[&str]| -> Vec<&str> {
+        faults::touching(&version_of(version), features).into_iter().map(|fault| fault.id.as_str()).collect()
+    };
+    assert!(names("2.28.9", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(names("2.30.4", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.30.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.27.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
+    assert!(!names("2.28.9", &[]).contains(&"symmetric-without-grid-sync"));
+    assert!(names("2.29.3", &["avg-one-rank"]).contains(&"average-of-one-rank"));
+    assert!(!names("2.29.7", &["avg-one-rank"]).contains(&"average-of-one-rank"));
+    assert!(names("2.29.2", &[]).contains(&"arm-proxy-hang"));
+    assert!(!names("2.28.9", &["symmetric", "graph"]).contains(&"ras-json-missing-comma"));
+    let all = Faults::built_in();
+    assert!(all.of(&version_of("2.28.9")).iter().any(|fault| fault.id == "ras-json-missing-comma"));
+    assert_eq!(all.of_component(Component::AwsOfiNccl, &version_of("1.16.2")).len(), 1);
+    assert_eq!(all.of_component(Component::Driver, &version_of("595.1.0")).len(), 0);
+}
+
+#[test]
+fn a_fault_whose_conditions_are_not_seen_is_advice() {
+    let all = Faults::built_in();
+    let fault = all.iter().find(|fault| fault.id == "average-of-one-rank").expect("a fault");
+    assert_eq!((fault.severity(false), fault.severity(true)), (Severity::Advice, Severity::Broken));
+}
+
+#[test]
+fn conflicts_need_all_versions_that_they_name() {
+    let all = Conflicts::built_in();
+    let between = |nccl: Option<&str>, plugin: Option<&str>, libfabric: Option<&str>| -> Vec<&str> {
+        let [nccl, plugin, libfabric] = [nccl, plugin, libfabric].map(|text| text.map(version_of));
+        all.between(nccl.as_ref(), plugin.as_ref(), libfabric.as_ref())
+            .iter()
+            .map(|one| one.id.as_str())
+            .collect()
+    };
+    assert_eq!(between(Some("2.20.5"), Some("1.16.2"), Some("2.1.0")), ["plugin-1-16-2-with-nccl-2-20"]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("2.1.0")), [""; 0]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("1.17.1")), ["plugin-needs-libfabric-1-22"]);
+    assert_eq!(between(Some("2.27.3"), Some("1.16.2"), None), [""; 0]);
+    assert_eq!(between(Some("2.28.9"), Some("1.17.2"), Some("2.1.0")), ["plugin-1-17-with-nccl-2-28-9"]);
+    let (nccl, driver) = (version_of("2.28.9"), version_of("12.8.0"));
+    let found = all.among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
+    assert_eq!(found.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["host-memory-without-p2p"]);
+}
+
+#[test]
+fn the_interface_of_a_plugin_is_the_newest_that_both_have() {
+    let all = Conflicts::built_in();
+    let interface = |nccl: &str, plugin: &str| all.interface(&version_of(nccl), &version_of(plugin));
+    assert_eq!(interface("2.27.3", "1.16.2"), Some(10));
+    assert_eq!(interface("2.30.7", "1.16.2"), Some(10));
+    assert_eq!(interface("2.30.7", "1.21.1"), Some(12));
+    assert_eq!(interface("2.24.3", "1.21.1"), Some(9));
+    assert_eq!(interface("2.30.7", "1.9.0"), None);
+}
+
+fn version_of(text: &str) -> Version {
+    Version::parse(text).expect("a version")
+}

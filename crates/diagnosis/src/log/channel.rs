@@ -1,0 +1,193 @@
+//! Lines about channels: `Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA`.
+
+use memchr::memmem;
+
+use super::digest::Transport;
+use super::text;
+
+/// A channel from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Channel<'a> {
+    /// Number of the channel.
+    pub(super) number: u32,
+    /// 0 for collectives, 1 for send and receive.
+    pub(super) index: u32,
+    /// Sender.
+    pub(super) from: u32,
+    /// Receiver.
+    pub(super) to: u32,
+    /// True for the line of the receiver.
+    pub(super) is_receive: bool,
+    /// The way of the data.
+    pub(super) via: Via<'a>,
+}
+
+/// [`Transport`], borrowed from the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via<'a> {
+    P2p { how: &'a [u8], read: bool },
+    Mnnvl,
+    Shm,
+    Net { name: &'a [u8], device: Option<u32>, gdr: bool },
+    Other(&'a [u8]),
+}
+
+/// The content of a line that begins with `Channel `.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// A channel between two ranks.
+    Channel(Channel<'a>),
+    /// The order of a ring.
+    Ring(Vec<u32>),
+    /// The order of a ring that NCCL cut, or that has no ranks.
+    CutRing,
+}
+
+/// Reads the text after `Channel `.
+pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
+    let (number, rest) = text::small(rest)?;
+    let (index, rest) = match rest.strip_prefix(b"/") {
+        Some(rest) => text::small(rest)?,
+        None => (0, rest),
+    };
+    let rest = rest.strip_prefix(b" : ")?;
+    let Some((from, after)) =
+        text::small(rest).and_then(|(from, after)| Some((from, after.strip_prefix(b"[")?)))
+    else {
+        return ring(rest);
+    };
+    let rest = &after[memchr::memchr(b']', after)?..];
+    let rest = rest.strip_prefix(b"] -> ")?;
+    let (to, rest) = text::small(rest)?;
+    let rest = rest.strip_prefix(b"[")?;
+    let rest = &rest[memchr::memchr(b']', rest)?..];
+    let rest = rest.strip_prefix(b"] ")?;
+    let (is_receive, rest) = match rest.strip_prefix(b"[receive] ") {
+        Some(rest) => (true, rest),
+        None => (false, rest.strip_prefix(b"[send] ").unwrap_or(rest)),
+    };
+    let via = via(rest.strip_prefix(b"via ")?);
+    Some(Line::Channel(Channel { number, index, from, to, is_receive, via }))
+}
+
+/// Reads `0 1 2 3`. NCCL cuts long orders, and writes `...` at their end.
+fn ring(rest: &[u8]) -> Option<Line<'_>> {
+    if rest.ends_with(b"...") {
+        return Some(Line::CutRing);
+    }
+    let mut order = Vec::with_capacity(rest.len() / 2);
+    for word in rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
+        match text::small(word) {
+            Some((rank, [])) => order.push(rank),
+            _ => return None,
+        }
+    }
+    Some(if order.is_empty() { Line::CutRing } else { Line::Ring(order) })
+}
+
+fn via(text: &[u8]) -> Via<'_> {
+    let part = |rest: &'_ [u8]| memchr::memchr(b'/', rest).unwrap_or(rest.len());
+    if let Some(rest) = text.strip_prefix(b"P2P/") {
+        let how = &rest[..part(rest)];
+        if how == b"MNNVL" {
+            return Via::Mnnvl;
+        }
+        return Via::P2p { how, read: memmem::find(&rest[how.len()..], b"/read").is_some() };
+    }
+    if text.starts_with(b"SHM/") || text == b"SHM" {
+        return Via::Shm;
+    }
+    if let Some(rest) = text.strip_prefix(b"NET/") {
+        let name = &rest[..part(rest)];
+        let rest = &rest[name.len()..];
+        let device = rest.strip_prefix(b"/").and_then(text::small).map(|(device, _)| device);
+        return Via::Net { name, device, gdr: memmem::find(rest, b"/GDRDMA").is_some() };
+    }
+    Via::Other(text)
+}
+
+impl Via<'_> {
+    pub(super) fn is(&self, transport: &Transport) -> bool {
+        match (self, transport) {
+            (Self::P2p { how, read }, Transport::P2p { how: other, read: also }) => {
+                *how == other.as_bytes() && read == also
+            }
+            (Self::Mnnvl, Transport::Mnnvl) | (Self::Shm, Transport::Shm) => true,
+            (Self::Net { name, device, gdr }, Transport::Net { name: other, device: same, gdr: also }) => {
+                device == same && gdr == also && *name == other.as_bytes()
+            }
+            (Self::Other(text), Transport::Other(other)) => *text == other.as_bytes(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn to_transport(self) -> Transport {
+        match self {
+            Self::P2p { how, read } => Transport::P2p { how: text::shortened(how), read },
+            Self::Mnnvl => Transport::Mnnvl,
+            Self::Shm => Transport::Shm,
+            Self::Net { name, device, gdr } => Transport::Net { name: text::shortened(name), device, gdr },
+            Self::Other(text) => Transport::Other(text::shortened(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(line: &str) -> Channel<'_> {
+        match parse(line.strip_prefix("Channel ").unwrap().as_bytes()) {
+            Some(Line::Channel(channel)) => channel,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_transports_of_all_versions_are_read() {
+        let p2p = |how: &'static str, read| Via::P2p { how: how.as_bytes(), read };
+        let net =
+            |name: &'static str, device, gdr| Via::Net { name: name.as_bytes(), device: Some(device), gdr };
+        for (line, via) in [
+            ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", p2p("CUMEM", false)),
+            ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", p2p("CUMEM", true)),
+            ("Channel 00/1 : 0[0] -> 1[1] via P2P/IPC/read/CE", p2p("IPC", true)),
+            ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read", p2p("direct pointer", true)),
+            ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/3[3]/read", p2p("indirect", true)),
+            ("Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL/read", Via::Mnnvl),
+            ("Channel 00 : 0[0] -> 1[1] via SHM/direct", Via::Shm),
+            ("Channel 00 : 0[c000] -> 1[1a0] via SHM/direct/direct", Via::Shm),
+            ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0", net("Socket", 0, false)),
+            ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3/GDRDMA", net("IB", 3, true)),
+            ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3(12)/GDRDMA(PCI)/Shared", net("IB", 3, true)),
+            (
+                "Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/11/Shared",
+                net("AWS Libfabric", 11, false),
+            ),
+            ("Channel 00/0 : 0[0] -> 1[1] via XYZ/1", Via::Other(b"XYZ/1")),
+        ] {
+            let channel = channel(line);
+            assert_eq!(
+                (channel.from, channel.to, channel.is_receive, channel.via),
+                (0, 1, false, via),
+                "{line}"
+            );
+            assert!(channel.via.is(&channel.via.to_transport()), "{line}");
+        }
+        let channel = channel("Channel 11/1 : 12[4] -> 3[5] [receive] via NET/Libfabric/1/GDRDMA/Shared");
+        assert_eq!((channel.number, channel.index, channel.from, channel.to), (11, 1, 12, 3));
+        assert!(channel.is_receive);
+    }
+
+    #[test]
+    fn rings_are_read_unless_they_are_cut() {
+        assert_eq!(parse(b"00/02 : 0 1 2 3"), Some(Line::Ring(vec![0, 1, 2, 3])));
+        assert_eq!(parse(b"00/24 :    0   1  10"), Some(Line::Ring(vec![0, 1, 10])));
+        assert_eq!(parse(b"00/24 :    0   1  1..."), Some(Line::CutRing));
+        for wrong in
+            ["", "x", "00", "00/0 : 0[0", "00/0 : 0[0] -> ", "00/0 : 0[0] -> 1[0] [send] v", "00/0 : a"]
+        {
+            assert_eq!(parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}

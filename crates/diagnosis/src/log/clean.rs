@@ -1,0 +1,91 @@
+//! Removal of what terminals and log drivers add to a line.
+
+use memchr::{memchr, memmem};
+
+/// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result where
+/// something was removed.
+pub(super) fn clean<'a>(line: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let is_json = line.starts_with(b"{\"log\":\"");
+    if !is_json && memchr(0x1b, line).is_none() {
+        return line;
+    }
+    scratch.clear();
+    if is_json {
+        unwrap_json(line, scratch);
+    } else {
+        scratch.extend_from_slice(line);
+    }
+    if memchr(0x1b, scratch).is_some() {
+        remove_colours(scratch);
+    }
+    let end = scratch.trim_ascii_end().len();
+    &scratch[..end]
+}
+
+/// Extracts the text of `{"log":"text\n","stream":"stderr","time":"..."}`.
+fn unwrap_json(line: &[u8], out: &mut Vec<u8>) {
+    let text = &line[8..];
+    let end =
+        memmem::find(text, b"\",\"stream\"").or_else(|| memmem::find(text, b"\",\"")).unwrap_or(text.len());
+    let mut rest = &text[..end];
+    while let Some(position) = memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..position]);
+        rest = &rest[position..];
+        let (byte, length) = match rest {
+            [_, b'n' | b'r', ..] => (b' ', 2),
+            [_, b't', ..] => (b'\t', 2),
+            [_, b'u', b'0', b'0', high, low, ..] => {
+                let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+                (digit(*high) << 4 | digit(*low), 6)
+            }
+            [_, other, ..] => (*other, 2),
+            _ => (b'\\', 1),
+        };
+        out.push(byte);
+        rest = &rest[length..];
+    }
+    out.extend_from_slice(rest);
+}
+
+/// Removes the control sequences: `ESC [ ... letter`, and `ESC` with one byte.
+fn remove_colours(line: &mut Vec<u8>) {
+    let (mut read, mut write) = (0, 0);
+    while read < line.len() {
+        if line[read] != 0x1b {
+            line[write] = line[read];
+            (read, write) = (read + 1, write + 1);
+            continue;
+        }
+        read += 1;
+        if line.get(read) == Some(&b'[') {
+            read += 1;
+            while line.get(read).is_some_and(|byte| !(0x40..=0x7e).contains(byte)) {
+                read += 1;
+            }
+        }
+        read += 1;
+    }
+    line.truncate(write);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cleaned(line: &[u8]) -> String {
+        String::from_utf8_lossy(clean(line, &mut Vec::new())).into_owned()
+    }
+
+    #[test]
+    fn colours_carriage_returns_and_json_are_removed() {
+        assert_eq!(cleaned(b"plain\r"), "plain");
+        assert_eq!(cleaned(b"\x1b[1;31mred\x1b[0m text\x1b"), "red text");
+        assert_eq!(cleaned(b"\x1b["), "");
+        assert_eq!(
+            cleaned(br#"{"log":"vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2\u003c0\u003e\n","stream":"stdout","time":"2026-11-24T13:42:01Z"}"#),
+            "vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>"
+        );
+        assert_eq!(cleaned(br#"{"log":"say \"x\" \"#), "say \"x\" \\");
+    }
+}

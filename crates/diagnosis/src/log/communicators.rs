@@ -1,0 +1,321 @@
+//! Communicators, their members, and the connections between them.
+
+use std::collections::HashMap;
+
+use super::channel::Channel;
+use super::digest::{Communicator, Connection, Member, Transport};
+use super::message::{self, Event, Life};
+use super::text;
+use super::writers::Membership;
+
+/// Largest number of communicators.
+const COMMUNICATORS: usize = 4096;
+/// Largest number of members of all communicators.
+const MEMBERS: usize = 32_768;
+/// Largest number of members whose timings are kept.
+const TIMINGS: usize = 8192;
+/// Largest number of pairs of ranks of all communicators.
+const PAIRS: usize = 32_768;
+/// Largest number of transports.
+const TRANSPORTS: usize = 1024;
+/// Largest number of ranks in all orders of rings.
+const RINGS: usize = 262_144;
+/// Largest number of phases, algorithms and protocols by name.
+const NAMES: usize = 64;
+
+/// The identity of a communicator across its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Id(u64),
+    /// A split: the parent's index, its number, the color.
+    Split(Option<usize>, u32, i64),
+    /// The communicator of connections without an initialisation in the log.
+    Unseen,
+}
+
+/// The channels from one rank to another.
+#[derive(Debug, Default)]
+struct Pair {
+    /// Channels seen, by kind of line: sender or receiver, collective or not.
+    seen: [u128; 4],
+    /// Channels by transport.
+    transports: Vec<(u16, u128)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    digest: Communicator,
+    pairs: HashMap<(u32, u32), Pair>,
+}
+
+/// All communicators.
+#[derive(Debug, Default)]
+pub(super) struct Communicators {
+    all: Vec<State>,
+    keys: HashMap<Key, usize>,
+    /// Communicators by process and address.
+    addresses: HashMap<(usize, u64), Membership>,
+    /// Number of splits of a parent with a color, by writer, for versions that do not number them.
+    splits: HashMap<(usize, usize, i64), u32>,
+    transports: Vec<Transport>,
+    members: usize,
+    timings: usize,
+    pairs: usize,
+    rings: usize,
+    /// Lines that were not kept, because a bound was reached.
+    pub(super) lost: Lost,
+}
+
+/// Numbers of lines that were not kept.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    pub(super) members: u64,
+    pub(super) timings: u64,
+    pub(super) pairs: u64,
+    pub(super) rings: u64,
+}
+
+impl Communicators {
+    /// Number of ranks of a communicator.
+    pub(super) fn ranks(&self, communicator: usize) -> u32 {
+        self.all.get(communicator).map_or(0, |state| state.digest.ranks)
+    }
+
+    /// Notes an event of a communicator, and returns the member that it is about.
+    pub(super) fn note(&mut self, process: usize, writer: usize, life: &Life<'_>) -> Option<Membership> {
+        let known = self.addresses.get(&(process, life.address)).copied();
+        let known =
+            known.filter(|known| known.rank == life.rank && self.ranks(known.communicator) == life.ranks);
+        let membership = match (life.event, known) {
+            // The address of a communicator that was destroyed is used again.
+            (Event::Start, _) | (Event::Complete, None) => self.identify(process, writer, life),
+            (_, Some(known)) => Some(known),
+            (_, None) => None,
+        }?;
+        if self.addresses.len() < MEMBERS {
+            self.addresses.insert((process, life.address), membership);
+        }
+        let state = &mut self.all[membership.communicator];
+        if state.digest.made_by.is_empty() && !life.made_by.is_empty() {
+            state.digest.made_by = text::shortened(life.made_by);
+        }
+        state.digest.nodes = life.nodes.or(state.digest.nodes);
+        let member = self.member(membership, writer)?;
+        member.nvml = life.nvml.or(member.nvml);
+        member.mnnvl = life.mnnvl.or(member.mnnvl);
+        if let Some(bus) = life.bus
+            && member.bus_id.is_none()
+        {
+            member.bus_id = Some(message::bus_id(bus));
+        }
+        match life.event {
+            Event::Start => member.started = true,
+            Event::Complete => member.complete = true,
+            Event::Destroyed => member.destroyed = true,
+            Event::Aborted => member.aborted = true,
+            Event::Shape => {}
+        }
+        if matches!(life.event, Event::Destroyed | Event::Aborted) {
+            self.addresses.remove(&(process, life.address));
+        }
+        Some(membership)
+    }
+
+    fn identify(&mut self, process: usize, writer: usize, life: &Life<'_>) -> Option<Membership> {
+        let parent = life.parent.and_then(|parent| self.addresses.get(&(process, parent)));
+        let parent = parent.map(|parent| parent.communicator);
+        let key = match (life.id, life.color) {
+            (Some(id), _) => Key::Id(id),
+            (None, Some(color)) => {
+                let split = life.split.unwrap_or_else(|| {
+                    let place = (writer, parent.unwrap_or(usize::MAX), color);
+                    let count = self.splits.get(&place).copied().unwrap_or(0);
+                    // A line COMPLETE without its START counts as the same split.
+                    let count = count + u32::from(life.event == Event::Start || count == 0);
+                    if self.splits.len() < MEMBERS {
+                        self.splits.insert(place, count);
+                    }
+                    count
+                });
+                Key::Split(parent, split, color)
+            }
+            (None, None) => return None,
+        };
+        let id = match &key {
+            Key::Id(id) => format!("{id:#x}"),
+            Key::Split(parent, split, color) => {
+                let parent = parent.map_or("?", |parent| &self.all[parent].digest.id);
+                text::shortened(format!("{parent}/{split}.{color}").as_bytes())
+            }
+            Key::Unseen => String::new(),
+        };
+        let communicator = self.communicator(key, id, life.ranks)?;
+        Some(Membership { communicator, rank: life.rank })
+    }
+
+    fn communicator(&mut self, key: Key, id: String, ranks: u32) -> Option<usize> {
+        if let Some(index) = self.keys.get(&key) {
+            return Some(*index);
+        }
+        if self.all.len() == COMMUNICATORS {
+            self.lost.members += 1;
+            return None;
+        }
+        self.all.push(State {
+            digest: Communicator { id, ranks, ..Communicator::default() },
+            ..State::default()
+        });
+        self.keys.insert(key, self.all.len() - 1);
+        Some(self.all.len() - 1)
+    }
+
+    fn member(&mut self, membership: Membership, writer: usize) -> Option<&mut Member> {
+        let members = &mut self.all[membership.communicator].digest.members;
+        if !members.contains_key(&membership.rank) {
+            if self.members == MEMBERS {
+                self.lost.members += 1;
+                return None;
+            }
+            self.members += 1;
+        }
+        Some(members.entry(membership.rank).or_insert_with(|| Member { writer, ..Member::default() }))
+    }
+
+    /// Notes a channel of a member of the communicator, if the line can be of that member, and returns true. A line
+    /// that was there before is refused unless `again` is true.
+    pub(super) fn connect(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
+        let (own, peer) = own_and_peer(channel);
+        let Some(state) = self.all.get_mut(member.communicator) else { return false };
+        if own != member.rank || peer >= state.digest.ranks {
+            return false;
+        }
+        let pair = match state.pairs.get_mut(&(channel.from, channel.to)) {
+            Some(pair) => pair,
+            None if self.pairs == PAIRS => {
+                self.lost.pairs += 1;
+                return true;
+            }
+            None => {
+                self.pairs += 1;
+                state.pairs.entry((channel.from, channel.to)).or_default()
+            }
+        };
+        let kind = usize::from(channel.is_receive) * 2 + usize::from(channel.index > 0);
+        let bit = 1 << channel.number.min(127);
+        if pair.seen[kind] & bit != 0 && !again {
+            return false;
+        }
+        pair.seen[kind] |= bit;
+        let transports = &mut self.transports;
+        let known =
+            pair.transports.iter_mut().find(|(index, _)| channel.via.is(&transports[usize::from(*index)]));
+        if let Some((_, channels)) = known {
+            *channels |= bit;
+        } else {
+            let index =
+                transports.iter().position(|transport| channel.via.is(transport)).unwrap_or_else(|| {
+                    if transports.len() == TRANSPORTS {
+                        self.lost.pairs += 1;
+                        return TRANSPORTS - 1;
+                    }
+                    transports.push(channel.via.to_transport());
+                    transports.len() - 1
+                });
+            pair.transports.push((index as u16, bit));
+        }
+        true
+    }
+
+    /// Notes a channel whose communicator's initialisation is not in the log, and returns the member.
+    pub(super) fn connect_unseen(&mut self, writer: usize, channel: &Channel<'_>) -> Option<Membership> {
+        let communicator = self.communicator(Key::Unseen, String::new(), 0)?;
+        let (own, peer) = own_and_peer(channel);
+        let ranks = &mut self.all[communicator].digest.ranks;
+        *ranks = (*ranks).max(own.max(peer).saturating_add(1));
+        let membership = Membership { communicator, rank: own };
+        self.member(membership, writer);
+        self.connect(membership, channel, true);
+        Some(membership)
+    }
+
+    /// The member, if the digest has it.
+    pub(super) fn get(&mut self, membership: Membership) -> Option<&mut Member> {
+        self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
+    }
+
+    /// The communicator.
+    pub(super) fn digest(&mut self, membership: Membership) -> Option<&mut Communicator> {
+        self.all.get_mut(membership.communicator).map(|state| &mut state.digest)
+    }
+
+    /// Notes the order of a ring, if it has all ranks of the communicator.
+    pub(super) fn ring(&mut self, membership: Membership, order: Vec<u32>) {
+        let Some(state) = self.all.get_mut(membership.communicator) else { return };
+        if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
+            return;
+        }
+        if self.rings + order.len() > RINGS {
+            self.lost.rings += 1;
+            return;
+        }
+        self.rings += order.len();
+        state.digest.rings.insert(order);
+    }
+
+    /// Notes the algorithm and protocol of an operation.
+    pub(super) fn choose(&mut self, membership: Membership, algorithm: &[u8], protocol: &[u8]) {
+        let Some(state) = self.all.get_mut(membership.communicator) else { return };
+        let choices = &mut state.digest.choices;
+        let is = |name: &str| {
+            let (first, second) = name.as_bytes().split_at(algorithm.len().min(name.len()));
+            first == algorithm && second.strip_prefix(b" ") == Some(protocol)
+        };
+        if let Some((_, count)) = choices.iter_mut().find(|(name, _)| is(name)) {
+            *count += 1;
+        } else if choices.len() < NAMES {
+            let name = [algorithm, b" ", protocol].concat();
+            choices.insert(text::shortened(&name), 1);
+        }
+    }
+
+    /// Notes the seconds of the phases of the initialisation, or of the bootstrap.
+    pub(super) fn time(&mut self, membership: Membership, phases: &[u8], is_bootstrap: bool) {
+        if self.timings >= TIMINGS * 2 {
+            self.lost.timings += 1;
+            return;
+        }
+        let Some(member) = self.get(membership) else { return };
+        let timings = if is_bootstrap { &mut member.bootstrap } else { &mut member.timings };
+        let is_first = timings.is_empty();
+        for (phase, seconds) in message::phases(phases) {
+            if timings.len() < NAMES {
+                timings.insert(phase.to_owned(), seconds);
+            }
+        }
+        self.timings += usize::from(is_first);
+    }
+
+    /// The communicators with their connections.
+    pub(super) fn finish(self) -> Vec<Communicator> {
+        let Self { all, transports, .. } = self;
+        all.into_iter()
+            .map(|State { mut digest, pairs }| {
+                for (pair, Pair { transports: used, .. }) in pairs {
+                    let connection = used
+                        .into_iter()
+                        .map(|(index, channels)| {
+                            (transports[usize::from(index)].clone(), channels.count_ones())
+                        })
+                        .collect();
+                    digest.connections.insert(pair, Connection { transports: connection });
+                }
+                digest
+            })
+            .collect()
+    }
+}
+
+/// The rank that writes the line, and the other one.
+fn own_and_peer(channel: &Channel<'_>) -> (u32, u32) {
+    if channel.is_receive { (channel.to, channel.from) } else { (channel.from, channel.to) }
+}

@@ -1,0 +1,228 @@
+//! The facts of a log, for people and for programs.
+
+use serde_json::{Value, json};
+
+use super::job::{Job, count, ranks_in_words};
+use super::ranks::cuda;
+use super::startup::Start;
+use super::transport::Ways;
+use crate::examination::{Body, Section};
+use crate::log::digest::{Communicator, Digest};
+
+/// Largest number of rows of a table.
+const ROWS: usize = 64;
+
+/// The sections for people.
+pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
+    let mut sections = Vec::new();
+    let mut add = |title: &str, body: Body| sections.push(Section { title: title.to_owned(), body });
+    add("Job", Body::Facts(summary(job)));
+    if let Some(ways) = ways.filter(|ways| !ways.pairs.is_empty() || !ways.linked.is_empty()) {
+        add("Transport from each rank (row) to each rank (column)", Body::Matrix(ways.matrix()));
+    }
+    if let Some(start) = job.main.and_then(Start::new) {
+        add("Start", Body::Facts(start_facts(&start)));
+    }
+    let ranks = ranks(job);
+    if !ranks.is_empty() {
+        let columns = ["rank", "host", "process", "GPU", "NCCL", "network", "state"];
+        add("Ranks", table(&columns, ranks));
+    }
+    if job.digest.communicators.len() > 1 {
+        let columns = ["communicator", "made by", "ranks", "nodes", "channels", "connections"];
+        add("Communicators", table(&columns, job.digest.communicators.iter().map(communicator).collect()));
+    }
+    if !job.digest.variables.is_empty() {
+        add("Variables", table(&["name", "value", "set by", "ranks"], variables(job)));
+    }
+    if !job.digest.diagnostics.is_empty() {
+        let lines = job.digest.diagnostics.iter().map(|line| format!("[{}] {}", line.status, line.text));
+        add("NCCL's own diagnostics", Body::Lines(lines.take(ROWS).collect()));
+    }
+    sections
+}
+
+fn table(columns: &[&str], mut rows: Vec<Vec<String>>) -> Body {
+    let more = rows.len().saturating_sub(ROWS);
+    if more > 0 {
+        rows.truncate(ROWS);
+        let mut last = vec![String::new(); columns.len()];
+        if let Some(cell) = last.first_mut() {
+            *cell = format!("and {more} more");
+        }
+        rows.push(last);
+    }
+    Body::Table { columns: columns.iter().map(|&name| name.to_owned()).collect(), rows }
+}
+
+fn summary(job: &Job<'_>) -> Vec<(String, String)> {
+    let join = |values: Vec<String>| values.join(", ");
+    let mut facts: Vec<(&str, String)> = Vec::new();
+    let inputs = &job.digest.inputs;
+    let lines: u64 = inputs.iter().map(|input| input.lines).sum();
+    let nccl: u64 = inputs.iter().map(|input| input.nccl_lines).sum();
+    let names = match &inputs[..] {
+        [input] => input.name.clone(),
+        several => count(several.len(), "file"),
+    };
+    facts.push(("log", format!("{names}: {lines} lines, {nccl} of NCCL")));
+    let versions = job.values(|writer| {
+        Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref().unwrap_or("")))
+    });
+    facts.push(("NCCL", join(versions.into_keys().collect())));
+    facts.push((
+        "aws-ofi-nccl",
+        join(job.values(|writer| writer.plugin.as_ref().map(ToString::to_string)).into_keys().collect()),
+    ));
+    facts.push((
+        "libfabric",
+        join(job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string)).into_keys().collect()),
+    ));
+    facts.push((
+        "CUDA of the driver",
+        join(job.values(|writer| writer.driver.map(cuda)).into_keys().collect()),
+    ));
+    facts.push(("network", join(job.values(|writer| writer.network.clone()).into_keys().collect())));
+    let devices: std::collections::BTreeSet<&String> =
+        job.digest.writers.iter().flat_map(|writer| &writer.devices).collect();
+    facts.push(("devices", join(devices.into_iter().take(16).cloned().collect())));
+    facts.push((
+        "bootstrap",
+        join(job.values(|writer| writer.bootstrap.clone()).into_keys().take(4).collect()),
+    ));
+    if let Some(main) = job.main {
+        let hosts = super::paths::hosts(job, main);
+        facts.push(("ranks", format!("{} in the log of {}", main.members.len(), main.ranks)));
+        let nodes = main
+            .nodes
+            .map(|nodes| format!("; {} for NCCL", count(nodes as usize, "node")))
+            .unwrap_or_default();
+        let named: Vec<&str> = hosts.iter().take(8).copied().collect();
+        let more = if hosts.len() > named.len() { ", ..." } else { "" };
+        facts.push(("hosts", format!("{}{more}{nodes}", named.join(", "))));
+        facts.push(("channels", channels(main)));
+        facts.push(("rings", rings(main)));
+        let choices: Vec<String> =
+            main.choices.iter().map(|(name, number)| format!("{name} ({number})")).collect();
+        facts.push(("algorithms", join(choices)));
+    }
+    let owned = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    owned.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn channels(communicator: &Communicator) -> String {
+    let text = |number: Option<u32>, name: &str| number.map(|number| format!("{number} {name}"));
+    let parts =
+        [text(communicator.channels, "for collectives"), text(communicator.nvls_channels, "for NVLS")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn rings(communicator: &Communicator) -> String {
+    let Some(ring) = communicator.rings.first() else { return String::new() };
+    let shown: Vec<String> = ring.iter().take(16).map(u32::to_string).collect();
+    let more = if ring.len() > shown.len() { " ..." } else { "" };
+    let trees = if communicator.trees { "; trees" } else { "" };
+    match communicator.rings.len() {
+        1 => format!("{}{more}{trees}", shown.join(" ")),
+        number => format!("{number} orders, the first {}{more}{trees}", shown.join(" ")),
+    }
+}
+
+fn start_facts(start: &Start) -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    if let Some((seconds, rank)) = start.total {
+        facts.push(("total".to_owned(), format!("{seconds:.2} s on rank {rank}")));
+    }
+    let phases: Vec<String> = start
+        .phases
+        .iter()
+        .filter(|(_, seconds)| *seconds > 0.0)
+        .map(|(name, seconds)| format!("{name} {seconds:.2} s"))
+        .collect();
+    if !phases.is_empty() {
+        facts.push(("phases".to_owned(), phases.join(", ")));
+    }
+    if let Some((seconds, rank)) = start.wait {
+        let text = start.explanation().unwrap_or_else(|| format!("{seconds:.2} s on rank {rank}"));
+        facts.push(("wait for others".to_owned(), text));
+    }
+    facts
+}
+
+fn ranks(job: &Job<'_>) -> Vec<Vec<String>> {
+    let Some(main) = job.main else { return Vec::new() };
+    let row = |(rank, member): (&u32, &crate::log::digest::Member)| {
+        let writer = job.writer(member.writer);
+        let text = |value: Option<String>| value.unwrap_or_default();
+        let gpu = match (member.nvml, member.bus_id.as_deref()) {
+            (Some(nvml), Some(bus)) => format!("{nvml} ({bus})"),
+            (_, bus) => bus.unwrap_or_default().to_owned(),
+        };
+        let state = match member {
+            member if member.aborted => "aborted",
+            member if member.destroyed => "finished",
+            member if member.connected => "connected",
+            member if member.complete => "started",
+            _ => "starting",
+        };
+        vec![
+            rank.to_string(),
+            text(writer.map(|writer| writer.host.clone())),
+            text(writer.map(|writer| writer.pid.to_string())),
+            gpu,
+            text(writer.and_then(|writer| writer.nccl.as_ref().map(ToString::to_string))),
+            text(writer.and_then(|writer| writer.network.clone())),
+            state.to_owned(),
+        ]
+    };
+    main.members.iter().map(row).collect()
+}
+
+fn communicator(communicator: &Communicator) -> Vec<String> {
+    let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
+    vec![
+        communicator.id.clone(),
+        communicator.made_by.clone(),
+        format!("{} of {}", communicator.members.len(), communicator.ranks),
+        number(communicator.nodes),
+        number(communicator.channels),
+        communicator.connections.len().to_string(),
+    ]
+}
+
+fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
+    let row = |variable: &crate::log::digest::VariableSeen| {
+        let ranks = job.ranks(variable.writers.iter().copied());
+        let all = job.main.is_some_and(|main| ranks.len() == main.members.len());
+        let ranks = match &ranks[..] {
+            [] => String::new(),
+            _ if all => "all".to_owned(),
+            some => ranks_in_words(some),
+        };
+        let by = if variable.by_plugin { "plugin" } else { "environment" };
+        vec![variable.name.clone(), variable.value.clone(), by.to_owned(), ranks]
+    };
+    job.digest.variables.iter().map(row).collect()
+}
+
+/// The facts for programs: the digest, without its messages, which are in the findings.
+pub(super) fn value(digest: &Digest, ways: Option<&Ways<'_>>) -> Value {
+    let transports = ways.map(|ways| {
+        let pair = |(&(from, to), way): (&(u32, u32), &super::transport::Way)| {
+            json!({ "from": from, "to": to, "way": way.short(), "words": way.long() })
+        };
+        json!({
+            "ranks": ways.communicator.ranks,
+            "pairs": ways.pairs.iter().map(pair).collect::<Vec<_>>(),
+            "nvlink_pairs": ways.linked.len(),
+        })
+    });
+    json!({
+        "inputs": digest.inputs,
+        "writers": digest.writers,
+        "communicators": digest.communicators,
+        "variables": digest.variables,
+        "diagnostics": digest.diagnostics,
+        "transport": transports,
+    })
+}

@@ -1,0 +1,124 @@
+//! Look-ups in a digest: the communicator of the job, the hosts and writers of ranks, and the places of lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::finding::Evidence;
+use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
+
+/// A digest with the communicator that stands for the job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) digest: &'a Digest,
+    /// The largest communicator; the first of several.
+    pub(super) main: Option<&'a Communicator>,
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(digest: &'a Digest) -> Self {
+        let largest = digest.communicators.iter().map(|each| each.ranks).max();
+        let main = digest.communicators.iter().find(|each| Some(each.ranks) == largest);
+        Self { digest, main }
+    }
+
+    pub(super) fn writer(&self, index: usize) -> Option<&'a Writer> {
+        self.digest.writers.get(index)
+    }
+
+    /// The host of a rank of a communicator.
+    pub(super) fn host(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
+        let member = communicator.members.get(&rank)?;
+        self.writer(member.writer).map(|writer| writer.host.as_str())
+    }
+
+    /// The ranks of these writers in the largest communicator, ascending.
+    pub(super) fn ranks(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
+        let ranks: BTreeSet<u32> = writers
+            .into_iter()
+            .filter_map(|index| self.writer(index).and_then(|writer| writer.rank))
+            .collect();
+        ranks.into_iter().collect()
+    }
+
+    /// The hosts of these writers.
+    pub(super) fn hosts(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
+        let hosts: BTreeSet<&str> = writers
+            .into_iter()
+            .filter_map(|index| self.writer(index).map(|writer| writer.host.as_str()))
+            .collect();
+        hosts.into_iter().filter(|host| !host.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The name of an input.
+    fn input(&self, position: Position) -> String {
+        self.digest.inputs.get(position.input).map(|input| input.name.clone()).unwrap_or_default()
+    }
+
+    /// A line of a writer as evidence.
+    pub(super) fn evidence(
+        &self,
+        position: Position,
+        writer: Option<usize>,
+        text: impl Into<String>,
+    ) -> Evidence {
+        let writer = writer.and_then(|index| self.writer(index));
+        Evidence {
+            place: self.input(position),
+            line: (position.line > 0).then_some(position.line),
+            rank: writer.and_then(|writer| writer.rank),
+            host: writer.map(|writer| writer.host.clone()).filter(|host| !host.is_empty()),
+            text: text.into(),
+        }
+    }
+
+    /// An example of a message as evidence. The rank is that of its writer, or the one that a launcher's prefix names.
+    pub(super) fn example(&self, example: &Example) -> Evidence {
+        let evidence = self.evidence(example.position, example.writer, example.text.clone());
+        Evidence { rank: evidence.rank.or(example.rank), ..evidence }
+    }
+
+    /// A fact about a writer that no single line shows, as evidence: the input without a line.
+    pub(super) fn fact(&self, writer: usize, text: impl Into<String>) -> Option<Evidence> {
+        let first = self.writer(writer)?.first;
+        Some(self.evidence(Position { line: 0, ..first }, Some(writer), text))
+    }
+
+    /// The values that writers have, each with the indices of its writers.
+    pub(super) fn values<T: Ord>(&self, value: impl Fn(&'a Writer) -> Option<T>) -> BTreeMap<T, Vec<usize>> {
+        let mut values: BTreeMap<T, Vec<usize>> = BTreeMap::new();
+        for (index, writer) in self.digest.writers.iter().enumerate() {
+            if let Some(value) = value(writer) {
+                values.entry(value).or_default().push(index);
+            }
+        }
+        values
+    }
+
+    /// The variables of this name.
+    pub(super) fn variables<'b>(
+        &self,
+        name: &'b str,
+    ) -> impl Iterator<Item = &'a crate::log::digest::VariableSeen> + use<'a, 'b> {
+        self.digest.variables.iter().filter(move |variable| variable.name == name)
+    }
+}
+
+/// Writes `rank 3`, or `ranks 0-3, 7`.
+pub(super) fn ranks_in_words(ranks: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if rank <= last.saturating_add(1) => *last = rank.max(*last),
+            _ => ranges.push((rank, rank)),
+        }
+    }
+    let text = |&(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", ranges.iter().map(text).collect::<Vec<_>>().join(", "))
+}
+
+/// Writes `1 rank`, `2 ranks`.
+pub(super) fn count(number: usize, word: &str) -> String {
+    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
+}

@@ -1,0 +1,131 @@
+//! Known faults and conflicts of the versions that the log names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use semver::Version;
+
+use super::hits::Placed;
+use super::job::{Job, count};
+use crate::examination::{Body, Section};
+use crate::finding::{Finding, Severity};
+use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
+use crate::knowledge::faults::{Component, Fault, Faults};
+use crate::log::digest::Writer;
+
+/// A known fault with the version that has it.
+struct Known {
+    name: String,
+    fault: &'static Fault,
+}
+
+/// The known faults of all versions in the log, each once.
+fn faults(job: &Job<'_>) -> Vec<Known> {
+    let mut known: BTreeMap<&str, Known> = BTreeMap::new();
+    let several_nodes = job.main.is_none_or(|main| main.nodes != Some(1));
+    for writer in &job.digest.writers {
+        let versions = [
+            ("NCCL", Component::Nccl, &writer.nccl),
+            ("aws-ofi-nccl", Component::AwsOfiNccl, &writer.plugin),
+            ("libfabric", Component::Libfabric, &writer.libfabric),
+        ];
+        for (name, component, version) in versions {
+            let Some(version) = version else { continue };
+            for fault in Faults::built_in().of_component(component, version) {
+                let build =
+                    component == Component::Nccl && !fault.applies_to_build(writer.nccl_build.as_deref());
+                let only_nodes = fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
+                if !build && (several_nodes || !only_nodes) {
+                    known
+                        .entry(&fault.id)
+                        .or_insert_with(|| Known { name: format!("{name} {version}"), fault });
+                }
+            }
+        }
+    }
+    known.into_values().collect()
+}
+
+/// Findings about known faults and conflicts. A fault with conditions that a log cannot show is advice; all of these are one
+/// finding, and [`section`] lists them.
+pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+    let mut found: Vec<Placed> = conflicts(job);
+    let (open, certain): (Vec<Known>, Vec<Known>) =
+        faults(job).into_iter().partition(|known| !known.fault.conditions.is_empty());
+    found.extend(certain.into_iter().map(|Known { name, fault }| {
+        // The job of the log ran with it.
+        let severity = fault.severity(true).max(Severity::Degraded);
+        Placed::derived(Finding {
+            cause: Some(fault.effect.clone()),
+            remedy: Some(fault.remedy.clone()),
+            source: Some(fault.source.clone()),
+            ..Finding::new(fault.id.clone(), severity, format!("{name} has a known fault: {}", fault.effect))
+        })
+    }));
+    if !open.is_empty() {
+        let names: BTreeSet<&str> = open.iter().map(|known| known.name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let text = format!(
+            "{} of {}, each under conditions that the log does not show",
+            count(open.len(), "known fault"),
+            names.join(", ")
+        );
+        found.push(Placed::derived(Finding {
+            remedy: Some("See the table of known faults below.".to_owned()),
+            ..Finding::new("known-faults", Severity::Advice, text)
+        }));
+    }
+    found
+}
+
+/// The table of the known faults whose conditions the log does not show.
+pub(super) fn section(job: &Job<'_>) -> Option<Section> {
+    let row = |Known { name, fault }: &Known| {
+        vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
+    };
+    let rows: Vec<Vec<String>> =
+        faults(job).iter().filter(|known| !known.fault.conditions.is_empty()).map(row).collect();
+    let columns = ["version", "effect", "if", "remedy"].map(str::to_owned).to_vec();
+    (!rows.is_empty())
+        .then(|| Section { title: "Known faults".to_owned(), body: Body::Table { columns, rows } })
+}
+
+/// Findings about versions that do not work together.
+fn conflicts(job: &Job<'_>) -> Vec<Placed> {
+    let mut found: BTreeMap<&str, (&Conflict, Vec<usize>)> = BTreeMap::new();
+    for (index, writer) in job.digest.writers.iter().enumerate() {
+        let driver = writer.driver.map(|driver| {
+            Version::new(u64::from(driver / 1000), u64::from(driver % 1000 / 10), u64::from(driver % 10))
+        });
+        let together = Together {
+            nccl: writer.nccl.as_ref(),
+            plugin: writer.plugin.as_ref(),
+            libfabric: writer.libfabric.as_ref(),
+            driver: driver.as_ref(),
+        };
+        for conflict in Conflicts::built_in().among(&together) {
+            found.entry(&conflict.id).or_insert((conflict, Vec::new())).1.push(index);
+        }
+    }
+    found.into_values().map(|(conflict, writers)| from_conflict(job, conflict, &writers)).collect()
+}
+
+fn from_conflict(job: &Job<'_>, conflict: &Conflict, writers: &[usize]) -> Placed {
+    let works =
+        |writer: &Writer| writer.network.as_deref().is_some_and(|network| network.contains("Libfabric"));
+    let all_work = writers.iter().filter_map(|&index| job.writer(index)).all(works);
+    let is_refuted = conflict.severity == Severity::Broken && all_work;
+    let is_open = !conflict.conditions.is_empty() || is_refuted;
+    let severity = if is_open { Severity::Advice } else { conflict.severity };
+    let conditions = match &conflict.conditions[..] {
+        [] => None,
+        conditions => Some(format!("If: {}.", conditions.join("; "))),
+    };
+    let finding = Finding {
+        cause: conditions,
+        remedy: Some(conflict.remedy.clone()),
+        ranks: job.ranks(writers.iter().copied()),
+        source: Some(conflict.source.clone()),
+        ..Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
+    };
+    Placed { is_of_network: severity == Severity::Broken, ..Placed::derived(finding) }
+}

@@ -1,0 +1,297 @@
+//! Findings about transports that are slower than they should be: TCP instead of the network that was asked for, sockets
+//! between nodes, networks without GPUDirect RDMA, and GPUs of one node that exchange data through the host.
+
+use std::collections::BTreeSet;
+
+use super::hits::{self, Placed};
+use super::job::{Job, count, ranks_in_words};
+use super::transport::{Way, Ways};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::log::digest::{Communicator, VariableSeen};
+
+/// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
+pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+    if let Some(mut fallback) = fallback(job, ways) {
+        hits::absorb_network(&mut fallback, found);
+        found.insert(0, Placed::derived(fallback));
+    } else if let Some(split) = ways.and_then(|ways| split_host(job, ways)) {
+        found.push(Placed::derived(split));
+    } else {
+        found.extend(ways.and_then(|ways| sockets(job, ways)).map(Placed::derived));
+    }
+    if let Some(ways) = ways {
+        found.extend(staged(job, ways).map(Placed::derived));
+        found.extend(through_host(job, ways).map(Placed::derived));
+    }
+}
+
+/// The network that was asked for, by a variable or by a plugin that was loaded.
+fn asked(job: &Job<'_>) -> Option<(&'static str, Vec<Evidence>)> {
+    if job.variables("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
+        // Sockets were asked for.
+        return None;
+    }
+    let plugin = job.digest.writers.iter().enumerate().find(|(_, writer)| writer.plugin.is_some());
+    let provider = job.variables("FI_PROVIDER").next();
+    let name = match provider.map(|provider| provider.value.to_ascii_lowercase()) {
+        Some(value) if value.contains("cxi") => "Slingshot",
+        Some(value) if !value.contains("efa") => "libfabric",
+        _ => "EFA",
+    };
+    if let Some((index, writer)) = plugin {
+        let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
+        let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
+        return Some((name, job.fact(index, text).into_iter().collect()));
+    }
+    let variable = |name: &'static str, wanted: fn(&str) -> bool| {
+        job.variables(name).find(move |variable| wanted(&variable.value.to_ascii_lowercase()))
+    };
+    let efa = variable("FI_PROVIDER", |value| value.contains("efa"));
+    let net = variable("NCCL_NET", |value| value != "socket" && !value.is_empty());
+    let found = |name, seen: &VariableSeen| Some((name, vec![set(job, seen)]));
+    let library = variable("NCCL_NET_PLUGIN", |value| value != "none" && !value.is_empty());
+    match (efa, net.or(library)) {
+        (Some(seen), _) => found("EFA", seen),
+        (None, Some(seen)) if seen.value.eq_ignore_ascii_case("ib") => found("InfiniBand or RoCE", seen),
+        (None, Some(seen)) => found("Another network", seen),
+        (None, None) => None,
+    }
+}
+
+/// A variable as evidence.
+fn set(job: &Job<'_>, variable: &VariableSeen) -> Evidence {
+    let writer = variable.writers.first().copied();
+    job.evidence(variable.first, writer, format!("{}={}", variable.name, variable.value))
+}
+
+/// The indices of the writers that use sockets.
+fn on_sockets(job: &Job<'_>) -> Vec<usize> {
+    let network = |index: &usize| job.writer(*index).and_then(|writer| writer.network.as_deref());
+    (0..job.digest.writers.len()).filter(|index| network(index) == Some("Socket")).collect()
+}
+
+/// The silent fall-back from a network to sockets.
+fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
+    let (name, mut evidence) = asked(job)?;
+    let writers = on_sockets(job);
+    if writers.is_empty() {
+        return None;
+    }
+    let uses_tcp = ways.is_some_and(|ways| ways.pairs.values().any(|way| *way == Way::Socket));
+    let nodes = job.main.and_then(|main| main.nodes);
+    // On a single node nothing goes over the network.
+    let (severity, end) = match (uses_tcp, nodes) {
+        (false, Some(1)) => (Severity::Advice, "several nodes would use TCP"),
+        _ => (Severity::Broken, "you are on TCP"),
+    };
+    evidence.extend(tcp_evidence(job, ways));
+    let (cause, remedy, source) = match name {
+        "EFA" => EFA,
+        "InfiniBand or RoCE" => IB,
+        _ => OTHER,
+    };
+    Some(Finding {
+        cause: Some(cause.to_owned()),
+        remedy: Some(remedy.to_owned()),
+        ranks: job.ranks(writers.iter().copied()),
+        hosts: job.hosts(writers),
+        evidence,
+        source: Some(source.to_owned()),
+        ..Finding::new("network-fell-back-to-tcp", severity, format!("{name} was asked for but {end}"))
+    })
+}
+
+/// Cause, remedy and source of a fall-back.
+type Advice = (&'static str, &'static str, &'static str);
+
+const EFA: Advice = (
+    "The plugin found no usable EFA device in this process: the container was given none, the instance type or the network \
+     interface has no EFA, the security group does not allow traffic to itself, or the memlock limit is too low.",
+    "ls /dev/infiniband; fi_info -p efa\n\
+     Kubernetes: request the devices, resources: limits: vpc.amazonaws.com/efa: 1 (the number of the instance type), with the EFA device plugin running.\n\
+     Docker: --device=/dev/infiniband/uverbs0 --ulimit memlock=-1\n\
+     EC2: the security group must allow all traffic from and to itself.\n\
+     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.14) or NCCL_NET=Libfabric: the job then stops instead of falling back.",
+    "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
+);
+const IB: Advice = (
+    "NCCL found no usable InfiniBand or RoCE device in this process: no device in the container, ports down, or libibverbs is missing.",
+    "ls /dev/infiniband; ibstat; ldconfig -p | grep ibverbs\nDocker: --device=/dev/infiniband --ulimit memlock=-1",
+    "NCCL user guide, troubleshooting: networking",
+);
+const OTHER: Advice = (
+    "The plugin of the network was not found, or found no device in this process.",
+    "Read the NET/ lines of the log before `Using network Socket`; check the devices with fi_info, and LD_LIBRARY_PATH for the plugin.",
+    "NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN",
+);
+
+/// A connection over sockets as evidence.
+fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
+    let ways = ways?;
+    let tcp = ways.by_way().get(&Way::Socket)?.clone();
+    let &(from, to) = tcp.first()?;
+    let writer = ways.communicator.members.get(&from).or_else(|| ways.communicator.members.get(&to))?.writer;
+    let text =
+        format!("{} via NET/Socket, the first from rank {from} to rank {to}", count(tcp.len(), "connection"));
+    job.fact(writer, text)
+}
+
+/// Connections between nodes over sockets, without another network that was asked for.
+fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+    let by_way = ways.by_way();
+    let pairs = by_way.get(&Way::Socket)?;
+    let variable = |name: &str, value: &str| {
+        job.variables(name).find(|variable| variable.value.eq_ignore_ascii_case(value)).cloned()
+    };
+    let set_by = variable("NCCL_NET", "socket").or_else(|| variable("NCCL_IB_DISABLE", "1"));
+    let cause = match &set_by {
+        Some(set) => format!("{}={} asks for it.", set.name, set.value),
+        None => "NCCL found neither an InfiniBand or RoCE device nor a network plugin.".to_owned(),
+    };
+    let remedy = match &set_by {
+        Some(set) => format!("unset {}", set.name),
+        None => "AWS with EFA: install aws-ofi-nccl (the EFA installer has it) and give the container its devices. InfiniBand \
+                 or RoCE: ibstat; ls /dev/infiniband. If the hosts have only Ethernet, TCP is all that NCCL can use."
+            .to_owned(),
+    };
+    let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
+    Some(Finding {
+        cause: Some(cause),
+        remedy: Some(remedy),
+        ranks: ranks.into_iter().collect(),
+        evidence: set_by.iter().map(|seen| set(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        ..Finding::new(
+            "nodes-over-tcp",
+            Severity::Degraded,
+            format!("The network between the ranks is TCP: {}", count(pairs.len(), "connection")),
+        )
+    })
+}
+
+/// Networks that stage data in the host's memory.
+fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+    let pairs: Vec<(u32, u32)> = ways
+        .pairs
+        .iter()
+        .filter(|(_, way)| matches!(way, Way::NetStaged(_)))
+        .map(|(&pair, _)| pair)
+        .collect();
+    let &(from, to) = pairs.first()?;
+    let way = ways.pairs.get(&(from, to)).map(Way::long).unwrap_or_default();
+    let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
+    // Both halves of a ConnectX-7 of GB10, which has one memory for CPU and GPU, and no GPUDirect RDMA.
+    let spark =
+        job.digest.writers.iter().flat_map(|writer| &writer.devices).any(|name| name.contains("roceP2p1s0"));
+    let severity = if spark { Severity::Advice } else { Severity::Degraded };
+    let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
+    Some(Finding {
+        cause: Some(if spark {
+            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is lost.".to_owned()
+        } else {
+            "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and the NIC are too far \
+             apart (NCCL_NET_GDR_LEVEL), the instance type has none, or a virtual machine lacks ATS."
+                .to_owned()
+        }),
+        remedy: (!spark).then(|| {
+            "lsmod | grep nvidia_peermem || modprobe nvidia-peermem\n\
+             nvidia-smi topo -m    # GPU and NIC should be PIX or PXB\n\
+             Unset NCCL_NET_GDR_LEVEL and NCCL_NET_GDR_READ; EFA: libfabric with CUDA support, and instances with GPUDirect RDMA."
+                .to_owned()
+        }),
+        ranks: ranks.into_iter().collect(),
+        evidence: vec![Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() }],
+        source: Some("NCCL user guide, troubleshooting: GPUDirect RDMA".to_owned()),
+        ..Finding::new("network-without-gdr", severity, format!("Data is staged through the host's memory: {way}"))
+    })
+}
+
+/// GPUs of one host that exchange data through the host's memory or over a network.
+fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+    let communicator = ways.communicator;
+    if communicator.nodes.is_some_and(|nodes| nodes > 1) && hosts(job, communicator).len() == 1 {
+        // Another finding tells why.
+        return None;
+    }
+    let same_host = |from, to| {
+        let (a, b) = (job.host(communicator, from), job.host(communicator, to));
+        a.is_some() && a == b && from != to
+    };
+    let is_slow = |way: &Way| matches!(way, Way::Shm | Way::Socket | Way::NetStaged(_) | Way::NetDirect(_));
+    let slow = ways.pairs.iter().filter(|&(&(from, to), way)| same_host(from, to) && is_slow(way));
+    let slow: Vec<((u32, u32), &Way)> = slow.map(|(&pair, way)| (pair, way)).collect();
+    let &((from, to), way) = slow.first()?;
+    let variable = |name: &str| job.variables(name).find(|variable| variable.value != "0");
+    let off = variable("NCCL_P2P_DISABLE").or_else(|| job.variables("NCCL_P2P_LEVEL").next());
+    let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
+    let cause = match (off, linked) {
+        (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
+        (None, true) => "NVLink connects these GPUs, but P2P cannot be used: different containers or PID namespaces, /dev/shm \
+                         not shared, different host ids, or P2P refused by the driver."
+            .to_owned(),
+        (None, false) => "P2P between these GPUs is not possible: different containers or host ids, PCIe ACS or the IOMMU \
+                          redirects it, the GPUs hang on different CPU sockets, or this kind of GPU has none (A10G, L4, GeForce: \
+                          then this is their normal way)."
+            .to_owned(),
+    };
+    let remedy = match off {
+        Some(seen) => format!("unset {}", seen.name),
+        None => "nvidia-smi topo -m; nvidia-smi topo -p2p r\nnccl-bench doctor host".to_owned(),
+    };
+    let ranks: BTreeSet<u32> = slow.iter().flat_map(|&((from, to), _)| [from, to]).collect();
+    let evidence = format!("{}, the first from rank {from} to rank {to}", count(slow.len(), "connection"));
+    let evidence = Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() };
+    Some(Finding {
+        cause: Some(cause),
+        remedy: Some(remedy),
+        ranks: ranks.into_iter().collect(),
+        evidence: off.map(|seen| set(job, seen)).into_iter().chain([evidence]).collect(),
+        ..Finding::new(
+            "no-p2p-within-node",
+            Severity::Degraded,
+            format!("GPUs of one host exchange data through {} instead of P2P", way.long()),
+        )
+    })
+}
+
+/// The hosts of a communicator's members.
+pub(super) fn hosts<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<&'a str> {
+    communicator.members.keys().filter_map(|&rank| job.host(communicator, rank)).collect()
+}
+
+/// Ranks of one host that NCCL counts as several nodes.
+fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+    let communicator = ways.communicator;
+    let nodes = communicator.nodes.filter(|&nodes| nodes > 1)?;
+    let hosts = hosts(job, communicator);
+    let host = hosts.first().filter(|_| hosts.len() == 1 && communicator.members.len() > 1)?;
+    let ids: Vec<&VariableSeen> = job.variables("NCCL_HOSTID").collect();
+    // Several machines can have one host name; then their GPUs have equal bus ids.
+    let buses: BTreeSet<_> =
+        communicator.members.values().filter_map(|member| member.bus_id.as_deref()).collect();
+    if ids.len() < 2 && buses.len() < communicator.members.len() {
+        return None;
+    }
+    let cause = if ids.len() > 1 {
+        "NCCL_HOSTID has different values on its ranks."
+    } else {
+        "The ranks run in different containers, which NCCL takes for different hosts."
+    };
+    let ranks: Vec<u32> = communicator.members.keys().copied().collect();
+    Some(Finding {
+        cause: Some(cause.to_owned()),
+        remedy: Some(
+            "Give all ranks of a host the same NCCL_HOSTID (or unset it), and let their containers share /dev/shm and the IPC and \
+             PID namespaces (hostIPC: true), or use one container with all GPUs."
+                .to_owned(),
+        ),
+        ranks: ranks.clone(),
+        hosts: vec![(*host).to_owned()],
+        evidence: ids.iter().take(4).map(|seen| set(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        source: Some("NCCL 2.28.9 src/misc/utils.cc, getHostHash; nccl issues 1781, 324".to_owned()),
+        ..Finding::new(
+            "host-counted-as-nodes",
+            Severity::Degraded,
+            format!("NCCL counts {} of host {host} as {nodes} nodes: between these they use a network instead of NVLink, P2P or SHM", ranks_in_words(&ranks)),
+        )
+    })
+}

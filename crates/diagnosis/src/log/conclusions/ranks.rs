@@ -1,0 +1,290 @@
+//! Findings about ranks: started and never complete, different versions, different variables, different networks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::hits::Placed;
+use super::job::{Job, count, ranks_in_words};
+use crate::finding::{Finding, Severity};
+use crate::log::digest::{Communicator, Member, VariableSeen};
+
+/// Findings about ranks that do not complete, and about variables and networks that differ.
+pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+    let derived = variables(job).into_iter().chain(networks(job)).map(Placed::derived);
+    never_complete(job).into_iter().chain(derived).collect()
+}
+
+/// Ranks that started to build a communicator and did not finish.
+fn never_complete(job: &Job<'_>) -> Option<Placed> {
+    let stuck = |communicator: &&Communicator| {
+        communicator.members.values().any(|member| member.started && !member.complete)
+    };
+    let communicator = job.digest.communicators.iter().find(stuck)?;
+    let select = |complete: bool| -> Vec<u32> {
+        let members = communicator.members.iter();
+        members
+            .filter(|(_, member)| member.complete == complete && member.started)
+            .map(|(&rank, _)| rank)
+            .collect()
+    };
+    let (open, done) = (select(false), select(true));
+    let ranks = communicator.ranks;
+    let text = format!(
+        "{} of {ranks} started communicator {} and did not complete it",
+        ranks_in_words(&open),
+        communicator.id
+    );
+    let absent: Vec<u32> = (0..ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
+    let cause = match (&absent[..], &done[..]) {
+        ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
+        ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
+        (absent, _) => format!(
+            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not here.",
+            ranks_in_words(absent)
+        ),
+    };
+    let evidence = open.iter().take(4).filter_map(|rank| {
+        let writer = communicator.members.get(rank)?.writer;
+        let last = job.writer(writer)?.last;
+        Some(job.evidence(last, Some(writer), "it started and did not complete; this is its last line"))
+    });
+    let finding = Finding {
+        cause: Some(cause),
+        remedy: Some(
+            "Look at the last lines of these ranks. If all wait: check that all ranks run, that they reach the address of rank 0 \
+             (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench doctor job"
+                .to_owned(),
+        ),
+        ranks: open.clone(),
+        hosts: job.hosts(open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer))),
+        evidence: evidence.collect(),
+        ..Finding::new("start-never-complete", Severity::Broken, text)
+    };
+    Some(Placed { is_cascade: true, ..Placed::derived(finding) })
+}
+
+/// Versions that differ between writers.
+pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
+    let nccl = job.values(|writer| writer.nccl.as_ref().map(ToString::to_string));
+    let builds =
+        job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
+    let plugin = job.values(|writer| writer.plugin.as_ref().map(ToString::to_string));
+    let libfabric = job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string));
+    let driver = job.values(|writer| writer.driver.map(cuda));
+    let mut found = Vec::new();
+    // A log can have several jobs, each with its own version.
+    let version = |member: &Member| job.writer(member.writer).and_then(|writer| writer.nccl.as_ref());
+    let is_mixed = |communicator: &Communicator| {
+        communicator.members.values().filter_map(version).collect::<BTreeSet<_>>().len() > 1
+    };
+    let mixed = job.digest.communicators.iter().any(is_mixed);
+    let severity = if mixed { Severity::Broken } else { Severity::Degraded };
+    if let Some(finding) = differ(job, &nccl, "nccl-versions-differ", "NCCL", severity) {
+        found.push(if mixed { Placed::derived_root(finding) } else { Placed::derived(finding) });
+    } else {
+        found.extend(
+            differ(job, &builds, "nccl-builds-differ", "the build of NCCL", Severity::Degraded)
+                .map(Placed::derived),
+        );
+    }
+    for (values, rule, name, severity) in [
+        (&plugin, "plugin-versions-differ", "aws-ofi-nccl", Severity::Degraded),
+        (&libfabric, "libfabric-versions-differ", "libfabric", Severity::Degraded),
+        (&driver, "driver-versions-differ", "the driver's CUDA", Severity::Advice),
+    ] {
+        found.extend(differ(job, values, rule, name, severity).map(Placed::derived));
+    }
+    found
+}
+
+/// A CUDA version: `13.0`, from 13000.
+pub(super) fn cuda(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// The finding of a version that is not the same everywhere.
+fn differ(
+    job: &Job<'_>,
+    values: &BTreeMap<String, Vec<usize>>,
+    rule: &str,
+    name: &str,
+    severity: Severity,
+) -> Option<Finding> {
+    if values.len() < 2 {
+        return None;
+    }
+    let most = values.values().map(Vec::len).max();
+    let each = |(value, writers): (&String, &Vec<usize>)| format!("{value} on {}", whose(job, writers));
+    let odd = values.values().filter(|writers| Some(writers.len()) != most).flatten().copied();
+    let odd: BTreeSet<usize> = odd.collect();
+    let evidence = values.iter().filter_map(|(value, writers)| {
+        let &writer = writers.first()?;
+        Some(job.evidence(
+            job.writer(writer)?.first,
+            Some(writer),
+            format!("the first line of a rank with {value}"),
+        ))
+    });
+    let list: Vec<String> = values.iter().map(each).collect();
+    Some(Finding {
+        cause: Some("Some ranks load another library: another image, virtual environment, LD_LIBRARY_PATH or LD_PRELOAD.".to_owned()),
+        remedy: Some("Install one version on all hosts; nccl-bench doctor host shows which files are loaded.".to_owned()),
+        ranks: job.ranks(odd.iter().copied()),
+        hosts: job.hosts(odd),
+        evidence: evidence.take(4).collect(),
+        ..Finding::new(rule, severity, format!("The version of {name} differs: {}", list.join("; ")).replace("version of the build", "build"))
+    })
+}
+
+/// The ranks of writers; their hosts, or the writers themselves, where no rank is known.
+fn whose(job: &Job<'_>, writers: &[usize]) -> String {
+    let ranks = job.ranks(writers.iter().copied());
+    let hosts = job.hosts(writers.iter().copied());
+    match (ranks.is_empty(), hosts.is_empty()) {
+        (false, _) => ranks_in_words(&ranks),
+        (true, false) => hosts.join(", "),
+        (true, true) => count(writers.len(), "process"),
+    }
+}
+
+/// Variables that all ranks must have alike: the ranks choose algorithms and transports by them, each for itself.
+const ALIKE: [&str; 30] = [
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NRINGS",
+    "NCCL_MAX_NRINGS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_CUMEM_HOST_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_NET",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NET_SHARED_BUFFERS",
+    "NCCL_PXN_DISABLE",
+    "NCCL_CROSS_NIC",
+    "NCCL_GRAPH_REGISTER",
+    "NCCL_RUNTIME_CONNECT",
+    "NCCL_IB_DISABLE",
+];
+
+/// Variables with different values on the ranks of a job.
+fn variables(job: &Job<'_>) -> Vec<Finding> {
+    let mut by_name: BTreeMap<&str, Vec<&VariableSeen>> = BTreeMap::new();
+    for seen in &job.digest.variables {
+        by_name.entry(&seen.name).or_default().push(seen);
+    }
+    let alike = by_name.into_iter().filter(|(name, _)| ALIKE.contains(name));
+    alike.filter_map(|(name, seen)| variable(job, name, &seen)).collect()
+}
+
+/// The finding of one variable.
+fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
+    let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
+    let named: BTreeSet<usize> = seen.iter().flat_map(|each| each.writers.iter().copied()).collect();
+    // Every rank reports the variables that it reads, in the same places: one that does not report it has it not set.
+    let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
+    let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
+    let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(|rank| !with.contains(rank)).collect();
+    let partly = is_read_by_all(name) && !without.is_empty() && !with.is_empty();
+    if values.len() < 2 && !partly {
+        return None;
+    }
+    let mut list: Vec<String> = seen
+        .iter()
+        .map(|each| {
+            let writers: Vec<usize> = each.writers.iter().copied().collect();
+            format!("{} on {}", each.value, whose(job, &writers))
+        })
+        .collect();
+    if partly {
+        list.push(format!("not set on {}", ranks_in_words(&without)));
+    }
+    let evidence = seen.iter().map(|each| {
+        job.evidence(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
+    });
+    Some(Finding {
+        cause: Some(
+            "Each rank chooses by its own variables, and NCCL does not compare them: ranks that choose differently hang, or are slow."
+                .to_owned(),
+        ),
+        remedy: Some(format!("Give all ranks the same {name}: mpirun -x {name}, or the same env in all pods; or unset it.")),
+        ranks: job.ranks(named),
+        evidence: evidence.take(4).collect(),
+        source: Some("NCCL 2.30.7 src/enqueue.cc; nccl issue 1136".to_owned()),
+        ..Finding::new("variable-differs", Severity::Degraded, format!("{name} differs between ranks: {}", list.join("; ")))
+    })
+}
+
+/// Variables that every rank reads, and reports, while it builds a communicator.
+fn is_read_by_all(name: &str) -> bool {
+    matches!(name, "NCCL_ALGO" | "NCCL_PROTO" | "NCCL_NVLS_ENABLE" | "NCCL_P2P_DISABLE" | "NCCL_P2P_LEVEL")
+}
+
+/// Networks that are not the same on all ranks.
+fn networks(job: &Job<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let names = job.values(|writer| writer.network.clone());
+    if names.len() > 1 {
+        let list: Vec<String> =
+            names.iter().map(|(name, writers)| format!("{name} on {}", whose(job, writers))).collect();
+        found.push(Finding {
+            cause: Some("On some hosts the devices or the plugin of the network are missing.".to_owned()),
+            remedy: Some(
+                "Compare the NET/ lines of a rank of each kind; nccl-bench doctor host on both hosts."
+                    .to_owned(),
+            ),
+            ranks: job.ranks(names.values().flatten().copied()),
+            ..Finding::new(
+                "networks-differ",
+                Severity::Broken,
+                format!("The ranks chose different networks: {}", list.join("; ")),
+            )
+        });
+    }
+    let is_fast = |network: &Option<String>| network.as_deref().is_some_and(|name| name != "Socket");
+    let devices = job.values(|writer| {
+        (is_fast(&writer.network) && !writer.devices.is_empty()).then(|| writer.devices.len())
+    });
+    if devices.len() > 1 {
+        let list: Vec<String> = devices
+            .iter()
+            .map(|(number, writers)| format!("{number} on {}", job.hosts(writers.iter().copied()).join(", ")))
+            .collect();
+        let most = devices.keys().max().copied();
+        let fewer: Vec<usize> = devices
+            .iter()
+            .filter(|(number, _)| Some(**number) != most)
+            .flat_map(|(_, writers)| writers.iter().copied())
+            .collect();
+        found.push(Finding {
+            cause: Some(
+                "Some hosts have fewer devices: a port is down, or the container was given fewer.".to_owned(),
+            ),
+            remedy: Some(
+                "On the hosts with fewer: ibstat, fi_info -p efa, ls /dev/infiniband; check NCCL_IB_HCA."
+                    .to_owned(),
+            ),
+            ranks: job.ranks(fewer.iter().copied()),
+            hosts: job.hosts(fewer),
+            ..Finding::new(
+                "nics-differ",
+                Severity::Degraded,
+                format!("The number of network devices differs: {}", list.join("; ")),
+            )
+        });
+    }
+    found
+}

@@ -1,0 +1,108 @@
+//! Time of the start, and the ranks that came late.
+
+use super::job::{Job, count, ranks_in_words};
+use crate::finding::{Finding, Severity};
+use crate::log::digest::Communicator;
+
+/// A wait that is reported, in seconds.
+const LONG_S: f64 = 5.0;
+
+/// The start of a communicator.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Start {
+    /// The longest time of a rank, in seconds, and the rank.
+    pub(super) total: Option<(f64, u32)>,
+    /// The longest time by phase, in seconds.
+    pub(super) phases: Vec<(String, f64)>,
+    /// The longest wait for other ranks, in seconds, and the rank that waited.
+    pub(super) wait: Option<(f64, u32)>,
+    /// Ranks of the log that waited less than a tenth of it: they came last.
+    pub(super) late: Vec<u32>,
+    /// Number of ranks that the log lacks.
+    pub(super) absent: u32,
+}
+
+impl Start {
+    /// The start of a communicator, if the log has times.
+    pub(super) fn new(communicator: &Communicator) -> Option<Self> {
+        let longest = |select: &dyn Fn(u32) -> Option<f64>| {
+            let times = communicator.members.keys().filter_map(|&rank| Some((select(rank)?, rank)));
+            times.max_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let timing = |rank: u32, phase: &str| communicator.members.get(&rank)?.timings.get(phase).copied();
+        let boot = |rank: u32, phase: &str| communicator.members.get(&rank)?.bootstrap.get(phase).copied();
+        let total = longest(&|rank| timing(rank, "total")).or_else(|| longest(&|rank| boot(rank, "total")));
+        let wait = longest(&|rank| boot(rank, "recv"));
+        total.or(wait)?;
+        let mut phases: Vec<(String, f64)> = Vec::new();
+        let names: std::collections::BTreeSet<&String> =
+            communicator.members.values().flat_map(|member| member.timings.keys()).collect();
+        for name in names.into_iter().filter(|name| *name != "total") {
+            phases.extend(longest(&|rank| timing(rank, name)).map(|(seconds, _)| (name.clone(), seconds)));
+        }
+        phases.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let late = wait.map(|(longest, _)| {
+            let ranks = communicator.members.keys().copied();
+            ranks.filter(|&rank| boot(rank, "recv").is_some_and(|seconds| seconds < longest / 10.0)).collect()
+        });
+        let present = u32::try_from(communicator.members.len()).unwrap_or(u32::MAX);
+        let absent = communicator.ranks.saturating_sub(present);
+        Some(Self { total, phases, wait, late: late.unwrap_or_default(), absent })
+    }
+
+    /// The explanation of a long wait.
+    pub(super) fn explanation(&self) -> Option<String> {
+        let (seconds, rank) = self.wait.filter(|(seconds, _)| *seconds >= LONG_S)?;
+        Some(match (&self.late[..], self.absent) {
+            ([], 0) => {
+                format!("rank {rank} waited {seconds:.1} s for other ranks; the log does not show for which")
+            }
+            ([], absent) => format!(
+                "rank {rank} waited {seconds:.1} s for ranks that came late; the logs of {} are not here",
+                count(absent as usize, "other rank")
+            ),
+            (late, 0) => {
+                format!("rank {rank} waited {seconds:.1} s for {}, which came last", ranks_in_words(late))
+            }
+            (late, absent) => format!(
+                "rank {rank} waited {seconds:.1} s; of the ranks in this log, {} came last; {} are not here",
+                ranks_in_words(late),
+                count(absent as usize, "other log")
+            ),
+        })
+    }
+}
+
+/// Findings about a slow start.
+pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
+    let communicator = job.main?;
+    let start = Start::new(communicator)?;
+    if let Some(explanation) = start.explanation() {
+        let (seconds, rank) = start.wait?;
+        let writer = communicator.members.get(&rank)?.writer;
+        let text = format!("Bootstrap timings: recv {seconds:.2} s");
+        return Some(Finding {
+            cause: Some("The processes did not start together: images were pulled, pods were scheduled, or data was loaded. The network is not the reason.".to_owned()),
+            ranks: start.late.clone(),
+            evidence: job.fact(writer, text).into_iter().collect(),
+            source: Some("NCCL 2.28.9 src/bootstrap.cc, bootstrapInit".to_owned()),
+            ..Finding::new("late-ranks", Severity::Advice, format!("The start waited: {explanation}"))
+        });
+    }
+    let (seconds, rank) = start.total.filter(|(seconds, _)| *seconds >= 2.0 * LONG_S)?;
+    let (phase, longest) = start.phases.first()?;
+    Some(Finding {
+        cause: Some(match phase.as_str() {
+            "kernels" => "Loading NCCL's kernels took long: the first use after a boot, a slow file system, or a build without code for this GPU.".to_owned(),
+            "topo" => "Reading the topology took long: NVML without persistence mode, or slow /sys.".to_owned(),
+            _ => format!("Most of it is in the phase `{phase}`."),
+        }),
+        remedy: (phase == "topo" || phase == "kernels").then(|| "nvidia-smi -pm 1".to_owned()),
+        ranks: vec![rank],
+        ..Finding::new(
+            "slow-start",
+            Severity::Advice,
+            format!("The start took {seconds:.1} s on rank {rank}, {longest:.1} s of it in `{phase}`"),
+        )
+    })
+}

@@ -1,0 +1,304 @@
+use super::*;
+use crate::examination::{Body, Grade, Health};
+use crate::finding::{Finding, Severity};
+use crate::log::Reader;
+
+fn examine(log: &str) -> Examination {
+    let rules = Rules::built_in();
+    let mut reader = Reader::new(&rules);
+    reader.read("job.log", log.as_bytes());
+    conclude(&reader.finish(), &rules)
+}
+
+/// A job: ranks with their hosts, connections, and more messages of each rank.
+struct Log {
+    hosts: Vec<&'static str>,
+    nodes: u32,
+    network: &'static str,
+    /// Sender, receiver, transport.
+    connections: Vec<(u32, u32, &'static str)>,
+    /// Rank and message, before the communicator starts.
+    messages: Vec<(u32, &'static str)>,
+}
+
+impl Log {
+    fn text(&self) -> String {
+        let ranks = self.hosts.len();
+        let mut lines = Vec::new();
+        let source = |rank: u32| {
+            format!("{}:{}:{} [{rank}] NCCL INFO", self.hosts[rank as usize], 100 + rank, 100 + rank)
+        };
+        for rank in 0..ranks as u32 {
+            let name = source(rank);
+            lines.push(format!("{name} NCCL version 2.28.9+cuda13.0"));
+            let own = self.messages.iter().filter(|(of, _)| *of == rank);
+            lines.extend(own.map(|(_, message)| format!("{name} {message}")));
+            lines.push(format!("{name} Using network {}", self.network));
+            let bus = 0x60 + 0x10 * rank;
+            let numbers = format!(
+                "comm 0x{rank}1 rank {rank} nranks {ranks} cudaDev {rank} nvmlDev {rank} busId {bus:x}"
+            );
+            lines.push(format!("{name} ncclCommInitRankConfig {numbers} commId 0x77 - Init START"));
+            lines.push(format!(
+                "{name} comm 0x{rank}1 rank {rank} nRanks {ranks} nNodes {} localRanks 1 localRank 0 MNNVL 0",
+                self.nodes
+            ));
+            lines.push(format!("{name} ncclCommInitRankConfig {numbers} commId 0x77 - Init COMPLETE"));
+        }
+        for (from, to, via) in &self.connections {
+            lines.push(format!(
+                "{} Channel 00/0 : {from}[{from}] -> {to}[{to}] [send] via {via}",
+                source(*from)
+            ));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn examine(&self) -> Examination {
+        examine(&self.text())
+    }
+}
+
+/// Two ranks on two hosts.
+fn pair(network: &'static str, via: &'static str) -> Log {
+    let connections = vec![(0, 1, via), (1, 0, via)];
+    Log { hosts: vec!["a", "b"], nodes: 2, network, connections, messages: Vec::new() }
+}
+
+fn finding<'a>(found: &'a Examination, rule: &str) -> &'a Finding {
+    found
+        .findings
+        .iter()
+        .find(|finding| finding.rule == rule)
+        .unwrap_or_else(|| panic!("{:?}", found.findings))
+}
+
+#[test]
+fn a_log_without_lines_of_nccl_cannot_tell() {
+    for log in ["", "hello\n", "\u{0}\u{ff}"] {
+        let found = examine(log);
+        assert_eq!(found.health(), Health::CannotTell);
+        assert!(
+            found.unseen[0].contains("no line of NCCL: run the job with NCCL_DEBUG=INFO"),
+            "{:?}",
+            found.unseen
+        );
+    }
+}
+
+#[test]
+fn a_network_with_gpudirect_is_healthy() {
+    let found = pair("Libfabric", "NET/Libfabric/0/GDRDMA").examine();
+    assert!(
+        found.findings.iter().all(|finding| finding.severity == Severity::Advice),
+        "{:?}",
+        found.findings
+    );
+    assert_eq!(found.proof, ["NET/Libfabric with GPUDirect RDMA between the 2 ranks"]);
+    assert_eq!(found.health(), Health::Healthy);
+}
+
+#[test]
+fn a_network_without_gpudirect_is_degraded() {
+    let found = pair("IB", "NET/IB/0").examine();
+    assert_eq!(found.health(), Health::Degraded);
+    let diagnosis = &finding(&found, "network-without-gdr").diagnosis;
+    assert_eq!(diagnosis, "Data is staged through the host's memory: NET/IB without GPUDirect RDMA");
+    // GB10 has one memory for CPU and GPU.
+    let mut spark = pair("IB", "NET/IB/0");
+    let devices = "NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB eth0:192.0.2.2<0>";
+    spark.messages = vec![(0, devices), (1, devices)];
+    let found = spark.examine();
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(finding(&found, "network-without-gdr").severity, Severity::Advice);
+}
+
+#[test]
+fn sockets_between_hosts_are_degraded_and_name_the_variable_that_asks_for_them() {
+    let found = pair("Socket", "NET/Socket/0").examine();
+    assert_eq!(found.health(), Health::Degraded);
+    assert!(finding(&found, "nodes-over-tcp").cause.as_ref().unwrap().contains("neither"));
+    let mut forced = pair("Socket", "NET/Socket/0");
+    forced.messages = vec![(0, "NCCL_IB_DISABLE set by environment to 1.")];
+    let found = forced.examine();
+    assert_eq!(finding(&found, "nodes-over-tcp").cause.as_deref(), Some("NCCL_IB_DISABLE=1 asks for it."));
+    assert_eq!(finding(&found, "nodes-over-tcp").remedy.as_deref(), Some("unset NCCL_IB_DISABLE"));
+}
+
+#[test]
+fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
+    let mut log = pair("Socket", "NET/Socket/0");
+    log.messages = vec![(0, "NET/OFI Initializing aws-ofi-nccl 1.16.2")];
+    assert_eq!(finding(&log.examine(), "network-fell-back-to-tcp").severity, Severity::Broken);
+    let mut single = log;
+    single.nodes = 1;
+    single.hosts = vec!["a", "a"];
+    single.connections = vec![(0, 1, "P2P/CUMEM/read"), (1, 0, "P2P/CUMEM/read")];
+    let found = single.examine();
+    let advice = finding(&found, "network-fell-back-to-tcp");
+    assert_eq!(advice.severity, Severity::Advice);
+    assert_eq!(advice.diagnosis, "EFA was asked for but several nodes would use TCP");
+    assert_eq!(found.proof, ["NVLink P2P between the 2 ranks"]);
+}
+
+#[test]
+fn gpus_of_one_host_without_p2p_are_degraded() {
+    let mut log = pair("Socket", "SHM/direct/direct");
+    log.hosts = vec!["a", "a"];
+    log.nodes = 1;
+    let found = log.examine();
+    assert_eq!(found.health(), Health::Degraded);
+    assert!(finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("A10G"));
+    log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 1.")];
+    let found = log.examine();
+    assert_eq!(finding(&found, "no-p2p-within-node").remedy.as_deref(), Some("unset NCCL_P2P_DISABLE"));
+    log.messages = vec![(0, "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)")];
+    let found = log.examine();
+    assert!(
+        finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("NVLink connects these GPUs")
+    );
+}
+
+#[test]
+fn nvlink_needs_proof_for_each_pair() {
+    let mut log = pair("Socket", "P2P/CUMEM");
+    log.hosts = vec!["a", "a", "a"];
+    log.nodes = 1;
+    log.connections = vec![(0, 1, "P2P/CUMEM"), (1, 2, "P2P/CUMEM"), (2, 0, "P2P/CUMEM")];
+    assert_eq!(log.examine().proof, ["P2P on 3 connections between 3 ranks"]);
+    let all = [
+        "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL) GPU/0-80 (2/370.8/NVL)",
+        "GPU/0-70 :GPU/0-60 (2/370.8/NVL) GPU/0-70 (0/5000.0/LOC) GPU/0-80 (2/370.8/NVL)",
+        "GPU/0-80 :GPU/0-60 (2/370.8/NVL) GPU/0-70 (2/370.8/NVL) GPU/0-80 (0/5000.0/LOC)",
+    ];
+    log.messages = all.iter().map(|&line| (0, line)).collect();
+    let found = log.examine();
+    assert_eq!(found.proof, ["NVLink P2P between all 6 pairs of 3 ranks"]);
+    let matrix = found.sections.iter().find_map(|section| match &section.body {
+        Body::Matrix(matrix) => Some(matrix),
+        _ => None,
+    });
+    let cells = &matrix.unwrap().cells;
+    assert_eq!((cells[0][1].text.as_str(), cells[1][0].text.as_str()), ("NVL", "nvl"));
+    assert_eq!((cells[1][0].grade, cells[1][1].grade), (Grade::Fastest, Grade::None));
+    // Another rank sees one of the paths over PCIe.
+    log.messages.push((1, "GPU/0-60 :GPU/0-80 (3/24.0/PHB)"));
+    let proof = log.examine().proof;
+    assert!(proof.iter().all(|sentence| !sentence.contains("all 6")), "{proof:?}");
+}
+
+#[test]
+fn ranks_that_do_not_complete_are_named() {
+    let text = pair("Socket", "NET/Socket/0").text();
+    let cut: String = text
+        .lines()
+        .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let found = examine(&cut);
+    assert_eq!(found.health(), Health::Broken);
+    let stuck = finding(&found, "start-never-complete");
+    assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
+    assert_eq!(stuck.ranks, [1]);
+    assert_eq!(found.proof, [""; 0]);
+}
+
+#[test]
+fn an_absent_rank_is_unseen_and_not_broken() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let half: String =
+        text.lines().filter(|line| line.starts_with("a:")).map(|line| format!("{line}\n")).collect();
+    let found = examine(&half);
+    assert_eq!(found.health(), Health::CannotTell);
+    assert_eq!(
+        found.unseen,
+        [
+            "the logs of rank 1 are not here; proven is only: NET/IB with GPUDirect RDMA on 1 connection between 2 ranks"
+        ]
+    );
+}
+
+#[test]
+fn a_job_without_connections_proves_nothing() {
+    let mut log = pair("IB", "");
+    log.connections = Vec::new();
+    let found = log.examine();
+    assert_eq!(found.health(), Health::CannotTell);
+    assert!(found.unseen[0].contains("no connection of ranks 0-1"), "{:?}", found.unseen);
+}
+
+#[test]
+fn late_ranks_are_named() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let timings = "Bootstrap timings total 62.1 (create 0.1, send 0.1, recv 61.9, ring 0.0, delay 0.0)";
+    let text = log.text();
+    let with = |waits: &[(&str, &str)]| -> String {
+        let lines = text.lines().flat_map(|line| {
+            let wait = waits.iter().find(|(start, _)| line.starts_with(start) && line.contains("nNodes"));
+            let source = line.split(" comm").next().unwrap_or_default();
+            std::iter::once(line.to_owned()).chain(wait.map(|(_, text)| format!("{source} {text}")))
+        });
+        lines.map(|line| line + "\n").collect()
+    };
+    let short = "Bootstrap timings total 0.1 (create 0.1, send 0.1, recv 0.001, ring 0.0, delay 0.0)";
+    let found = examine(&with(&[("a:", timings), ("b:", short)]));
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let late = finding(&found, "late-ranks");
+    assert_eq!(late.diagnosis, "The start waited: rank 0 waited 61.9 s for rank 1, which came last");
+    assert_eq!(late.ranks, [1]);
+    log.messages = Vec::new();
+}
+
+#[test]
+fn networks_and_versions_that_differ_are_named() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let mixed = text
+        .replace("b:101:101 [1] NCCL INFO Using network IB", "b:101:101 [1] NCCL INFO Using network Socket");
+    let found = examine(&mixed);
+    assert_eq!(
+        finding(&found, "networks-differ").diagnosis,
+        "The ranks chose different networks: IB on rank 0; Socket on rank 1"
+    );
+    let builds = text.replace(
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9+cuda13.0",
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9+cuda12.9",
+    );
+    let found = examine(&builds);
+    assert_eq!(finding(&found, "nccl-builds-differ").severity, Severity::Degraded);
+    let versions = text.replace(
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9",
+        "b:101:101 [1] NCCL INFO NCCL version 2.27.3",
+    );
+    assert_eq!(finding(&examine(&versions), "nccl-versions-differ").severity, Severity::Broken);
+}
+
+#[test]
+fn unknown_warnings_are_shown_and_leave_the_health_open() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text()
+        + "\n[2026-11-24 13:40:53] a:100:100 [0] some/file.cc:379 NCCL WARN The flux capacitor is cold\n";
+    let found = examine(&text);
+    assert_eq!(found.health(), Health::CannotTell);
+    assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
+    assert_eq!(found.findings[0].evidence[0].line, Some(14));
+}
+
+#[test]
+fn known_faults_are_one_advice_with_a_table() {
+    let found = pair("IB", "NET/IB/0/GDRDMA").examine();
+    let advice = finding(&found, "known-faults");
+    assert!(advice.diagnosis.contains("of NCCL 2.28.9"), "{}", advice.diagnosis);
+    let section = found.sections.iter().find(|section| section.title == "Known faults").unwrap();
+    let Body::Table { rows, .. } = &section.body else { panic!("{section:?}") };
+    assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
+}
+
+#[test]
+fn a_conflict_of_versions_is_the_cause_of_a_fall_back() {
+    let mut log = pair("Socket", "NET/Socket/0");
+    log.messages =
+        vec![(0, "NET/OFI Initializing aws-ofi-nccl 1.14.0"), (0, "NET/OFI Using Libfabric version 1.20")];
+    let found = log.examine();
+    let fallback = finding(&found, "network-fell-back-to-tcp");
+    assert!(fallback.cause.as_ref().unwrap().contains("libfabric before 1.22"), "{fallback:?}");
+    assert!(fallback.remedy.as_ref().unwrap().contains("LD_LIBRARY_PATH"));
+}

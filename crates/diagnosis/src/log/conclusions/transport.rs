@@ -1,0 +1,215 @@
+//! The transport between each pair of ranks: what the log proves, the matrix, and what is slower than it should be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::job::Job;
+use crate::examination::{Cell, Grade, Matrix};
+use crate::log::digest::{Communicator, Connection, Transport};
+
+/// The way of data between two ranks, as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// Between GPUs over NVLink, which the log proves.
+    NvLink,
+    /// NVLink between nodes.
+    Mnnvl,
+    /// Between GPUs, over NVLink or PCIe.
+    P2p,
+    /// A network, with GPUDirect RDMA.
+    NetDirect(String),
+    /// The host's shared memory.
+    Shm,
+    /// A network, staged through the host's memory.
+    NetStaged(String),
+    /// TCP sockets.
+    Socket,
+    /// Another word of the log.
+    Other(String),
+}
+
+impl Way {
+    /// The way of a connection: the slowest of its channels.
+    pub(super) fn of(connection: &Connection, nvlink: bool) -> Option<Self> {
+        connection.transports.keys().map(|transport| Self::of_transport(transport, nvlink)).max()
+    }
+
+    fn of_transport(transport: &Transport, nvlink: bool) -> Self {
+        match transport {
+            Transport::P2p { read, .. } if *read || nvlink => Self::NvLink,
+            Transport::P2p { .. } => Self::P2p,
+            Transport::Mnnvl => Self::Mnnvl,
+            Transport::Shm => Self::Shm,
+            Transport::Net { name, .. } if name.eq_ignore_ascii_case("socket") => Self::Socket,
+            Transport::Net { name, gdr: true, .. } => Self::NetDirect(name.clone()),
+            Transport::Net { name, .. } => Self::NetStaged(name.clone()),
+            Transport::Other(word) => Self::Other(word.clone()),
+        }
+    }
+
+    /// The text in a cell.
+    pub(super) fn short(&self) -> String {
+        match self {
+            Self::NvLink => "NVL".to_owned(),
+            Self::Mnnvl => "MNNVL".to_owned(),
+            Self::P2p => "P2P".to_owned(),
+            Self::NetDirect(_) => "GDR".to_owned(),
+            Self::Shm => "SHM".to_owned(),
+            Self::NetStaged(_) => "NET".to_owned(),
+            Self::Socket => "TCP".to_owned(),
+            Self::Other(word) => word.chars().take(8).collect(),
+        }
+    }
+
+    /// The words in sentences and in the legend.
+    pub(super) fn long(&self) -> String {
+        match self {
+            Self::NvLink => "NVLink P2P".to_owned(),
+            Self::Mnnvl => "NVLink between nodes (MNNVL)".to_owned(),
+            Self::P2p => "P2P".to_owned(),
+            Self::NetDirect(name) => format!("NET/{name} with GPUDirect RDMA"),
+            Self::Shm => "shared memory of the host (SHM)".to_owned(),
+            Self::NetStaged(name) => format!("NET/{name} without GPUDirect RDMA"),
+            Self::Socket => "TCP (NET/Socket)".to_owned(),
+            Self::Other(word) => word.clone(),
+        }
+    }
+
+    pub(super) fn grade(&self) -> Grade {
+        match self {
+            Self::NvLink | Self::Mnnvl => Grade::Fastest,
+            Self::P2p | Self::NetDirect(_) => Grade::Fast,
+            Self::Shm | Self::NetStaged(_) => Grade::Staged,
+            Self::Socket => Grade::Slow,
+            Self::Other(_) => Grade::None,
+        }
+    }
+}
+
+/// The ways of all pairs that the log shows.
+pub(super) struct Ways<'a> {
+    pub(super) communicator: &'a Communicator,
+    /// Ways by sender and receiver.
+    pub(super) pairs: BTreeMap<(u32, u32), Way>,
+    /// Pairs of ranks that NVLink connects, whether or not they exchange data.
+    pub(super) linked: BTreeSet<(u32, u32)>,
+}
+
+impl<'a> Ways<'a> {
+    /// The ways of the connections of all communicators, between the ranks of this one.
+    pub(super) fn new(job: &Job<'a>, communicator: &'a Communicator) -> Self {
+        let linked = linked(job, communicator);
+        let by_writer: BTreeMap<usize, u32> =
+            communicator.members.iter().map(|(&rank, member)| (member.writer, rank)).collect();
+        let mut pairs: BTreeMap<(u32, u32), Way> = BTreeMap::new();
+        for other in &job.digest.communicators {
+            let rank = |rank: u32| match std::ptr::eq(other, communicator) {
+                true => Some(rank),
+                false => by_writer.get(&other.members.get(&rank)?.writer).copied(),
+            };
+            for (&(from, to), connection) in &other.connections {
+                let (Some(from), Some(to)) = (rank(from), rank(to)) else { continue };
+                let Some(way) = Way::of(connection, linked.contains(&(from, to))) else { continue };
+                let slowest = pairs.entry((from, to)).or_insert_with(|| way.clone());
+                *slowest = way.max(slowest.clone());
+            }
+        }
+        Self { communicator, pairs, linked }
+    }
+
+    /// Pairs by way.
+    pub(super) fn by_way(&self) -> BTreeMap<&Way, Vec<(u32, u32)>> {
+        let mut by_way: BTreeMap<&Way, Vec<(u32, u32)>> = BTreeMap::new();
+        for (&pair, way) in &self.pairs {
+            by_way.entry(way).or_default().push(pair);
+        }
+        by_way
+    }
+
+    /// Number of ordered pairs of all ranks.
+    pub(super) fn possible(&self) -> usize {
+        let ranks = self.communicator.ranks as usize;
+        ranks.saturating_mul(ranks.saturating_sub(1))
+    }
+
+    /// The ranks of which the log shows no connection.
+    pub(super) fn unconnected(&self) -> Vec<u32> {
+        let touched: BTreeSet<u32> = self.pairs.keys().flat_map(|&(from, to)| [from, to]).collect();
+        (0..self.communicator.ranks).filter(|rank| !touched.contains(rank)).collect()
+    }
+
+    /// Sentences about the ways that the log shows.
+    pub(super) fn sentences(&self) -> Vec<String> {
+        let ranks = self.communicator.ranks;
+        let all = self.possible();
+        let by_way = self.by_way();
+        if by_way.len() == 1 && by_way.contains_key(&Way::NvLink) && self.linked.len() == all {
+            return vec![format!("NVLink P2P between all {all} pairs of {ranks} ranks")];
+        }
+        let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
+            number if number == all && all == 2 => format!("{} between the 2 ranks", way.long()),
+            number if number == all => format!("{} between all {all} pairs of {ranks} ranks", way.long()),
+            1 => format!("{} on 1 connection between {ranks} ranks", way.long()),
+            number => format!("{} on {number} connections between {ranks} ranks", way.long()),
+        };
+        by_way.iter().map(sentence).collect()
+    }
+
+    /// The picture of all pairs.
+    pub(super) fn matrix(&self) -> Matrix {
+        let ranks: Vec<u32> = (0..self.communicator.ranks).collect();
+        let cell = |from: u32, to: u32| match self.pairs.get(&(from, to)) {
+            Some(way) => Cell { text: way.short(), grade: way.grade() },
+            None if self.linked.contains(&(from, to)) => {
+                Cell { text: "nvl".to_owned(), grade: Grade::Fastest }
+            }
+            None => Cell::default(),
+        };
+        let cells: Vec<Vec<Cell>> =
+            ranks.iter().map(|&from| ranks.iter().map(|&to| cell(from, to)).collect()).collect();
+        let mut legend: BTreeMap<String, String> = BTreeMap::new();
+        for way in self.pairs.values() {
+            let words = if *way == Way::P2p {
+                "P2P between GPUs, over NVLink or PCIe".to_owned()
+            } else {
+                way.long()
+            };
+            legend.insert(way.short(), words);
+        }
+        if self.linked.iter().any(|pair| !self.pairs.contains_key(pair)) {
+            let words = "NVLink by the topology; the log has no connection of this pair";
+            legend.insert("nvl".to_owned(), words.to_owned());
+        }
+        Matrix {
+            labels: ranks.iter().map(u32::to_string).collect(),
+            cells,
+            legend: legend.into_iter().collect(),
+        }
+    }
+}
+
+/// Pairs of ranks whose GPUs the topology connects by NVLink.
+fn linked(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
+    let mut kinds: BTreeMap<(&str, &str, &str), bool> = BTreeMap::new();
+    for path in &job.digest.paths {
+        let nvlink = kinds.entry((&path.host, &path.from, &path.to)).or_insert(true);
+        *nvlink &= path.kind == "NVL";
+    }
+    if kinds.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut by_gpu: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for (&rank, member) in &communicator.members {
+        if let (Some(host), Some(bus)) = (job.host(communicator, rank), member.bus_id.as_deref()) {
+            by_gpu.insert((host, bus), rank);
+        }
+    }
+    let pair =
+        |(host, from, to): (&str, &str, &str)| Some((*by_gpu.get(&(host, from))?, *by_gpu.get(&(host, to))?));
+    kinds.into_iter().filter(|(_, nvlink)| *nvlink).filter_map(|(path, _)| pair(path)).collect()
+}
+
+/// Returns true where the log has all ranks of the communicator, from the start to working connections.
+pub(super) fn is_complete(communicator: &Communicator) -> bool {
+    let members = communicator.members.len() == communicator.ranks as usize;
+    members && communicator.members.values().all(|member| member.complete && !member.aborted)
+}

@@ -1,0 +1,297 @@
+//! Lines of a stream, decompressed where it starts like gzip or zstd.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use memchr::memchr;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Largest number of bytes that are kept of a line.
+pub(super) const LINE: usize = 16 * 1024;
+/// Size of the buffer for lines.
+const BUFFER: usize = 128 * 1024;
+/// Largest window of zstd, which the decoder keeps in memory: that of `zstd -19`, doubled.
+const WINDOW: u64 = 16 << 20;
+
+/// Totals of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    /// Bytes after decompression.
+    pub(super) bytes: u64,
+    /// Lines.
+    pub(super) lines: u64,
+    /// Lines longer than [`LINE`].
+    pub(super) cut: u64,
+    /// The reason for which the rest was not read.
+    pub(super) problem: Option<String>,
+}
+
+/// Calls `each` with every line, without its end, and its number from 1. Of a line longer than [`LINE`] it gets the
+/// beginning.
+pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)) -> Summary {
+    let mut summary = Summary::default();
+    let mut decoded = match decode(stream) {
+        Ok(decoded) => decoded,
+        Err(error) => return Summary { problem: Some(error.to_string()), ..summary },
+    };
+    let mut buffer = vec![0; BUFFER];
+    // Bytes of an incomplete line at the beginning of the buffer, and true while the rest of a long line is skipped.
+    let (mut filled, mut skipping) = (0, false);
+    loop {
+        let count = match decoded.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                summary.problem = Some(error.to_string());
+                break;
+            }
+        };
+        summary.bytes += count as u64;
+        let end = filled + count;
+        let (mut start, mut search) = (0, filled);
+        while let Some(length) = memchr(b'\n', &buffer[search..end]) {
+            let newline = search + length;
+            if skipping {
+                skipping = false;
+            } else {
+                give(&buffer[start..newline], &mut summary, &mut each);
+            }
+            start = newline + 1;
+            search = start;
+        }
+        if skipping {
+            start = end;
+        } else if end - start > LINE {
+            give(&buffer[start..end], &mut summary, &mut each);
+            (skipping, start) = (true, end);
+        }
+        buffer.copy_within(start..end, 0);
+        filled = end - start;
+    }
+    if filled > 0 {
+        give(&buffer[..filled], &mut summary, &mut each);
+    }
+    summary
+}
+
+fn give(line: &[u8], summary: &mut Summary, each: &mut impl FnMut(&[u8], u64)) {
+    summary.lines += 1;
+    if line.len() > LINE {
+        summary.cut += 1;
+    }
+    each(&line[..line.len().min(LINE)], summary.lines);
+}
+
+/// The stream, through the decoder that its first bytes ask for.
+fn decode<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut head = Vec::with_capacity(4);
+    while head.len() < 4 {
+        let mut byte = [0; 4];
+        let room = 4 - head.len();
+        match stream.read(&mut byte[..room]) {
+            Ok(0) => break,
+            Ok(count) => head.extend_from_slice(&byte[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let is_gzip = head.starts_with(&[0x1f, 0x8b]);
+    let is_zstd = head == [0x28, 0xb5, 0x2f, 0xfd];
+    let whole = io::Cursor::new(head).chain(stream);
+    Ok(if is_gzip {
+        Box::new(Described("gzip", MultiGzDecoder::new(BufReader::with_capacity(BUFFER, whole))))
+    } else if is_zstd {
+        Box::new(Described("zstd", Frames::new(BufReader::with_capacity(BUFFER, whole))))
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// A decoder whose errors name the format.
+struct Described<R>(&'static str, R);
+
+impl<R: Read> Read for Described<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.1.read(buffer).map_err(|error| {
+            if error.kind() == io::ErrorKind::Interrupted {
+                return error;
+            }
+            let what = if error.kind() == io::ErrorKind::UnexpectedEof { "is cut" } else { "is broken" };
+            io::Error::other(format!("the {} data {what}: {error}", self.0))
+        })
+    }
+}
+
+/// Frames of zstd, one after the other.
+struct Frames<R> {
+    source: R,
+    decoder: FrameDecoder,
+    is_open: bool,
+    /// The error that ended the last frame.
+    failure: Option<io::Error>,
+}
+
+/// An empty last block, and a checksum: with it the decoder gives out what it holds of a frame without an end.
+const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
+impl<R: BufRead> Frames<R> {
+    fn new(source: R) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(WINDOW);
+        Self { source, decoder, is_open: false, failure: None }
+    }
+
+    /// Starts the next frame; returns false at the end of the stream.
+    fn open(&mut self) -> io::Result<bool> {
+        loop {
+            if self.source.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => {
+                    self.is_open = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let length = u64::from(length);
+                    if io::copy(&mut (&mut self.source).take(length), &mut io::sink())? < length {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+    }
+
+    /// The error; one at the end of the stream is a cut.
+    fn broken(&mut self, error: &dyn std::fmt::Display) -> io::Error {
+        let kind = match self.source.fill_buf() {
+            Ok([]) => io::ErrorKind::UnexpectedEof,
+            _ => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(
+            kind,
+            format!("{error}; `zstd -dc FILE | nccl-bench doctor log -` reads larger windows"),
+        )
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.is_open {
+                if let Some(failure) = self.failure.take() {
+                    return Err(failure);
+                }
+                if !self.open()? {
+                    return Ok(0);
+                }
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let blocks = BlockDecodingStrategy::UptoBlocks;
+                if let Err(error) = self.decoder.decode_blocks(&mut self.source, blocks(1)) {
+                    let failure = self.broken(&error);
+                    if self.failure.is_some() || self.decoder.decode_blocks(&END[..], blocks(1)).is_err() {
+                        return Err(failure);
+                    }
+                    self.failure = Some(failure);
+                }
+            }
+            let count = self.decoder.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            self.is_open = false;
+            let (stored, computed) =
+                (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
+            if self.failure.is_none() && stored.is_some() && stored != computed {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the checksum of a frame does not match",
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write as _;
+
+    fn read(stream: &[u8]) -> (Vec<String>, Summary) {
+        let mut all = Vec::new();
+        let summary = lines(stream, |line, number| {
+            all.push(String::from_utf8_lossy(line).into_owned());
+            assert_eq!(all.len() as u64, number);
+        });
+        (all, summary)
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn lines_of_any_length_are_counted_and_long_ones_are_cut() {
+        let mut text = b"one\n\ntwo\n".to_vec();
+        text.extend(vec![b'x'; 3_000_000]);
+        text.extend(b"\nthree");
+        let (all, summary) = read(&text);
+        assert_eq!(all.len(), 5);
+        assert_eq!((all[1].as_str(), all[2].as_str(), all[4].as_str()), ("", "two", "three"));
+        assert_eq!(all[3].len(), LINE);
+        assert_eq!((summary.bytes, summary.lines, summary.cut), (text.len() as u64, 5, 1));
+        assert_eq!(read(b"").1.lines, 0);
+    }
+
+    #[test]
+    fn compressed_members_are_read_one_after_the_other() {
+        for compress in
+            [gzip as fn(&[u8]) -> Vec<u8>, |text| compress_to_vec(text, CompressionLevel::Fastest)]
+        {
+            let mut both = compress(b"one\ntw");
+            both.extend(compress(b"o\nthree\n"));
+            let (all, summary) = read(&both);
+            assert_eq!(all, ["one", "two", "three"]);
+            assert_eq!(summary.problem, None);
+            assert_eq!(summary.bytes, 14);
+        }
+        // A skippable frame of zstd between two others.
+        let mut frames = compress_to_vec(&b"one\n"[..], CompressionLevel::Fastest);
+        frames.extend([0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3]);
+        frames.extend(compress_to_vec(&b"two\n"[..], CompressionLevel::Fastest));
+        assert_eq!(read(&frames).0, ["one", "two"]);
+    }
+
+    #[test]
+    fn the_beginning_of_cut_data_counts_and_the_cut_is_told() {
+        let text: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
+        for (format, compress) in [
+            ("gzip", gzip as fn(&[u8]) -> Vec<u8>),
+            ("zstd", |text| compress_to_vec(text, CompressionLevel::Fastest)),
+        ] {
+            let mut data = compress(text.as_bytes());
+            data.truncate(data.len() * 9 / 10);
+            let (all, summary) = read(&data);
+            assert!(all.len() > 100, "{format}: {}", all.len());
+            assert_eq!(all[0], "line 0");
+            let problem = summary.problem.unwrap();
+            assert!(problem.starts_with(&format!("the {format} data is cut")), "{problem}");
+        }
+        let mut broken = gzip(text.as_bytes());
+        let middle = broken.len() / 2;
+        broken[middle..middle + 64].fill(0xff);
+        assert!(read(&broken).1.problem.unwrap().starts_with("the gzip data is broken"));
+    }
+}

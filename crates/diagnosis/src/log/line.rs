@@ -1,0 +1,347 @@
+//! The parts of a line: who wrote it, at which level, and the message.
+
+use memchr::memmem::Finder;
+
+use super::text;
+
+/// Level of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// `INFO`.
+    Info,
+    /// `WARN`, and `ABORT` of old versions.
+    Warn,
+    /// `TRACE` and `CALL`.
+    Trace,
+    /// `DIAG`: NCCL's own diagnostics.
+    Diagnostics,
+}
+
+/// The writer as a line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source<'a> {
+    /// All of it, with the thread: `vm:12:14 [0]`.
+    pub(super) key: &'a [u8],
+    /// Host name.
+    pub(super) host: &'a [u8],
+    /// Process.
+    pub(super) pid: u64,
+    /// CUDA device.
+    pub(super) device: Option<u32>,
+    /// True where the host name begins where a line or the prefix of a launcher ends. Otherwise text of another
+    /// program can be glued to it.
+    pub(super) is_whole: bool,
+}
+
+/// A part of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    /// A line of NCCL.
+    Nccl {
+        /// The writer.
+        source: Option<Source<'a>>,
+        /// The level.
+        level: Level,
+        /// The text after the prefix.
+        message: &'a [u8],
+        /// The text before the writer.
+        before: &'a [u8],
+    },
+    /// The version of NCCL, of a line without writer.
+    Version(&'a [u8]),
+    /// A line of another program.
+    Other(&'a [u8]),
+}
+
+/// Finder of the parts of lines.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    nccl: Finder<'static>,
+}
+
+/// The place of `NCCL INFO ` in a line, and its writer.
+#[derive(Clone, Copy)]
+struct Mark<'a> {
+    /// Start of the writer, or of `NCCL` without one.
+    start: usize,
+    source: Option<Source<'a>>,
+    level: Level,
+    /// Start of the message.
+    message: usize,
+}
+
+/// The parts of a line: one, or more where lines were written into each other.
+pub(super) struct Parts<'a> {
+    line: &'a [u8],
+    /// Start of the part.
+    start: usize,
+    state: State<'a>,
+}
+
+enum State<'a> {
+    Begin,
+    At(Mark<'a>),
+    End,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn of(line: &'a [u8]) -> Self {
+        Self { line, start: 0, state: State::Begin }
+    }
+
+    /// The next part. Where a host name may have text of another line before it, `glued` returns the length of that
+    /// text, or `None` if no host name is known at its end.
+    pub(super) fn next(
+        &mut self,
+        splitter: &Splitter,
+        glued: impl Fn(&Source<'a>) -> Option<usize>,
+    ) -> Option<Entry<'a>> {
+        let mark = match std::mem::replace(&mut self.state, State::End) {
+            State::Begin => match splitter.mark(self.line, 0, false, &glued) {
+                Some(mark) => mark,
+                None => return Some(splitter.without_mark(self.line)),
+            },
+            State::At(mark) => mark,
+            State::End => return None,
+        };
+        let next = splitter.mark(self.line, mark.message, true, &glued);
+        let end = next.as_ref().map_or(self.line.len(), |next| next.start);
+        let entry = Entry::Nccl {
+            source: mark.source,
+            level: mark.level,
+            message: self.line[mark.message..end].trim_ascii(),
+            before: &self.line[self.start..mark.start],
+        };
+        if let Some(next) = next {
+            self.start = end;
+            self.state = State::At(next);
+        }
+        Some(entry)
+    }
+}
+
+impl Splitter {
+    pub(super) fn new() -> Self {
+        Self { nccl: Finder::new(b"NCCL ") }
+    }
+
+    fn mark<'a>(
+        &self,
+        line: &'a [u8],
+        from: usize,
+        is_torn: bool,
+        glued: impl Fn(&Source<'a>) -> Option<usize>,
+    ) -> Option<Mark<'a>> {
+        let (start, level, message) = self.level(line, from)?;
+        let Some((mut source, position)) = source(&line[from..start], level) else {
+            return Some(Mark { start, source: None, level, message });
+        };
+        let mut start = from + position;
+        if is_torn || !source.is_whole {
+            match glued(&source) {
+                Some(length) => {
+                    (source.key, source.host) = (&source.key[length..], &source.host[length..]);
+                    start += length;
+                }
+                None if is_torn => return Some(Mark { start, source: None, level, message }),
+                None => {}
+            }
+        }
+        Some(Mark { start, source: Some(source), level, message })
+    }
+
+    /// The position of `NCCL`, the level after it, and the position of the message.
+    fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
+        let mut position = from;
+        loop {
+            let start = position + self.nccl.find(&line[position..])?;
+            position = start + 5;
+            let (level, length) = match &line[position..] {
+                [b'I', b'N', b'F', b'O', b' ', ..] => (Level::Info, 5),
+                [b'W', b'A', b'R', b'N', b' ', ..] => (Level::Warn, 5),
+                [b'T', b'R', b'A', b'C', b'E', b' ', ..] => (Level::Trace, 6),
+                [b'C', b'A', b'L', b'L', b' ', ..] => (Level::Trace, 5),
+                [b'A', b'B', b'O', b'R', b'T', b' ', ..] => (Level::Warn, 6),
+                [b'D', b'I', b'A', b'G', b' ', ..] => (Level::Diagnostics, 5),
+                _ => continue,
+            };
+            if start == 0 || !line[start - 1].is_ascii_alphanumeric() {
+                return Some((start, level, position + length));
+            }
+        }
+    }
+
+    fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
+        if let Some(start) = self.nccl.find(line)
+            && let Some(version) = line[start + 5..].strip_prefix(b"version ")
+            && version.first().is_some_and(u8::is_ascii_digit)
+            && (start == 0 || matches!(line[start - 1], b' ' | b':' | b'>' | b'\r' | b'"'))
+        {
+            return Entry::Version(version);
+        }
+        Entry::Other(line)
+    }
+}
+
+/// The writer in the text before `NCCL INFO`, and its position there.
+fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
+    let header = header.trim_ascii_end();
+    if header.last() == Some(&b']') && level == Level::Info {
+        return source_before(header, header.len());
+    }
+    if level == Level::Info {
+        return None;
+    }
+    // `host:pid:tid [0] file.cc:59 (function) NCCL WARN`: the writer is the first such text.
+    for end in memchr::memchr_iter(b']', header) {
+        if let Some(found) = source_before(header, end + 1) {
+            return Some(found);
+        }
+    }
+    source_before(header, header.len())
+}
+
+/// The writer that ends here: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
+fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
+    let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
+        Some(rest) => {
+            let open = rest.len() - digits_at_end(rest);
+            let device = text::small(&rest[open..]).map(|(device, _)| device);
+            // -1 where no device is current.
+            let rest = rest[..open].strip_suffix(b"-").unwrap_or(&rest[..open]);
+            (device, true, rest.strip_suffix(b" [")?)
+        }
+        None => (None, false, &header[..end]),
+    };
+    let (last, rest) = number_at_end(rest)?;
+    let rest = rest.strip_suffix(b":")?;
+    let (pid, rest) = match number_at_end(rest).and_then(|(pid, rest)| Some((pid, rest.strip_suffix(b":")?)))
+    {
+        Some(both) => both,
+        // Lines of the diagnostics have no thread.
+        None if !has_device => (last, rest),
+        None => return None,
+    };
+    let length = rest.iter().rev().take(256).take_while(|byte| is_of_host(**byte)).count();
+    if length == 0 || length == 256 {
+        return None;
+    }
+    let start = rest.len() - length;
+    let source = Source {
+        key: &header[start..end],
+        host: &rest[start..],
+        pid,
+        device,
+        is_whole: is_end_of_prefix(&header[..start]),
+    };
+    Some((source, start))
+}
+
+fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
+}
+
+fn digits_at_end(bytes: &[u8]) -> usize {
+    bytes.iter().rev().take(20).take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let start = bytes.len() - digits_at_end(bytes);
+    let (value, _) = text::number(&bytes[start..])?;
+    Some((value, &bytes[..start]))
+}
+
+/// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a launcher or a
+/// timestamp.
+fn is_end_of_prefix(before: &[u8]) -> bool {
+    match before {
+        [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
+        [rest @ .., b' '] => match rest.trim_ascii_end() {
+            // `[time]`, `<stderr>:`, `12:`, `pod |`, `16:04:25`, `25Z`, `stdout F`.
+            [] | [.., b']' | b'>' | b':' | b'|' | b'0'..=b'9'] | [.., b'0'..=b'9', b'Z'] => true,
+            rest => rest.ends_with(b" F") || rest.ends_with(b" P"),
+        },
+        _ => false,
+    }
+}
+
+/// Returns true for a line of the kernel: in the form of dmesg, of its log file, or with a message of the driver.
+pub(super) fn is_of_kernel(line: &[u8]) -> bool {
+    let rest = match line {
+        [b'<', digit, b'>', rest @ ..] if digit.is_ascii_digit() => rest,
+        _ => line,
+    };
+    if let Some(rest) = rest.strip_prefix(b"[") {
+        let rest = rest.trim_ascii_start();
+        if let Some((_, rest)) = text::number(rest)
+            && let Some(rest) = rest.strip_prefix(b".")
+            && let Some((_, [b']', ..])) = text::number(rest)
+        {
+            return true;
+        }
+    }
+    memchr::memmem::find(line, b" kernel: ").is_some() || memchr::memmem::find(line, b"NVRM: ").is_some()
+}
+
+/// The time that a line begins with, or that stands before the writer.
+pub(super) fn time(line: &[u8]) -> Option<String> {
+    let line = &line[..line.len().min(200)];
+    // `[2025-12-28 16:04:25]`, `[rank0]:[E1124 13:48:00.36 ...`, `[  123.456789]`: the first bracket with a time.
+    for open in memchr::memchr_iter(b'[', line) {
+        let inside = &line[open + 1..];
+        let inside = &inside[..memchr::memchr(b']', inside).unwrap_or(inside.len())];
+        let inside =
+            inside.strip_prefix(b"E").or(inside.strip_prefix(b"W")).unwrap_or(inside).trim_ascii_start();
+        let length = inside.iter().take_while(|byte| is_of_time(**byte)).count();
+        let time = inside[..length].trim_ascii_end();
+        if time.len() >= 8 && time.contains(&b':') || is_uptime(time) {
+            return Some(text::shortened(time));
+        }
+    }
+    // `2025-12-28T16:04:25.123Z stdout F`, `2025-12-28 16:04:25`.
+    if let [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'-', ..] = line {
+        let first = text::word(line).len();
+        let time =
+            if line[..first].contains(&b':') { &line[..first] } else { &line[..line.len().min(first + 9)] };
+        return time.contains(&b':').then(|| text::shortened(time.trim_ascii()));
+    }
+    // `Tue Nov 24 13:42:01 2026[1,0]<stderr>:`.
+    let weekday = [&b"Mon "[..], b"Tue ", b"Wed ", b"Thu ", b"Fri ", b"Sat ", b"Sun "];
+    (line.len() >= 24 && line[13] == b':' && weekday.iter().any(|day| line.starts_with(day)))
+        .then(|| text::shortened(&line[..24]))
+}
+
+fn is_of_time(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'-' | b'/' | b':' | b'.' | b' ' | b'T' | b'Z' | b'+')
+}
+
+fn is_uptime(time: &[u8]) -> bool {
+    text::number(time)
+        .and_then(|(_, rest)| text::number(rest.strip_prefix(b".")?))
+        .is_some_and(|(_, rest)| rest.is_empty())
+}
+
+/// The rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of `[default3]:` is a local one.
+pub(super) fn rank(line: &[u8]) -> Option<u32> {
+    let line = &line[..line.len().min(200)];
+    if let Some((rank, [b':', b' ', ..])) = text::small(line) {
+        return Some(rank);
+    }
+    for open in memchr::memchr_iter(b'[', line).take(4) {
+        let inside = &line[open + 1..];
+        if let Some(rest) = inside.strip_prefix(b"rank")
+            && let Some((rank, [b']', ..])) = text::small(rest)
+        {
+            return Some(rank);
+        }
+        let inside = &inside[..memchr::memchr(b']', inside)?];
+        let is_of_mpirun = line[open + 1 + inside.len()..].starts_with(b"]<std");
+        if is_of_mpirun
+            && let Some(comma) = memchr::memchr(b',', inside)
+            && let Some((rank, [])) = text::small(&inside[comma + 1..])
+        {
+            return Some(rank);
+        }
+    }
+    None
+}

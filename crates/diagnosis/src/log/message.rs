@@ -1,0 +1,388 @@
+//! NCCL's messages that carry facts.
+
+use memchr::memmem;
+use semver::Version;
+
+use super::channel;
+use super::text::{self, between, small, word};
+
+/// A message of level INFO.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Message<'a> {
+    /// A channel, or the order of a ring.
+    Channel(channel::Line<'a>),
+    /// A line of many, without facts of its own and without rules: rings and trees of a rank, calls.
+    Bulk,
+    /// Algorithm and protocol of an operation.
+    Choice(&'a [u8], &'a [u8]),
+    /// The beginning or end of a communicator's life.
+    Communicator(Life<'a>),
+    /// `comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0`.
+    Shape(Life<'a>),
+    /// Seconds of the phases of the initialisation.
+    InitTimings { rank: Option<u32>, ranks: Option<u32>, phases: &'a [u8] },
+    /// Seconds of the phases of the bootstrap.
+    BootstrapTimings(&'a [u8]),
+    /// Numbers of channels for collectives, and for NVLS.
+    Channels(u32, Option<u32>),
+    /// `Trees`.
+    Trees,
+    /// `Connected all rings`, `Connected all trees`.
+    Connected,
+    /// A variable, its value, and true where a plugin set it.
+    Variable(&'a [u8], &'a [u8], bool),
+    /// A fact about the process.
+    Fact(Fact<'a>),
+    /// Another message.
+    Other,
+}
+
+/// A fact about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fact<'a> {
+    /// Version of NCCL.
+    Nccl(&'a [u8]),
+    /// Commit that NCCL was built from.
+    Commit(&'a [u8]),
+    /// CUDA version of the driver.
+    Driver(u32),
+    /// Version of aws-ofi-nccl.
+    Plugin(&'a [u8]),
+    /// Version of libfabric.
+    Libfabric(&'a [u8]),
+    /// Network in use.
+    Network(&'a [u8]),
+    /// Interface of the bootstrap.
+    Bootstrap(&'a [u8]),
+    /// List of the network's devices.
+    Devices(&'a [u8]),
+}
+
+/// An event in the life of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Start,
+    Complete,
+    Destroyed,
+    Aborted,
+    Shape,
+}
+
+/// A line about a communicator: its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Life<'a> {
+    pub(super) event: Event,
+    /// The function that made it; empty where the line has none.
+    pub(super) made_by: &'a [u8],
+    /// Address of the communicator in its process.
+    pub(super) address: u64,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) nvml: Option<u32>,
+    pub(super) bus: Option<u64>,
+    pub(super) id: Option<u64>,
+    pub(super) parent: Option<u64>,
+    /// `splitCount`, `childCount`.
+    pub(super) split: Option<u32>,
+    pub(super) color: Option<i64>,
+    pub(super) nodes: Option<u32>,
+    pub(super) mnnvl: Option<bool>,
+}
+
+/// Reads a message of level INFO.
+pub(super) fn parse(message: &[u8]) -> Message<'_> {
+    let Some(first) = message.first() else { return Message::Bulk };
+    if message.len() > 20 && message.ends_with(b"COMPLETE") || message.ends_with(b"START") {
+        return life(message);
+    }
+    let known = match first {
+        b'C' => of_connections(message),
+        b'R' if message.starts_with(b"Ring ") => Message::Bulk,
+        b'T' if message.starts_with(b"Trees") => Message::Trees,
+        b'T' if message.starts_with(b"Tree ") => Message::Bulk,
+        b'I' if message.starts_with(b"Init timings") => init_timings(message),
+        b'B' if message.starts_with(b"Bootstrap") => bootstrap(message),
+        b'U' => fact(message, b"Using network ", Fact::Network),
+        b'N' => network(message),
+        b'c' if message.starts_with(b"comm 0x") => shape(message),
+        b'c' => match message.strip_prefix(b"cudaDriverVersion ").and_then(small) {
+            Some((version, _)) => Message::Fact(Fact::Driver(version)),
+            None => Message::Other,
+        },
+        b'0'..=b'9' => numbers(message),
+        _ => Message::Other,
+    };
+    known.or_else(|| choice(message)).or_else(|| variable(message))
+}
+
+impl<'a> Message<'a> {
+    fn or_else(self, other: impl FnOnce() -> Self) -> Self {
+        if self == Self::Other { other() } else { self }
+    }
+}
+
+fn fact<'a>(message: &'a [u8], prefix: &[u8], fact: impl Fn(&'a [u8]) -> Fact<'a>) -> Message<'a> {
+    message.strip_prefix(prefix).map_or(Message::Other, |rest| Message::Fact(fact(rest.trim_ascii())))
+}
+
+fn of_connections(message: &[u8]) -> Message<'_> {
+    if let Some(rest) = message.strip_prefix(b"Channel ") {
+        return channel::parse(rest).map_or(Message::Other, Message::Channel);
+    }
+    if message.starts_with(b"Connected ") { Message::Connected } else { Message::Other }
+}
+
+fn network(message: &[u8]) -> Message<'_> {
+    if let Some(rest) = message.strip_prefix(b"NET/") {
+        if let Some(devices) = rest.strip_prefix(b"IB : Using").or(rest.strip_prefix(b"Socket : Using")) {
+            return Message::Fact(Fact::Devices(devices));
+        }
+        if let Some(rest) = rest.strip_prefix(b"OFI ") {
+            return of_plugin(rest);
+        }
+        if let Some(name) = rest.strip_prefix(b"Plugin: Plugin name set by env to ") {
+            return Message::Variable(b"NCCL_NET_PLUGIN", name, false);
+        }
+        return Message::Other;
+    }
+    fact(message, b"NCCL version ", Fact::Nccl)
+        .or_else(|| fact(message, b"NCCL git version ", Fact::Commit))
+        .or_else(|| variable(message))
+}
+
+/// Messages of aws-ofi-nccl, after `NET/OFI `.
+fn of_plugin(rest: &[u8]) -> Message<'_> {
+    if let Some(version) = rest.strip_prefix(b"Initializing aws-ofi-nccl ") {
+        return Message::Fact(Fact::Plugin(version));
+    }
+    if let Some(version) = rest.strip_prefix(b"Using Libfabric version ") {
+        return Message::Fact(Fact::Libfabric(version));
+    }
+    if let Some(assignment) = between(rest, b"Adding ", b" to environment")
+        && let Some(equal) = memchr::memchr(b'=', assignment)
+    {
+        return Message::Variable(&assignment[..equal], &assignment[equal + 1..], true);
+    }
+    if let Some(after) = rest.strip_prefix(b"Setting ") {
+        let name = word(after);
+        let after = &after[name.len()..];
+        let value = after.strip_prefix(b" environment variable to ").or(after.strip_prefix(b" to \""));
+        if let Some(value) = value
+            && is_name(name)
+        {
+            return Message::Variable(
+                name,
+                word(value).trim_ascii_end().strip_suffix(b"\"").unwrap_or(word(value)),
+                true,
+            );
+        }
+    }
+    Message::Other
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name.len() > 3
+        && name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
+}
+
+/// `NCCL_ALGO set by environment to Ring`; numbers have a full stop after them.
+fn variable(message: &[u8]) -> Message<'_> {
+    let name = word(message);
+    let Some(value) = message[name.len()..].strip_prefix(b" set by environment to ") else {
+        return Message::Other;
+    };
+    if !is_name(name) {
+        return Message::Other;
+    }
+    let number = value.strip_suffix(b".").filter(|number| {
+        let digits = number.strip_prefix(b"-").unwrap_or(number);
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    });
+    Message::Variable(name, number.unwrap_or(value), false)
+}
+
+/// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without the
+/// operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
+fn choice(message: &[u8]) -> Message<'_> {
+    let beginning = &message[..message.len().min(80)];
+    let Some(arrow) = memmem::find(beginning, b" Bytes -> ") else {
+        return if memmem::find(beginning, b": opCount ").is_some() { Message::Bulk } else { Message::Other };
+    };
+    let rest = &message[arrow + 10..];
+    if let Some(rest) = rest.strip_prefix(b"Algo ") {
+        let algorithm = word(rest);
+        if let Some(rest) = rest[algorithm.len()..].strip_prefix(b" proto ") {
+            return Message::Choice(algorithm, word(rest));
+        }
+    }
+    match rest.strip_prefix(b"Kernel ") {
+        Some(rest) => Message::Choice(b"symmetric", word(rest)),
+        None => Message::Other,
+    }
+}
+
+fn numbers(message: &[u8]) -> Message<'_> {
+    let Some((channels, rest)) = small(message) else { return Message::Other };
+    if !rest.starts_with(b" coll channels") {
+        return Message::Other;
+    }
+    let nvls = memmem::find(rest, b" nvls channels").and_then(|end| {
+        let start = memchr::memrchr(b' ', &rest[..end])? + 1;
+        small(&rest[start..end])
+    });
+    Message::Channels(channels, nvls.map(|(channels, _)| channels))
+}
+
+fn bootstrap(message: &[u8]) -> Message<'_> {
+    if let Some(phases) = message.strip_prefix(b"Bootstrap timings ") {
+        return Message::BootstrapTimings(phases);
+    }
+    fact(message, b"Bootstrap : Using ", Fact::Bootstrap)
+        .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
+}
+
+/// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in 2.22.
+fn init_timings(message: &[u8]) -> Message<'_> {
+    let Some(colon) = memmem::find(message, b": rank ") else { return Message::Other };
+    let rest = &message[colon + 2..];
+    let Some(total) = memmem::find(rest, b"total ") else { return Message::Other };
+    let mut words = rest[..total].split(|byte| *byte == b' ');
+    let mut value = |name: &[u8]| {
+        words.find(|word| *word == name)?;
+        small(words.next()?).map(|(value, _)| value)
+    };
+    let (rank, ranks) = (value(b"rank"), value(b"nranks"));
+    Message::InitTimings { rank, ranks, phases: &rest[total..] }
+}
+
+/// The phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
+pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
+    text.split(|byte| matches!(byte, b'(' | b',' | b')')).filter_map(|part| {
+        let (name, seconds) = std::str::from_utf8(part).ok()?.trim().split_once(' ')?;
+        let is_word =
+            !name.is_empty() && name.len() <= 16 && name.bytes().all(|byte| byte.is_ascii_lowercase());
+        let seconds: f64 = seconds.trim().parse().ok()?;
+        (is_word && seconds.is_finite()).then_some((name, seconds))
+    })
+}
+
+fn life(message: &[u8]) -> Message<'_> {
+    let event = if message.ends_with(b"- Init START") {
+        Event::Start
+    } else if message.ends_with(b"- Init COMPLETE") {
+        Event::Complete
+    } else if message.ends_with(b"- Destroy COMPLETE") {
+        Event::Destroyed
+    } else if message.ends_with(b"- Abort COMPLETE") {
+        Event::Aborted
+    } else {
+        return Message::Other;
+    };
+    numbers_of(message, event).map_or(Message::Other, Message::Communicator)
+}
+
+fn shape(message: &[u8]) -> Message<'_> {
+    match numbers_of(message, Event::Shape) {
+        Some(life) if life.nodes.is_some() => Message::Shape(life),
+        _ => Message::Other,
+    }
+}
+
+/// Reads the names and numbers of a line about a communicator, in any order.
+fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
+    let mut life = Life {
+        event,
+        made_by: b"",
+        address: 0,
+        rank: 0,
+        ranks: 0,
+        nvml: None,
+        bus: None,
+        id: None,
+        parent: None,
+        split: None,
+        color: None,
+        nodes: None,
+        mnnvl: None,
+    };
+    let (mut rank, mut ranks, mut address) = (None, None, None);
+    let mut words = message.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    while let Some(name) = words.next() {
+        let number = |value: Option<&[u8]>| value.and_then(small).map(|(value, _)| value);
+        match name {
+            b"comm" => address = text::hex(words.next()?),
+            b"rank" => rank = number(words.next()),
+            b"nranks" | b"nRanks" => ranks = number(words.next()),
+            b"nvmlDev" => life.nvml = number(words.next()),
+            b"busId" => life.bus = text::hex(words.next()?),
+            b"commId" => life.id = text::hex(words.next()?),
+            b"parent" => life.parent = text::hex(words.next()?),
+            b"splitCount" | b"childCount" => life.split = number(words.next()),
+            b"color" => life.color = std::str::from_utf8(words.next()?).ok()?.parse().ok(),
+            b"nNodes" => life.nodes = number(words.next()),
+            b"MNNVL" => life.mnnvl = number(words.next()).map(|value| value != 0),
+            name if name.starts_with(b"nccl") => life.made_by = name,
+            _ => {}
+        }
+    }
+    (life.address, life.rank, life.ranks) = (address?, rank?, ranks?);
+    (life.rank < life.ranks).then_some(life)
+}
+
+/// The version at the beginning, with zeros for missing parts, and the rest.
+pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
+    let (major, mut rest) = text::number(text)?;
+    let mut parts = [0, 0];
+    for part in &mut parts {
+        let Some((value, after)) = rest.strip_prefix(b".").and_then(text::number) else { break };
+        (*part, rest) = (value, after);
+    }
+    Some((Version::new(major, parts[0], parts[1]), rest))
+}
+
+/// The form `0000:1b:00.0` of NCCL's number of a PCI device.
+pub(super) fn bus_id(bus: u64) -> String {
+    format!("{:04x}:{:02x}:{:02x}.{:x}", bus >> 20, bus >> 12 & 0xff, bus >> 4 & 0xff, bus & 0xf)
+}
+
+/// The devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
+pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let list = &list[..memmem::find(list, b"; OOB").unwrap_or(list.len())];
+    list.split(|byte| *byte == b' ').filter_map(|word| {
+        let name = match word.strip_prefix(b"[") {
+            Some(rest) => {
+                let (_, rest) = small(rest)?;
+                rest.strip_prefix(b"]")?
+            }
+            None => word,
+        };
+        let name = name.strip_prefix(b"={").unwrap_or(name);
+        let name = name.strip_suffix(b"}").unwrap_or(name);
+        let name = name.strip_suffix(b",").unwrap_or(name);
+        (!name.is_empty() && !name.starts_with(b"[")).then_some(name)
+    })
+}
+
+/// The name of a number that versions before 2.24 wrote for an algorithm.
+pub(super) fn algorithm(name: &[u8]) -> &[u8] {
+    match name {
+        b"0" => b"TREE",
+        b"1" => b"RING",
+        b"2" => b"COLLNET_DIRECT",
+        b"3" => b"COLLNET_CHAIN",
+        b"4" => b"NVLS",
+        b"5" => b"NVLS_TREE",
+        b"6" => b"PAT",
+        name => name,
+    }
+}
+
+/// The name of a number that versions before 2.24 wrote for a protocol.
+pub(super) fn protocol(name: &[u8]) -> &[u8] {
+    match name {
+        b"0" => b"LL",
+        b"1" => b"LL128",
+        b"2" => b"SIMPLE",
+        name => name,
+    }
+}

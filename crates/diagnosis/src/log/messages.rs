@@ -1,0 +1,169 @@
+//! Messages that rules know, warnings that none knows, variables, and lines of the diagnostics.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
+use super::fold::fold;
+use super::line;
+use super::text;
+
+/// Largest number of different warnings that no rule knows.
+const UNKNOWN: usize = 512;
+/// Largest number of variables with different values.
+const VARIABLES: usize = 2048;
+/// Largest number of rules that are hit.
+const HITS: usize = 4096;
+/// Largest number of lines of the diagnostics.
+const DIAGNOSTICS: usize = 4096;
+/// Largest number of writers in all lists of writers.
+const WRITERS: usize = 262_144;
+
+/// A message with its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// Position in the log.
+    pub(super) position: Position,
+    /// Index of the writer.
+    pub(super) writer: Option<usize>,
+    /// The whole line, or the text before the writer.
+    pub(super) before: &'a [u8],
+}
+
+/// All messages.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    hits: Vec<Hit>,
+    by_rule: HashMap<String, usize>,
+    unknown: Vec<Unknown>,
+    by_text: HashMap<Vec<u8>, usize>,
+    variables: Vec<VariableSeen>,
+    by_variable: HashMap<(Vec<u8>, Vec<u8>, bool), usize>,
+    diagnostics: Vec<DiagnosticLine>,
+    writers: usize,
+    /// Warnings, variables, lists and lines that were not kept, because a bound was reached.
+    pub(super) lost: Lost,
+}
+
+/// Numbers of what was not kept.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    pub(super) unknown: u64,
+    pub(super) hits: u64,
+    pub(super) variables: u64,
+    pub(super) writers: u64,
+    pub(super) diagnostics: u64,
+}
+
+impl Messages {
+    /// Notes a message that a rule knows.
+    pub(super) fn hit(&mut self, rule: &str, message: &[u8], place: Place<'_>) {
+        let index = match self.by_rule.get(rule) {
+            Some(index) => *index,
+            None if self.hits.len() == HITS => {
+                self.lost.hits += 1;
+                return;
+            }
+            None => {
+                self.hits.push(Hit { rule: rule.to_owned(), ..Hit::default() });
+                self.by_rule.insert(rule.to_owned(), self.hits.len() - 1);
+                self.hits.len() - 1
+            }
+        };
+        let hit = &mut self.hits[index];
+        hit.count += 1;
+        if hit.examples.len() < EXAMPLES {
+            hit.examples.push(example(message, place));
+        }
+        add(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
+    }
+
+    /// Notes a warning that no rule knows.
+    pub(super) fn unknown(&mut self, message: &[u8], place: Place<'_>) {
+        let text = fold(message);
+        let index = match self.by_text.get(&text) {
+            Some(index) => *index,
+            None if self.unknown.len() == UNKNOWN => {
+                self.lost.unknown += 1;
+                return;
+            }
+            None => {
+                self.unknown.push(Unknown::default());
+                self.by_text.insert(text, self.unknown.len() - 1);
+                self.unknown.len() - 1
+            }
+        };
+        let unknown = &mut self.unknown[index];
+        unknown.count += 1;
+        if unknown.examples.len() < EXAMPLES {
+            unknown.examples.push(example(message, place));
+        }
+        add(place.writer, &mut unknown.writers, &mut self.writers, &mut self.lost);
+    }
+
+    /// Notes a variable.
+    pub(super) fn variable(&mut self, name: &[u8], value: &[u8], by_plugin: bool, place: Place<'_>) {
+        let key = (name.to_vec(), value.to_vec(), by_plugin);
+        let index = match self.by_variable.get(&key) {
+            Some(index) => *index,
+            None if self.variables.len() == VARIABLES => {
+                self.lost.variables += 1;
+                return;
+            }
+            None => {
+                self.variables.push(VariableSeen {
+                    name: text::shortened(name),
+                    value: text::shortened(value),
+                    by_plugin,
+                    first: place.position,
+                    ..VariableSeen::default()
+                });
+                self.by_variable.insert(key, self.variables.len() - 1);
+                self.variables.len() - 1
+            }
+        };
+        add(place.writer, &mut self.variables[index].writers, &mut self.writers, &mut self.lost);
+    }
+
+    /// Notes a line of the diagnostics.
+    pub(super) fn diagnostic(&mut self, message: &[u8], position: Position) {
+        if self.diagnostics.len() == DIAGNOSTICS {
+            self.lost.diagnostics += 1;
+            return;
+        }
+        let (status, rest) = match message.strip_prefix(b"[").and_then(|rest| {
+            let end = memchr::memchr(b']', rest)?;
+            Some((&rest[..end], &rest[end + 1..]))
+        }) {
+            Some((status, rest)) => (text::shortened(status), rest),
+            None => (String::new(), message),
+        };
+        self.diagnostics.push(DiagnosticLine { status, text: text::shortened(rest.trim_ascii()), position });
+    }
+
+    /// Moves everything into the digest.
+    pub(super) fn finish(self, digest: &mut Digest) {
+        digest.hits = self.hits;
+        digest.unknown = self.unknown;
+        digest.variables = self.variables;
+        digest.diagnostics = self.diagnostics;
+    }
+}
+
+fn add(writer: Option<usize>, writers: &mut BTreeSet<usize>, total: &mut usize, lost: &mut Lost) {
+    let Some(writer) = writer else { return };
+    if *total < WRITERS {
+        *total += usize::from(writers.insert(writer));
+    } else if !writers.contains(&writer) {
+        lost.writers += 1;
+    }
+}
+
+fn example(message: &[u8], place: Place<'_>) -> Example {
+    Example {
+        position: place.position,
+        writer: place.writer,
+        text: text::shortened(message),
+        time: line::time(place.before),
+        rank: line::rank(place.before),
+    }
+}

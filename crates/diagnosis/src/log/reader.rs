@@ -1,0 +1,277 @@
+//! The reader of logs.
+
+use std::io::Read;
+
+use super::channel::{Channel, Line};
+use super::clean::clean;
+use super::communicators::Communicators;
+use super::digest::{Digest, Input, Position};
+use super::input;
+use super::line::{self, Entry, Level, Parts, Splitter};
+use super::message::{self, Message};
+use super::messages::{Messages, Place};
+use super::path::Paths;
+use super::writers::{Membership, Writers};
+use crate::knowledge::rules::{Origin, Rules};
+
+/// A reader of logs of one job. Its memory does not grow with their length.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rules: &'a Rules,
+    splitter: Splitter,
+    inputs: Vec<Input>,
+    writers: Writers,
+    communicators: Communicators,
+    messages: Messages,
+    versions: std::collections::BTreeSet<semver::Version>,
+    paths: Paths,
+    /// Lines that were cut.
+    cut: u64,
+}
+
+/// Largest number of versions on lines without writer.
+const VERSIONS: usize = 16;
+
+impl<'a> Reader<'a> {
+    /// A reader that looks messages up in these rules.
+    pub fn new(rules: &'a Rules) -> Self {
+        Self {
+            rules,
+            splitter: Splitter::new(),
+            inputs: Vec::new(),
+            writers: Writers::default(),
+            communicators: Communicators::default(),
+            messages: Messages::default(),
+            versions: std::collections::BTreeSet::new(),
+            paths: Paths::default(),
+            cut: 0,
+        }
+    }
+
+    /// Reads a log: a file of a job, or its standard output. Data of gzip and zstd are decompressed. An error while
+    /// reading is noted as [`Input::problem`]; what was read before it counts.
+    pub fn read(&mut self, name: &str, stream: impl Read) {
+        let input = self.inputs.len();
+        let mut scratch = Vec::new();
+        let mut nccl_lines = 0;
+        let summary = input::lines(stream, |line, number| {
+            let line = clean(line, &mut scratch);
+            nccl_lines += u64::from(self.line(line, Position { input, line: number }));
+        });
+        self.cut += summary.cut;
+        self.inputs.push(Input {
+            name: name.to_owned(),
+            bytes: summary.bytes,
+            lines: summary.lines,
+            nccl_lines,
+            problem: summary.problem,
+        });
+    }
+
+    /// The digest of everything that was read.
+    pub fn finish(self) -> Digest {
+        let limits = self.limits();
+        let communicators = &self.communicators;
+        let writers = self.writers.finish(|communicator| communicators.ranks(communicator));
+        let mut digest = Digest {
+            inputs: self.inputs,
+            writers,
+            communicators: self.communicators.finish(),
+            versions: self.versions,
+            paths: self.paths.finish(),
+            limits,
+            ..Digest::default()
+        };
+        self.messages.finish(&mut digest);
+        digest
+    }
+
+    /// Reads a line, and returns true if NCCL wrote it.
+    fn line(&mut self, line: &[u8], position: Position) -> bool {
+        let mut parts = Parts::of(line);
+        let mut is_nccl = false;
+        while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
+            match entry {
+                Entry::Nccl { source, level, message, before } => {
+                    is_nccl = true;
+                    let thread = source.and_then(|source| self.writers.thread(&source, position));
+                    let writer = thread.map(|thread| self.writers.of(thread).writer);
+                    let place = Place { position, writer, before };
+                    self.nccl(level, message, thread, place);
+                }
+                Entry::Version(text) => {
+                    is_nccl = true;
+                    if let Some((version, _)) = message::version(text)
+                        && self.versions.len() < VERSIONS
+                    {
+                        self.versions.insert(version);
+                    }
+                }
+                Entry::Other(line) => self.other(line, position),
+            }
+        }
+        is_nccl
+    }
+
+    fn nccl(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        match level {
+            Level::Info => self.info(message, thread, place),
+            Level::Warn => {
+                if !self.find(message, Origin::Nccl, place) {
+                    self.messages.unknown(message, place);
+                }
+            }
+            Level::Diagnostics => {
+                self.messages.diagnostic(message, place.position);
+                self.find(message, Origin::Nccl, place);
+            }
+            Level::Trace => {}
+        }
+    }
+
+    fn other(&mut self, line: &[u8], position: Position) {
+        if line.trim_ascii().is_empty() {
+            return;
+        }
+        let origin = if line::is_of_kernel(line) { Origin::Kernel } else { Origin::Any };
+        self.find(line, origin, Place { position, writer: None, before: line });
+    }
+
+    /// Notes a hit, and returns true, if a rule for the writer's version of NCCL knows the message.
+    fn find(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
+        let Some(rule) = self.rules.find(message, origin) else { return false };
+        if !rule.applies_to(place.writer.and_then(|writer| self.writers.nccl(writer))) {
+            return false;
+        }
+        self.messages.hit(&rule.id, message, place);
+        true
+    }
+
+    fn info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
+            self.paths.note(self.writers.host(writer), message);
+            return;
+        }
+        let parsed = message::parse(message);
+        let has_rules = !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..));
+        if let Some(thread) = thread {
+            self.learn(parsed, thread, place);
+        }
+        if has_rules {
+            self.find(message, Origin::Nccl, place);
+        }
+    }
+
+    fn learn(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+        let current = self.writers.current(thread);
+        match (parsed, current) {
+            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel),
+            (Message::Communicator(life) | Message::Shape(life), _) => {
+                let process = self.writers.process(thread);
+                let writer = self.writers.of(thread).writer;
+                if let Some(membership) = self.communicators.note(process, writer, &life) {
+                    self.writers.assign(thread, membership);
+                }
+            }
+            (Message::Variable(name, value, by_plugin), _) => {
+                self.messages.variable(name, value, by_plugin, place);
+            }
+            (Message::Fact(fact), _) => self.writers.learn(thread, fact),
+            (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
+                let is_same = rank.is_none_or(|rank| rank == current.rank)
+                    && ranks.is_none_or(|ranks| ranks == self.communicators.ranks(current.communicator));
+                if is_same {
+                    self.communicators.time(current, phases, false);
+                }
+            }
+            (parsed, Some(current)) => self.of_communicator(parsed, current),
+            (_, None) => {}
+        }
+    }
+
+    fn of_communicator(&mut self, parsed: Message<'_>, current: Membership) {
+        match parsed {
+            Message::Channel(Line::Ring(order)) => self.communicators.ring(current, order),
+            Message::Choice(algorithm, protocol) => {
+                let (algorithm, protocol) = (message::algorithm(algorithm), message::protocol(protocol));
+                self.communicators.choose(current, algorithm, protocol);
+            }
+            Message::BootstrapTimings(phases) => self.communicators.time(current, phases, true),
+            Message::Connected => {
+                if let Some(member) = self.communicators.get(current) {
+                    member.connected = true;
+                }
+            }
+            Message::Channels(channels, nvls) => {
+                if let Some(digest) = self.communicators.digest(current) {
+                    digest.channels = Some(channels);
+                    digest.nvls_channels = nvls.or(digest.nvls_channels);
+                }
+            }
+            Message::Trees => {
+                if let Some(digest) = self.communicators.digest(current) {
+                    digest.trees = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes a channel in the communicator that the thread works for. A thread that starts on connections does not
+    /// name its communicator: it is the writer's last one that the line fits to, and that does not have the line yet.
+    fn connect(&mut self, thread: usize, channel: &Channel<'_>) {
+        let current = self.writers.of(thread).current;
+        if let Some(current) = current
+            && self.communicators.connect(current, channel, false)
+        {
+            return;
+        }
+        let mut found = None;
+        for membership in self.writers.memberships(thread) {
+            if self.communicators.connect(membership, channel, false) {
+                found = Some(membership);
+                break;
+            }
+        }
+        if found.is_none() {
+            // The line is there a second time.
+            let mut all = current.into_iter().chain(self.writers.memberships(thread));
+            if all.any(|membership| self.communicators.connect(membership, channel, true)) {
+                return;
+            }
+            let writer = self.writers.of(thread).writer;
+            found = self.communicators.connect_unseen(writer, channel);
+        }
+        if let Some(found) = found {
+            self.writers.assign(thread, found);
+        }
+    }
+
+    /// Sentences about what was left out.
+    fn limits(&self) -> Vec<String> {
+        let members = &self.communicators.lost;
+        let messages = &self.messages.lost;
+        [
+            (self.cut, "lines were longer than 16 KiB; their ends were not read"),
+            (self.writers.lost, "lines are of processes beyond the first 16384"),
+            (
+                self.writers.forgotten,
+                "times the threads seen were forgotten, since there were more than 65536",
+            ),
+            (members.members, "lines are about communicators or ranks beyond the limit of 32768 ranks"),
+            (members.timings, "lines with timings were not kept: those of 8192 ranks are"),
+            (members.pairs, "channels were not kept: those of 32768 pairs of ranks are"),
+            (members.rings, "orders of rings were not kept"),
+            (messages.hits, "messages are known to rules beyond the first 4096"),
+            (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
+            (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),
+            (messages.writers, "writers of messages were not listed"),
+            (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
+            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, text)| format!("{count} {text}"))
+        .collect()
+    }
+}

@@ -1,0 +1,80 @@
+//! Small readers of bytes.
+
+use std::borrow::Cow;
+
+/// Longest text that is kept of a message.
+const TEXT: usize = 400;
+
+/// The decimal number at the beginning, and the rest.
+pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = bytes.iter().take(20).take_while(|byte| byte.is_ascii_digit()).count();
+    if digits == 0 || digits == 20 {
+        return None;
+    }
+    let value = bytes[..digits].iter().fold(0, |value, byte| value * 10 + u64::from(byte - b'0'));
+    Some((value, &bytes[digits..]))
+}
+
+/// The decimal number at the beginning, and the rest.
+pub(super) fn small(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (value, rest) = number(bytes)?;
+    Some((u32::try_from(value).ok()?, rest))
+}
+
+/// The hexadecimal number, with or without `0x`.
+pub(super) fn hex(bytes: &[u8]) -> Option<u64> {
+    let digits = bytes.strip_prefix(b"0x").unwrap_or(bytes);
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// The text, shortened, with a space for each control character.
+pub(super) fn shortened(bytes: &[u8]) -> String {
+    let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT)]) {
+        Cow::Borrowed(text) => text.to_owned(),
+        // The end may have been cut within a character.
+        Cow::Owned(text) => text.trim_end_matches('\u{fffd}').to_owned(),
+    };
+    if text.contains(|character: char| character.is_control()) {
+        text = text.replace(|character: char| character.is_control(), " ");
+    }
+    if bytes.len() > TEXT {
+        text.push('…');
+    }
+    text
+}
+
+/// The bytes up to the next space, or all.
+pub(super) fn word(bytes: &[u8]) -> &[u8] {
+    &bytes[..memchr::memchr(b' ', bytes).unwrap_or(bytes.len())]
+}
+
+/// The text between two others.
+pub(super) fn between<'a>(bytes: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u8]> {
+    let rest = bytes.strip_prefix(before)?;
+    Some(&rest[..memchr::memmem::find(rest, after)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_where_their_digits_end_and_do_not_overflow() {
+        assert_eq!(number(b"12:3"), Some((12, &b":3"[..])));
+        assert_eq!(number(b"x"), None);
+        assert_eq!(number(b"9999999999999999999"), Some((9_999_999_999_999_999_999, &b""[..])));
+        assert_eq!(number(b"99999999999999999999"), None);
+        assert_eq!(small(b"4294967296"), None);
+        assert_eq!(hex(b"0xff"), Some(255));
+        assert_eq!(hex(b"60"), Some(96));
+        assert_eq!(hex(b""), None);
+    }
+
+    #[test]
+    fn texts_are_shortened_at_a_character() {
+        assert_eq!(shortened(b"a\tb\x00c"), "a b c");
+        let long = "é".repeat(300);
+        assert_eq!(shortened(long.as_bytes()), format!("{}…", "é".repeat(200)));
+        assert_eq!(shortened(b"bad \xff byte"), "bad \u{fffd} byte");
+    }
+}

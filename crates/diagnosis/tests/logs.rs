@@ -1,0 +1,173 @@
+//! Conclusions from real logs, compared with what was done when they were taken.
+
+use std::path::PathBuf;
+
+use diagnosis::examination::{Examination, Health};
+use diagnosis::finding::Severity;
+use diagnosis::knowledge::rules::Rules;
+use diagnosis::log::conclusions::conclude;
+use diagnosis::log::read_files;
+
+use Health::{Broken, CannotTell, Degraded, Healthy};
+
+fn examine(names: &[&str]) -> Examination {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs");
+    let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(format!("{name}.log"))).collect();
+    let rules = Rules::built_in();
+    conclude(&read_files(&paths, &rules).unwrap(), &rules)
+}
+
+/// Names of the rules of all findings but advice, worst first.
+fn rules(examination: &Examination) -> Vec<&str> {
+    let findings = examination.findings.iter().filter(|finding| finding.severity != Severity::Advice);
+    findings.map(|finding| finding.rule.as_str()).collect()
+}
+
+/// Log, health, and findings but advice.
+const EXPECTED: &[(&str, Health, &[&str])] = &[
+    ("h200x8", Healthy, &[]),
+    ("seed-001", Broken, &["network-fell-back-to-tcp"]),
+    // A single rank proves no transport.
+    ("one", CannotTell, &[]),
+    ("one-all", CannotTell, &[]),
+    ("one-conf", CannotTell, &[]),
+    ("one-misspelt", CannotTell, &[]),
+    ("one-stamps", CannotTell, &[]),
+    ("one-trace", CannotTell, &[]),
+    ("one-warn", CannotTell, &[]),
+    // It runs without the plugin that was asked for.
+    ("one-plugin", Degraded, &["net-plugin-missing"]),
+    ("one-commid", Broken, &["nccl-comm-id-unreachable"]),
+    ("one-net-ib", Broken, &["nccl-no-network-plugin"]),
+    ("one-net-ofi", Broken, &["nccl-no-network-plugin"]),
+    ("one-nogpu", Broken, &["cuda-no-device"]),
+    ("one-wrong-if", Broken, &["nccl-no-interface"]),
+    ("two-differ", Degraded, &["variable-differs"]),
+    ("two-dup", Broken, &["nccl-duplicate-gpu"]),
+    ("two-dup28", Broken, &["nccl-duplicate-gpu"]),
+    // One rank of two.
+    ("two-files.vm.4239", CannotTell, &[]),
+    ("two-files.vm.4240", CannotTell, &[]),
+    // NCCL_HOSTID makes two nodes of one host.
+    ("two-hosts", Degraded, &["host-counted-as-nodes"]),
+    ("two-hosts-lo", Degraded, &["host-counted-as-nodes"]),
+    ("two-hosts-graph", Degraded, &["host-counted-as-nodes"]),
+    // mpirun did not report the rank that was killed.
+    ("two-killed", Broken, &["nccl-peer-closed", "host-counted-as-nodes"]),
+    ("two-stopped", Broken, &["mpirun-killed", "host-counted-as-nodes"]),
+    // The rank was late for MPI, before it called NCCL.
+    ("two-late", Healthy, &[]),
+    ("two-ll128", Healthy, &[]),
+    ("two-mixed", Broken, &["nccl-versions-differ", "nccl-bootstrap-mismatch"]),
+    // P2P=0 and SHM=0 have no effect between two ranks of one GPU.
+    ("two-net", Healthy, &[]),
+    ("two-p2p-off", Healthy, &[]),
+    ("two-nofile", Broken, &["cuda-busy"]),
+    // It ran for as long as it was allowed to, and was terminated.
+    ("two-ok", Broken, &["mpirun-exit", "host-counted-as-nodes"]),
+    // 1 MiB of /dev/shm, but not used.
+    ("two-shm-full1", Healthy, &[]),
+    ("two-shm-full2", Broken, &["nccl-shm-full"]),
+    ("two-split", Healthy, &[]),
+    ("torch-ok", Healthy, &[]),
+    ("torchrun", Healthy, &[]),
+    ("torch-absent", Broken, &["torch-watchdog-timeout"]),
+    ("torch-order", Broken, &["torch-watchdog-timeout"]),
+    ("torch-shape", Broken, &["torch-watchdog-timeout"]),
+];
+
+#[test]
+fn logs_have_the_health_and_the_findings_of_what_was_done() {
+    let mut wrong = Vec::new();
+    for (name, health, expected) in EXPECTED {
+        let found = examine(&[name]);
+        if found.health() != *health || rules(&found) != *expected {
+            wrong.push(format!(
+                "{name}: {:?} {:?}, not {health:?} {expected:?}",
+                found.health(),
+                rules(&found)
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_log_of_the_test_data_is_judged() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if let Some(stem) = name.strip_suffix(".log") {
+            assert!(EXPECTED.iter().any(|(log, ..)| *log == stem), "{name} has no expectation");
+        }
+    }
+}
+
+#[test]
+fn eight_gpus_over_nvlink_are_proven() {
+    let found = examine(&["h200x8"]);
+    assert_eq!(found.proof, ["NVLink P2P between all 56 pairs of 8 ranks"]);
+    // Plugins that are not installed, and InfiniBand that is not there, are no errors.
+    assert_eq!(rules(&found), [""; 0]);
+    assert_eq!(found.unseen, [""; 0]);
+}
+
+#[test]
+fn the_fall_back_to_sockets_is_told_with_cause_and_remedy() {
+    let found = examine(&["seed-001"]);
+    let finding = &found.findings[0];
+    assert_eq!(finding.diagnosis, "EFA was asked for but you are on TCP");
+    let lines: Vec<u64> = finding.evidence.iter().filter_map(|evidence| evidence.line).collect();
+    assert_eq!(lines[0], 22, "{:?}", finding.evidence);
+    assert!(finding.evidence[0].text.contains("No eligible providers were found"));
+    assert!(finding.cause.as_ref().unwrap().contains("/dev/infiniband"));
+    assert!(finding.remedy.as_ref().unwrap().contains("vpc.amazonaws.com/efa"));
+    // The log is that of rank 0 alone.
+    assert!(found.proof.is_empty());
+    assert!(found.unseen[0].contains("ranks 1-3"), "{:?}", found.unseen);
+    let late = found.findings.iter().find(|finding| finding.rule == "late-ranks").unwrap();
+    assert_eq!(late.severity, Severity::Advice);
+    assert!(late.diagnosis.contains("rank 0 waited 59.8 s for ranks that came late"), "{}", late.diagnosis);
+}
+
+#[test]
+fn the_logs_of_both_ranks_together_prove_what_one_does_not() {
+    let found = examine(&["two-files.vm.4239", "two-files.vm.4240"]);
+    assert_eq!(found.health(), Healthy);
+    assert_eq!(found.proof, ["P2P between the 2 ranks"]);
+    let one = examine(&["two-files.vm.4239"]);
+    assert!(
+        one.unseen[0].contains("rank 1") && one.unseen[0].contains("P2P on 1 connection"),
+        "{:?}",
+        one.unseen
+    );
+}
+
+#[test]
+fn a_lost_peer_is_a_consequence_of_a_killed_process() {
+    let found = examine(&["two-stopped"]);
+    let consequences: Vec<&str> =
+        found.findings[0].consequences.iter().map(|each| each.text.as_str()).collect();
+    assert!(consequences[0].contains("Connection closed by remote peer"), "{consequences:?}");
+}
+
+#[test]
+fn the_silent_rank_is_named() {
+    for name in ["two-killed", "torch-absent"] {
+        let found = examine(&[name]);
+        let diagnosis = &found.findings[0].diagnosis;
+        assert!(
+            diagnosis.contains("the cause is not in this log; look first at rank 1"),
+            "{name}: {diagnosis}"
+        );
+    }
+}
+
+#[test]
+fn errors_after_a_root_are_its_consequences() {
+    let found = examine(&["two-shm-full2"]);
+    assert_eq!(found.findings[0].rule, "nccl-shm-full");
+    assert!(found.findings[0].consequences.iter().any(|each| each.text.contains("unhandled system error")));
+    let mixed = examine(&["two-mixed"]);
+    assert!(mixed.findings[0].diagnosis.contains("2.28.9 on rank 1; 2.30.7 on rank 0"));
+}
