@@ -142,6 +142,18 @@ const CASES: &[(&str, i32, &str)] = &[
     ("NO_COLOR=1 A", 0, "# Out of bounds values : 0 OK"),
     ("LC_ALL=C A", 0, "# Out of bounds values : 0 OK"),
     ("nccl-bench fabric bw --connect localhost:1 -T 4", 4, "localhost:1"),
+    ("nccl-bench topo missing.xml", 2, "missing.xml cannot be read: No such file"),
+    ("nccl-bench topo before.json", 2, "before.json: no XML"),
+    ("nccl-bench topo empty.json", 2, "empty.json: the file is empty"),
+    ("nccl-bench topo deep.xml", 2, "deep.xml: elements are nested more than 64 deep"),
+    ("nccl-bench topo /dev/zero", 2, "/dev/zero: the file has 32 MiB"),
+    ("nccl-bench topo topo.xml topo.xml", 2, "topo.xml is a second topology"),
+    ("nccl-bench topo topo.xml --force", 2, "--svg <FILE>"),
+    ("nccl-bench topo topo.xml --svg mine.html", 2, "mine.html exists and is no drawing of nccl-bench"),
+    ("nccl-bench topo topo.xml --svg topo.xml --force", 2, "topo.xml is a file of NCCL to draw"),
+    ("nccl-bench topo topo.xml --svg t.svg && nccl-bench topo topo.xml --svg t.svg", 0, "PIX    X    0-3"),
+    ("nccl-bench topo topo.xml --json", 0, "\"subject\": \"topology\""),
+    ("nccl-bench topo none.xml", 3, "No GPU and no NIC was found."),
 ];
 
 /// A folder with the program, a link of nccl-tests' name, and good and damaged result files.
@@ -174,6 +186,14 @@ fn prepare(folder: &Path) {
     write("future.json", &before.replacen("\"schema_version\": 1", "\"schema_version\": 2", 1));
     write("neg.json", &before.replacen("\"bytes\": 8", "\"bytes\": -1", 1));
     write("deep.json", &"[".repeat(100_000));
+    write("deep.xml", &"<pci>".repeat(100_000));
+    write("none.xml", "<system version=\"1\"><cpu numaid=\"0\"/></system>");
+    write(
+        "topo.xml",
+        "<system version=\"1\"><cpu numaid=\"0\" affinity=\"f\"><pci busid=\"0000:10:00.0\" class=\"0x060400\">\
+         <pci busid=\"0000:11:00.0\"><gpu dev=\"0\" sm=\"90\"/></pci>\
+         <pci busid=\"0000:12:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\"/></nic></pci></pci></cpu></system>",
+    );
     write("bom.json", &format!("\u{feff}{before}"));
     std::os::unix::fs::symlink("/dev/full", folder.join("full.json")).unwrap();
 }

@@ -9,7 +9,7 @@ use roxmltree::Node;
 
 use super::graph::{self, Graphs};
 use super::model::{
-    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, read_rate,
+    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, ranges, read_rate,
 };
 use super::xml::{self, Unreadable, children, hexadecimal, number};
 
@@ -46,7 +46,7 @@ pub fn read_dump(text: &str, name: &str) -> Result<Dump, Unreadable> {
 }
 
 fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
-    check_version(system)?;
+    xml::check_version(system)?;
     let mut topology = Topology { source: name.to_owned(), is_dump: true, ..Topology::default() };
     let mut hosts: Vec<u64> = Vec::new();
     for cpu in children(system, "cpu") {
@@ -73,16 +73,6 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
     );
     name_devices(&mut topology);
     Ok(topology)
-}
-
-/// Refuses other versions of the format. All of NCCL 2.5 to 2.30 write 1.
-pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
-    match root.attribute("version") {
-        None | Some("1") => Ok(()),
-        Some(other) => {
-            Err(format!("version \"{other}\" of the format is not known; all NCCL up to 2.30 write 1"))
-        }
-    }
 }
 
 fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(), String> {
@@ -271,17 +261,7 @@ fn cpu_ranges(mask: &str) -> Option<String> {
         let bits = u32::from_str_radix(word, 16).ok()?;
         cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| position * 32 + bit));
     }
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for cpu in cpus {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => ranges.push((cpu, cpu)),
-        }
-    }
-    let range = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    (!ranges.is_empty()).then(|| ranges.iter().map(range).collect::<Vec<_>>().join(","))
+    (!cpus.is_empty()).then(|| ranges(&cpus))
 }
 
 #[cfg(test)]

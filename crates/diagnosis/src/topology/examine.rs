@@ -7,7 +7,7 @@ use serde_json::json;
 use super::findings;
 use super::graph::{Channel, Graph, Graphs, Stop};
 use super::matrix::{Device, devices, matrix, path, paths, transports};
-use super::model::{Nic, Topology};
+use super::model::{Nic, Topology, ranges};
 use super::path::Path;
 use crate::examination::{Body, Examination, Section};
 
@@ -213,19 +213,4 @@ fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String 
             format!("{}NIC{dev}{name}", prefix(host))
         }
     }
-}
-
-/// `0-3,8`.
-fn ranges(numbers: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *number => *last = *number,
-            _ => ranges.push((*number, *number)),
-        }
-    }
-    let text = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.iter().map(text).collect::<Vec<_>>().join(",")
 }

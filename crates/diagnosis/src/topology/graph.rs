@@ -6,8 +6,7 @@
 use roxmltree::Node;
 use serde::Serialize;
 
-use super::dump::check_version;
-use super::xml::{children, number};
+use super::xml::{check_version, children, number};
 
 /// Most channels of a graph. NCCL has 64 at most.
 const MOST_CHANNELS: usize = 1024;

@@ -48,6 +48,16 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, String> {
     })
 }
 
+/// Refuses other versions of the format. All of NCCL 2.5 to 2.30 write 1.
+pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
+    match root.attribute("version") {
+        None | Some("1") => Ok(()),
+        Some(other) => {
+            Err(format!("version \"{other}\" of the format is not known; all NCCL up to 2.30 write 1"))
+        }
+    }
+}
+
 /// An estimate from above of the depth of nesting, without parsing.
 fn deepest(text: &str) -> usize {
     let bytes = text.as_bytes();
