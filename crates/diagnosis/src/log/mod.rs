@@ -5,11 +5,14 @@ mod clean;
 mod communicators;
 pub mod digest;
 mod fold;
+#[doc(hidden)]
+pub mod fuzz;
 mod input;
 mod line;
 mod message;
 mod messages;
 mod reader;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod text;
