@@ -1,7 +1,5 @@
 //! Lines about channels: `Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA`.
 
-use memchr::memmem;
-
 use super::digest::Transport;
 use super::text;
 
@@ -92,7 +90,9 @@ fn via(text: &[u8]) -> Via<'_> {
         if how == b"MNNVL" {
             return Via::Mnnvl;
         }
-        return Via::P2p { how, read: memmem::find(&rest[how.len()..], b"/read").is_some() };
+        let rest = &rest[how.len()..];
+        let is_indirect = how == b"indirect" && rest.ends_with(b"/read");
+        return Via::P2p { how, read: is_indirect || rest.starts_with(b"/read") };
     }
     if text.starts_with(b"SHM/") || text == b"SHM" {
         return Via::Shm;
@@ -100,8 +100,9 @@ fn via(text: &[u8]) -> Via<'_> {
     if let Some(rest) = text.strip_prefix(b"NET/") {
         let name = &rest[..part(rest)];
         let rest = &rest[name.len()..];
-        let device = rest.strip_prefix(b"/").and_then(text::small).map(|(device, _)| device);
-        return Via::Net { name, device, gdr: memmem::find(rest, b"/GDRDMA").is_some() };
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        let device = text::small(rest).map(|(device, _)| device);
+        return Via::Net { name, device, gdr: rest[part(rest)..].starts_with(b"/GDRDMA") };
     }
     Via::Other(text)
 }
@@ -123,11 +124,11 @@ impl Via<'_> {
 
     pub(super) fn to_transport(self) -> Transport {
         match self {
-            Self::P2p { how, read } => Transport::P2p { how: text::shortened(how), read },
+            Self::P2p { how, read } => Transport::P2p { how: text::name(how), read },
             Self::Mnnvl => Transport::Mnnvl,
             Self::Shm => Transport::Shm,
-            Self::Net { name, device, gdr } => Transport::Net { name: text::shortened(name), device, gdr },
-            Self::Other(text) => Transport::Other(text::shortened(text)),
+            Self::Net { name, device, gdr } => Transport::Net { name: text::name(name), device, gdr },
+            Self::Other(text) => Transport::Other(text::name(text)),
         }
     }
 }

@@ -1,27 +1,28 @@
 //! Communicators, their members, and the connections between them.
 
-use std::collections::HashMap;
-
 use super::channel::Channel;
 use super::digest::{Communicator, Connection, Member, Transport};
 use super::message::{self, Event, Life};
 use super::text;
 use super::writers::Membership;
+use foldhash::HashMap;
 
 /// Largest number of communicators.
 const COMMUNICATORS: usize = 4096;
 /// Largest number of members of all communicators.
-const MEMBERS: usize = 32_768;
+const MEMBERS: usize = 16_384;
 /// Largest number of members whose timings are kept.
-const TIMINGS: usize = 8192;
+const TIMINGS: usize = 4096;
 /// Largest number of pairs of ranks of all communicators.
-const PAIRS: usize = 32_768;
+const PAIRS: usize = 24_576;
 /// Largest number of transports.
 const TRANSPORTS: usize = 1024;
 /// Largest number of ranks in all orders of rings.
 const RINGS: usize = 262_144;
-/// Largest number of phases, algorithms and protocols by name.
-const NAMES: usize = 64;
+/// Largest number of phases of a rank.
+const PHASES: usize = 12;
+/// Largest number of algorithms with protocols of all communicators.
+const CHOICES: usize = 16_384;
 
 /// The identity of a communicator across its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,7 @@ pub(super) struct Communicators {
     timings: usize,
     pairs: usize,
     rings: usize,
+    choices: usize,
     /// Lines that were not kept, because a bound was reached.
     pub(super) lost: Lost,
 }
@@ -73,6 +75,7 @@ pub(super) struct Lost {
     pub(super) timings: u64,
     pub(super) pairs: u64,
     pub(super) rings: u64,
+    pub(super) choices: u64,
 }
 
 impl Communicators {
@@ -97,7 +100,7 @@ impl Communicators {
         }
         let state = &mut self.all[membership.communicator];
         if state.digest.made_by.is_empty() && !life.made_by.is_empty() {
-            state.digest.made_by = text::shortened(life.made_by);
+            state.digest.made_by = text::name(life.made_by);
         }
         state.digest.nodes = life.nodes.or(state.digest.nodes);
         let member = self.member(membership, writer)?;
@@ -211,7 +214,10 @@ impl Communicators {
             pair.transports.iter_mut().find(|(index, _)| channel.via.is(&transports[usize::from(*index)]));
         if let Some((_, channels)) = known {
             *channels |= bit;
+        } else if self.pairs == PAIRS && !pair.transports.is_empty() {
+            self.lost.pairs += 1;
         } else {
+            self.pairs += usize::from(!pair.transports.is_empty());
             let index =
                 transports.iter().position(|transport| channel.via.is(transport)).unwrap_or_else(|| {
                     if transports.len() == TRANSPORTS {
@@ -231,7 +237,7 @@ impl Communicators {
         let communicator = self.communicator(Key::Unseen, String::new(), 0)?;
         let (own, peer) = own_and_peer(channel);
         let ranks = &mut self.all[communicator].digest.ranks;
-        *ranks = (*ranks).max(own.max(peer).saturating_add(1));
+        *ranks = (*ranks).max(own.max(peer).checked_add(1)?);
         let membership = Membership { communicator, rank: own };
         self.member(membership, writer);
         self.connect(membership, channel, true);
@@ -249,7 +255,7 @@ impl Communicators {
     }
 
     /// Notes the order of a ring, if it has all ranks of the communicator.
-    pub(super) fn ring(&mut self, membership: Membership, order: Vec<u32>) {
+    pub(super) fn ring(&mut self, membership: Membership, mut order: Vec<u32>) {
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
             return;
@@ -258,6 +264,7 @@ impl Communicators {
             self.lost.rings += 1;
             return;
         }
+        order.shrink_to_fit();
         self.rings += order.len();
         state.digest.rings.insert(order);
     }
@@ -272,9 +279,12 @@ impl Communicators {
         };
         if let Some((_, count)) = choices.iter_mut().find(|(name, _)| is(name)) {
             *count += 1;
-        } else if choices.len() < NAMES {
+        } else if self.choices < CHOICES {
+            self.choices += 1;
             let name = [algorithm, b" ", protocol].concat();
-            choices.insert(text::shortened(&name), 1);
+            choices.insert(text::name(&name), 1);
+        } else {
+            self.lost.choices += 1;
         }
     }
 
@@ -288,18 +298,21 @@ impl Communicators {
         let timings = if is_bootstrap { &mut member.bootstrap } else { &mut member.timings };
         let is_first = timings.is_empty();
         for (phase, seconds) in message::phases(phases) {
-            if timings.len() < NAMES {
+            if timings.len() < PHASES {
                 timings.insert(phase.to_owned(), seconds);
             }
         }
         self.timings += usize::from(is_first);
     }
 
-    /// The communicators with their connections.
-    pub(super) fn finish(self) -> Vec<Communicator> {
+    /// The communicators with their connections. `places` has the final index of each writer.
+    pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()
             .map(|State { mut digest, pairs }| {
+                for member in digest.members.values_mut() {
+                    member.writer = places[member.writer];
+                }
                 for (pair, Pair { transports: used, .. }) in pairs {
                     let connection = used
                         .into_iter()

@@ -174,10 +174,11 @@ impl<R: BufRead> Frames<R> {
             Ok([]) => io::ErrorKind::UnexpectedEof,
             _ => io::ErrorKind::InvalidData,
         };
-        io::Error::new(
-            kind,
-            format!("{error}; `zstd -dc FILE | nccl-bench doctor log -` reads larger windows"),
-        )
+        let mut text = error.to_string();
+        if text.contains("indow") {
+            text += "; pipe it: `zstd -dc --long=31 FILE | nccl-bench doctor log -`";
+        }
+        io::Error::new(kind, text)
     }
 }
 

@@ -4,6 +4,9 @@ use memchr::memmem::Finder;
 
 use super::text;
 
+/// Longest name of a host.
+const HOST: usize = 64;
+
 /// Level of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
@@ -222,8 +225,8 @@ fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
         None if !has_device => (last, rest),
         None => return None,
     };
-    let length = rest.iter().rev().take(256).take_while(|byte| is_of_host(**byte)).count();
-    if length == 0 || length == 256 {
+    let length = rest.iter().rev().take(HOST + 1).take_while(|byte| is_of_host(**byte)).count();
+    if length == 0 || length > HOST {
         return None;
     }
     let start = rest.len() - length;
@@ -257,8 +260,13 @@ fn is_end_of_prefix(before: &[u8]) -> bool {
     match before {
         [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
         [rest @ .., b' '] => match rest.trim_ascii_end() {
-            // `[time]`, `<stderr>:`, `12:`, `pod |`, `16:04:25`, `25Z`, `stdout F`.
-            [] | [.., b']' | b'>' | b':' | b'|' | b'0'..=b'9'] | [.., b'0'..=b'9', b'Z'] => true,
+            // `[time]`, `<stderr>:`, `12:`, `pod |`.
+            [] | [.., b']' | b'>' | b':' | b'|'] => true,
+            // `16:04:25`, `2025-12-28T16:04:25.123Z`.
+            [.., b'0'..=b'9' | b'Z'] => {
+                let start = memchr::memrchr(b' ', rest).map_or(0, |space| space + 1);
+                rest[start..].contains(&b':')
+            }
             rest => rest.ends_with(b" F") || rest.ends_with(b" P"),
         },
         _ => false,

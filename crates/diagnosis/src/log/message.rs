@@ -204,11 +204,18 @@ fn variable(message: &[u8]) -> Message<'_> {
 /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without the
 /// operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
 fn choice(message: &[u8]) -> Message<'_> {
-    let beginning = &message[..message.len().min(80)];
-    let Some(arrow) = memmem::find(beginning, b" Bytes -> ") else {
-        return if memmem::find(beginning, b": opCount ").is_some() { Message::Bulk } else { Message::Other };
+    let operation = word(message);
+    let rest = match operation.strip_suffix(b":") {
+        Some(_) => message[operation.len()..].strip_prefix(b" "),
+        None => message[operation.len()..].strip_prefix(b" [Symmetric]: ").or(Some(message)),
     };
-    let rest = &message[arrow + 10..];
+    let Some(rest) = rest else { return Message::Other };
+    if rest.starts_with(b"opCount ") {
+        return Message::Bulk;
+    }
+    let Some(rest) = after_number(rest).and_then(|rest| rest.strip_prefix(b" Bytes -> ")) else {
+        return Message::Other;
+    };
     if let Some(rest) = rest.strip_prefix(b"Algo ") {
         let algorithm = word(rest);
         if let Some(rest) = rest[algorithm.len()..].strip_prefix(b" proto ") {
@@ -219,6 +226,11 @@ fn choice(message: &[u8]) -> Message<'_> {
         Some(rest) => Message::Choice(b"symmetric", word(rest)),
         None => Message::Other,
     }
+}
+
+/// The text after a number.
+fn after_number(text: &[u8]) -> Option<&[u8]> {
+    text::number(text).map(|(_, rest)| rest)
 }
 
 fn numbers(message: &[u8]) -> Message<'_> {

@@ -1,11 +1,12 @@
 //! Messages that rules know, warnings that none knows, variables, and lines of the diagnostics.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
 use super::fold::fold;
 use super::line;
 use super::text;
+use foldhash::HashMap;
 
 /// Largest number of different warnings that no rule knows.
 const UNKNOWN: usize = 512;
@@ -37,7 +38,7 @@ pub(super) struct Messages {
     unknown: Vec<Unknown>,
     by_text: HashMap<Vec<u8>, usize>,
     variables: Vec<VariableSeen>,
-    by_variable: HashMap<(Vec<u8>, Vec<u8>, bool), usize>,
+    by_variable: HashMap<(String, String, bool), usize>,
     diagnostics: Vec<DiagnosticLine>,
     writers: usize,
     /// Warnings, variables, lists and lines that were not kept, because a bound was reached.
@@ -102,7 +103,7 @@ impl Messages {
 
     /// Notes a variable.
     pub(super) fn variable(&mut self, name: &[u8], value: &[u8], by_plugin: bool, place: Place<'_>) {
-        let key = (name.to_vec(), value.to_vec(), by_plugin);
+        let key = (text::name(name), text::shortened(value), by_plugin);
         let index = match self.by_variable.get(&key) {
             Some(index) => *index,
             None if self.variables.len() == VARIABLES => {
@@ -111,8 +112,8 @@ impl Messages {
             }
             None => {
                 self.variables.push(VariableSeen {
-                    name: text::shortened(name),
-                    value: text::shortened(value),
+                    name: key.0.clone(),
+                    value: key.1.clone(),
                     by_plugin,
                     first: place.position,
                     ..VariableSeen::default()
@@ -140,12 +141,22 @@ impl Messages {
         self.diagnostics.push(DiagnosticLine { status, text: text::shortened(rest.trim_ascii()), position });
     }
 
-    /// Moves everything into the digest.
-    pub(super) fn finish(self, digest: &mut Digest) {
-        digest.hits = self.hits;
-        digest.unknown = self.unknown;
-        digest.variables = self.variables;
-        digest.diagnostics = self.diagnostics;
+    /// Moves everything into the digest. `places` has the final index of each writer.
+    pub(super) fn finish(self, places: &[usize], digest: &mut Digest) {
+        let Self { mut hits, mut unknown, mut variables, diagnostics, .. } = self;
+        let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples));
+        let of_unknown = unknown.iter_mut().map(|unknown| (&mut unknown.writers, &mut unknown.examples));
+        for (writers, examples) in of_hits.chain(of_unknown) {
+            *writers = writers.iter().map(|writer| places[*writer]).collect();
+            for example in examples {
+                example.writer = example.writer.map(|writer| places[writer]);
+            }
+        }
+        for variable in &mut variables {
+            variable.writers = variable.writers.iter().map(|writer| places[*writer]).collect();
+        }
+        (digest.hits, digest.unknown) = (hits, unknown);
+        (digest.variables, digest.diagnostics) = (variables, diagnostics);
     }
 }
 

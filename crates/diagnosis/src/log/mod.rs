@@ -6,12 +6,15 @@ mod communicators;
 pub mod conclusions;
 pub mod digest;
 mod fold;
+#[doc(hidden)]
+pub mod fuzz;
 mod input;
 mod line;
 mod message;
 mod messages;
 mod path;
 mod reader;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -11,6 +11,7 @@ use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
+use super::strangers::Strangers;
 use super::writers::{Membership, Writers};
 use crate::knowledge::rules::{Origin, Rules};
 
@@ -23,6 +24,7 @@ pub struct Reader<'a> {
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
+    strangers: Strangers,
     versions: std::collections::BTreeSet<semver::Version>,
     paths: Paths,
     /// Lines that were cut.
@@ -42,6 +44,7 @@ impl<'a> Reader<'a> {
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
+            strangers: Strangers::default(),
             versions: std::collections::BTreeSet::new(),
             paths: Paths::default(),
             cut: 0,
@@ -72,17 +75,17 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Digest {
         let limits = self.limits();
         let communicators = &self.communicators;
-        let writers = self.writers.finish(|communicator| communicators.ranks(communicator));
+        let (writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
         let mut digest = Digest {
             inputs: self.inputs,
             writers,
-            communicators: self.communicators.finish(),
+            communicators: self.communicators.finish(&places),
             versions: self.versions,
             paths: self.paths.finish(),
             limits,
             ..Digest::default()
         };
-        self.messages.finish(&mut digest);
+        self.messages.finish(&places, &mut digest);
         digest
     }
 
@@ -94,6 +97,8 @@ impl<'a> Reader<'a> {
             match entry {
                 Entry::Nccl { source, level, message, before } => {
                     is_nccl = true;
+                    // Calls and diagnostics do not name the device, which is part of what a writer is.
+                    let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
                     let thread = source.and_then(|source| self.writers.thread(&source, position));
                     let writer = thread.map(|thread| self.writers.of(thread).writer);
                     let place = Place { position, writer, before };
@@ -136,10 +141,17 @@ impl<'a> Reader<'a> {
         self.find(line, Origin::Any, Place { position, writer: None, before: line });
     }
 
-    /// Notes a hit, and returns true, if a rule for the writer's version of NCCL knows the message.
+    /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn find(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        let Some(rule) = self.rules.find(message, origin) else { return false };
-        if !rule.applies_to(place.writer.and_then(|writer| self.writers.nccl(writer))) {
+        if self.strangers.contains(message, origin) {
+            return false;
+        }
+        let Some(rule) = self.rules.find(message, origin) else {
+            self.strangers.insert(message, origin);
+            return false;
+        };
+        let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.versions(writer));
+        if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
             return false;
         }
         self.messages.hit(&rule.id, message, place);
@@ -252,15 +264,17 @@ impl<'a> Reader<'a> {
         let messages = &self.messages.lost;
         [
             (self.cut, "lines were longer than 16 KiB; their ends were not read"),
-            (self.writers.lost, "lines are of processes beyond the first 16384"),
+            (self.writers.lost, "lines are of processes and devices beyond the first 8192"),
             (
                 self.writers.forgotten,
-                "times the threads seen were forgotten, since there were more than 65536",
+                "times the threads seen were forgotten, since there were more than 32768",
             ),
-            (members.members, "lines are about communicators or ranks beyond the limit of 32768 ranks"),
-            (members.timings, "lines with timings were not kept: those of 8192 ranks are"),
-            (members.pairs, "channels were not kept: those of 32768 pairs of ranks are"),
+            (self.writers.lost_devices, "devices of networks were not listed"),
+            (members.members, "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 ranks"),
+            (members.timings, "lines with timings were not kept: those of 4096 ranks are"),
+            (members.pairs, "channels were not kept: those of 24576 pairs of ranks are"),
             (members.rings, "orders of rings were not kept"),
+            (members.choices, "operations were not counted, since there are more than 16384 kinds"),
             (messages.hits, "messages are known to rules beyond the first 4096"),
             (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
             (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),

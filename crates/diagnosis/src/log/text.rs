@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 /// Longest text that is kept of a message.
 const TEXT: usize = 400;
+/// Longest text that is kept of a name.
+const NAME: usize = 64;
 
 /// The decimal number at the beginning, and the rest.
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -27,17 +29,27 @@ pub(super) fn hex(bytes: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// The text, shortened, with a space for each control character.
+/// The text of a message, shortened, with a space for each control character.
 pub(super) fn shortened(bytes: &[u8]) -> String {
-    let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT)]) {
+    cut(bytes, TEXT)
+}
+
+/// A name, shortened, with a space for each control character.
+pub(super) fn name(bytes: &[u8]) -> String {
+    cut(bytes, NAME)
+}
+
+fn cut(bytes: &[u8], length: usize) -> String {
+    let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(length)]) {
         Cow::Borrowed(text) => text.to_owned(),
         // The end may have been cut within a character.
-        Cow::Owned(text) => text.trim_end_matches('\u{fffd}').to_owned(),
+        Cow::Owned(text) if bytes.len() > length => text.trim_end_matches('\u{fffd}').to_owned(),
+        Cow::Owned(text) => text,
     };
     if text.contains(|character: char| character.is_control()) {
         text = text.replace(|character: char| character.is_control(), " ");
     }
-    if bytes.len() > TEXT {
+    if bytes.len() > length {
         text.push('…');
     }
     text

@@ -1,7 +1,8 @@
 //! Processes, the writers in them, and their threads.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use foldhash::HashMap;
 use semver::Version;
 
 use super::digest::{Position, Writer};
@@ -10,13 +11,15 @@ use super::message::{self, Fact};
 use super::text;
 
 /// Largest number of writers.
-const WRITERS: usize = 16_384;
+const WRITERS: usize = 8192;
 /// Largest number of threads that are remembered at a time.
-const THREADS: usize = 65_536;
-/// Largest number of communicators that a writer's lines are compared with.
+const THREADS: usize = 32_768;
+/// Largest number of communicators that are remembered of a writer.
 const MEMBERSHIPS: usize = 64;
-/// Largest number of devices of a process.
-const DEVICES: usize = 256;
+/// Number of communicators that a line is compared with.
+const CANDIDATES: usize = 16;
+/// Largest number of devices of all processes.
+const DEVICES: usize = 65_536;
 
 /// A rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,17 @@ struct Process {
     network: Option<String>,
     bootstrap: Option<String>,
     devices: BTreeSet<String>,
+    /// The writers of the process that have a rank.
+    owner: Option<Owner>,
+}
+
+/// The writers of a process that have a rank.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    /// The index of the only one.
+    One(usize),
+    /// More than one.
+    Several,
 }
 
 /// All writers.
@@ -63,6 +77,9 @@ pub(super) struct Writers {
     /// Indices of writers by process and device.
     by_device: HashMap<(usize, Option<u32>), usize>,
     all: Vec<State>,
+    devices: usize,
+    /// Devices above the limit.
+    pub(super) lost_devices: u64,
     /// Lines of writers above the limit.
     pub(super) lost: u64,
     /// Times that the threads were forgotten.
@@ -156,9 +173,10 @@ impl Writers {
         self.all[self.threads[thread].writer].process
     }
 
-    /// The version of NCCL that the process of a writer loaded.
-    pub(super) fn nccl(&self, writer: usize) -> Option<&Version> {
-        self.processes[self.all[writer].process].nccl.as_ref()
+    /// The versions of NCCL and of the plugin that the process of a writer loaded.
+    pub(super) fn versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
+        let process = &self.processes[self.all[writer].process];
+        (process.nccl.as_ref(), process.plugin.as_ref())
     }
 
     /// The host of a writer.
@@ -172,9 +190,9 @@ impl Writers {
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// The communicators of the thread's writer, the last one first.
+    /// The last communicators of the thread's writer, the last one first.
     pub(super) fn memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
-        self.all[self.threads[thread].writer].memberships.iter().rev().copied()
+        self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
     /// Notes that a thread works for a communicator.
@@ -197,63 +215,87 @@ impl Writers {
             Fact::Nccl(text) => {
                 if let Some((version, rest)) = message::version(text) {
                     process.nccl = Some(version);
-                    process.build = (!rest.is_empty()).then(|| text::shortened(rest));
+                    process.build = (!rest.is_empty()).then(|| text::name(rest));
                 }
             }
             Fact::Commit(commit) => {
-                let commit = text::shortened(commit);
+                let commit = text::name(commit);
                 process.build = Some(match process.build.take() {
                     Some(build) if build.ends_with(&commit) => build,
-                    Some(build) => text::shortened(format!("{build} {commit}").as_bytes()),
+                    Some(build) => text::name(format!("{build} {commit}").as_bytes()),
                     None => commit,
                 });
             }
             Fact::Driver(version) => process.driver = Some(version),
             Fact::Plugin(text) => process.plugin = message::version(text).map(|(version, _)| version),
             Fact::Libfabric(text) => process.libfabric = message::version(text).map(|(version, _)| version),
-            Fact::Network(name) => process.network = Some(text::shortened(name)),
-            Fact::Bootstrap(name) => process.bootstrap = Some(text::shortened(name)),
+            Fact::Network(name) => process.network = Some(text::name(name)),
+            Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
             Fact::Devices(list) => {
                 for device in message::devices(list) {
-                    if process.devices.len() < DEVICES {
-                        process.devices.insert(text::shortened(device));
+                    if self.devices == DEVICES {
+                        self.lost_devices += 1;
+                    } else if process.devices.insert(text::name(device)) {
+                        self.devices += 1;
                     }
                 }
             }
         }
     }
 
-    /// The writers with the facts of their processes. `ranks` is the size of a communicator.
-    pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> Vec<Writer> {
-        let Self { processes, all, .. } = self;
-        let mut of_process: HashMap<usize, Option<u32>> = HashMap::new();
-        let mut finished = Vec::with_capacity(all.len());
-        for State { mut writer, process, memberships } in all {
+    /// The writers with the facts of their processes, and the index there of each writer. `ranks` is the size of a
+    /// communicator.
+    ///
+    /// A process of one rank also writes before it selects its device, and from threads that do not: these lines
+    /// count as its rank's.
+    pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
+        let Self { mut processes, mut all, .. } = self;
+        for (index, State { writer, process, memberships }) in all.iter_mut().enumerate() {
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
             writer.rank = largest.map(|membership| membership.rank);
             if writer.rank.is_some() {
-                let rank = of_process.entry(process).or_insert(writer.rank);
-                *rank = (*rank == writer.rank).then_some(writer.rank).flatten();
+                let process = &mut processes[*process];
+                process.owner = Some(match process.owner {
+                    None => Owner::One(index),
+                    Some(_) => Owner::Several,
+                });
             }
-            let facts = &processes[process];
-            writer.nccl = facts.nccl.clone();
-            writer.nccl_build = facts.build.clone();
-            writer.driver = facts.driver;
-            writer.plugin = facts.plugin.clone();
-            writer.libfabric = facts.libfabric.clone();
-            writer.network = facts.network.clone();
-            writer.bootstrap = facts.bootstrap.clone();
-            writer.devices = facts.devices.clone();
-            finished.push((writer, process));
         }
-        // A process of one rank also writes lines before it selects its device, and from threads without one.
-        finished
-            .into_iter()
-            .map(|(mut writer, process)| {
-                writer.rank = writer.rank.or_else(|| of_process.get(&process).copied().flatten());
-                writer
-            })
-            .collect()
+        let owner = |index: usize, state: &State| match processes[state.process].owner {
+            Some(Owner::One(owner)) if state.writer.rank.is_none() => owner,
+            _ => index,
+        };
+        let owners: Vec<usize> = all.iter().enumerate().map(|(index, state)| owner(index, state)).collect();
+        for (index, owner) in owners.iter().enumerate() {
+            let (first, last) = (all[index].writer.first, all[index].writer.last);
+            let writer = &mut all[*owner].writer;
+            (writer.first, writer.last) = (writer.first.min(first), writer.last.max(last));
+        }
+        let mut places = vec![0; owners.len()];
+        let mut finished = Vec::new();
+        for (index, State { mut writer, process, .. }) in all.into_iter().enumerate() {
+            if owners[index] == index {
+                processes[process].describe(&mut writer);
+                places[index] = finished.len();
+                finished.push(writer);
+            }
+        }
+        let places = owners.into_iter().map(|owner| places[owner]).collect();
+        (finished, places)
+    }
+}
+
+impl Process {
+    /// Copies the facts.
+    fn describe(&self, writer: &mut Writer) {
+        writer.nccl = self.nccl.clone();
+        writer.nccl_build = self.build.clone();
+        writer.driver = self.driver;
+        writer.plugin = self.plugin.clone();
+        writer.libfabric = self.libfabric.clone();
+        writer.network = self.network.clone();
+        writer.bootstrap = self.bootstrap.clone();
+        writer.devices = self.devices.clone();
     }
 }

@@ -144,7 +144,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let alone = Started::detect().launcher == Launcher::None && arguments.world == world::Kind::Auto;
     if alone || arguments.world == world::Kind::Single {
         let libraries = Libraries::ask();
-        let (_, examination) = own(arguments, &libraries, arguments.nodes);
+        let (_, examination) = own(arguments, &Process::own(), &libraries, arguments.nodes);
         return output::write(&arguments.output, &[examination]);
     }
     let request = JoinRequest {
@@ -154,7 +154,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         instead: Some("let the ranks meet over TCP (--world tcp)"),
     };
     let world = context.join(&request)?;
-    let examination = of_job(arguments, &world)?;
+    let examination = of_job(arguments, &Process::own(), &world)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),
         _ => Ok(Health::Healthy.code()),
@@ -162,11 +162,16 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
 }
 
 /// Examines the environment of this process.
-fn own(arguments: &Arguments, libraries: &Libraries, nodes: Option<u32>) -> (Collection, Examination) {
+fn own(
+    arguments: &Arguments,
+    process: &Process,
+    libraries: &Libraries,
+    nodes: Option<u32>,
+) -> (Collection, Examination) {
     let network = Network::read(Path::new("/proc/self"), Path::new("/"));
     let mut situation = situation(arguments, Some(libraries), network.as_ref());
     situation.nodes = nodes;
-    let collection = Collection::of_process(&Process::own(), &situation.nccl());
+    let collection = Collection::of_process(process, &situation.nccl());
     let answer = libraries.answer();
     let mut examination = environment::examine(&collection, &situation, network.as_ref(), answer.as_ref());
     if arguments.nccl.is_none() {
@@ -176,14 +181,18 @@ fn own(arguments: &Arguments, libraries: &Libraries, nodes: Option<u32>) -> (Col
 }
 
 /// Examines and compares the environments of all ranks; complete on rank 0. Collective.
-pub(super) fn of_job(arguments: &Arguments, world: &world::Handle) -> Result<Examination, Stop> {
+pub(super) fn of_job(
+    arguments: &Arguments,
+    process: &Process,
+    world: &world::Handle,
+) -> Result<Examination, Stop> {
     let host = world::host();
     let asked = (world.rank() == 0).then(Libraries::ask);
     let first: Vec<(String, Option<Libraries>)> = gather(world, &(host.id, asked))?;
     let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
     let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
     let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
-    let (collection, mut examination) = own(arguments, &libraries, nodes);
+    let (collection, mut examination) = own(arguments, process, &libraries, nodes);
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
     let all: Vec<Snapshot> = gather(world, &snapshot)?;

@@ -32,7 +32,11 @@ pub enum Subcommand {
 /// The arguments of `nccl-bench doctor`.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
-#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "PART", subcommand_help_heading = "Parts")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_value_name = "PART",
+    subcommand_help_heading = "Parts"
+)]
 #[command(after_help = format!("{}\n\n{}", whole::EXAMPLES, output::EXIT_CODES))]
 pub struct Arguments {
     /// A part of it.

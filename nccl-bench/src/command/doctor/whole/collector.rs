@@ -41,7 +41,7 @@ impl Collector {
     }
 
     /// Adds examinations that the report of a failure contains as well.
-    pub(super) fn add(&self, examinations: Vec<Examination>) {
+    pub(super) fn add(&self, examinations: impl IntoIterator<Item = Examination>) {
         lock(&self.before).extend(examinations);
     }
 
@@ -135,16 +135,22 @@ pub(super) fn examine(logs: &[(String, Vec<u8>)]) -> Examination {
 }
 
 fn failed(message: &str) -> Finding {
-    let mut finding =
-        Finding::new("measurement-failed", Severity::Broken, "the collectives of the doctor's measurement failed");
-    finding.remedy = Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
-    finding.evidence = vec![Evidence { place: "measurement".to_owned(), text: message.to_owned(), ..Evidence::default() }];
+    let mut finding = Finding::new(
+        "measurement-failed",
+        Severity::Broken,
+        "the collectives of the doctor's measurement failed",
+    );
+    finding.remedy =
+        Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
+    finding.evidence =
+        vec![Evidence { place: "measurement".to_owned(), text: message.to_owned(), ..Evidence::default() }];
     finding
 }
 
 /// The finding about wrong data, if there is any.
 fn wrong(measurements: &[Measurement]) -> Option<Finding> {
-    let wrong: Vec<&Measurement> = measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
+    let wrong: Vec<&Measurement> =
+        measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
     let first = wrong.first()?;
     let mut finding = Finding::new("wrong-data", Severity::Broken, "a collective delivered wrong data");
     finding.cause = Some("a fault of a GPU, a link, a network device, or the library".to_owned());
@@ -155,7 +161,12 @@ fn wrong(measurements: &[Measurement]) -> Option<Finding> {
     finding.occurrences = wrong.len() as u64;
     let evidence = |one: &&Measurement| Evidence {
         place: "measurement".to_owned(),
-        text: format!("{} of {} bytes: {} wrong elements", one.collective, one.bytes, one.wrong.unwrap_or_default()),
+        text: format!(
+            "{} of {} bytes: {} wrong elements",
+            one.collective,
+            one.bytes,
+            one.wrong.unwrap_or_default()
+        ),
         ..Evidence::default()
     };
     finding.evidence = wrong.iter().take(4).map(evidence).collect();
@@ -178,7 +189,9 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
         (_, Some(transport)) => format!("{ranks} in host memory over {transport}"),
         (backend, None) => format!("{ranks} over {backend}"),
     };
-    examination.proof.push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
+    examination
+        .proof
+        .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
 }
 
 fn sections(state: &State) -> Vec<Section> {

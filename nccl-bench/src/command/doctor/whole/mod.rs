@@ -5,7 +5,8 @@ mod collector;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collectives::world::{self, Started};
+use collectives::world;
+use diagnosis::environment::Process;
 use diagnosis::examination::{Examination, Health};
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
@@ -14,7 +15,7 @@ use engine::session::Session;
 use engine::supervision::Stop;
 
 use super::output::{self, Output};
-use super::host;
+use super::{environment, host};
 use crate::command::Context;
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
@@ -55,16 +56,14 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let request = request(arguments);
     let join = JoinRequest::from(&request);
     (context.program.hand_over)(&join)?;
-    let is_first = Started::detect().rank.is_none_or(|rank| rank == 0);
     // Before this process sets variables of its own.
-    let mut examinations: Vec<Examination> = Vec::new();
+    let process = Process::own();
     let log = CapturedLog::start().map_err(Stop::from)?;
     let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
     let world = (context.program.join)(&join)?;
     let collector = Arc::new(Collector::new(log, arguments.output.clone(), world.rank() == 0));
-    let hosts = host::examine_job(&world)?;
-    examinations.extend(hosts);
-    collector.add(examinations);
+    let environment = environment::of_job(&environment::Arguments::default(), &process, &world)?;
+    collector.add([environment].into_iter().chain(host::examine_job(&world)?));
     let refused = match session.run(&world, Arc::clone(&collector) as _, context.program.mpi) {
         Ok(_) => None,
         Err(Stop::Refused(reason)) => Some(reason),
@@ -112,7 +111,10 @@ fn of_logs(logs: Vec<Vec<u8>>, whole: bool) -> Option<Examination> {
     if logs.iter().all(Vec::is_empty) {
         return None;
     }
-    let named = logs.into_iter().enumerate().map(|(process, text)| (format!("NCCL's log of process {process}"), text));
+    let named = logs
+        .into_iter()
+        .enumerate()
+        .map(|(process, text)| (format!("NCCL's log of process {process}"), text));
     let mut examination = collector::examine(&named.collect::<Vec<_>>());
     if !whole {
         examination.unseen.push("the end of NCCL's log, which is longer than 12 MiB".to_owned());

@@ -1,0 +1,6 @@
+//! Reading of logs.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    diagnosis::log::fuzz::log(data);
+});
