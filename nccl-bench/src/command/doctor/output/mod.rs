@@ -3,6 +3,7 @@
 mod html;
 mod json;
 mod junit;
+mod layout;
 pub(in crate::command) mod matrix;
 mod text;
 
