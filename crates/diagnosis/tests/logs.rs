@@ -1,5 +1,7 @@
 //! Conclusions from real logs, compared with what was done when they were taken.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::PathBuf;
 
 use diagnosis::examination::{Examination, Health};

@@ -6,7 +6,8 @@ use diagnosis::topology::matrix::Device;
 
 use super::Input;
 use crate::command::doctor::output;
-use crate::command::doctor::output::text::{columns, details, plain};
+use crate::command::doctor::output::layout::{columns, plain};
+use crate::command::doctor::output::text::details;
 
 /// The whole text.
 pub(super) fn write(input: &Input, examination: &Examination) -> String {

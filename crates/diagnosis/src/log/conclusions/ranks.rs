@@ -256,7 +256,7 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
     }
     let is_fast = |network: &Option<String>| network.as_deref().is_some_and(|name| name != "Socket");
     let devices = job.values(|writer| {
-        (is_fast(&writer.network) && !writer.devices.is_empty()).then(|| writer.devices.len())
+        (is_fast(&writer.network) && !writer.devices.is_empty()).then_some(writer.devices.len())
     });
     if devices.len() > 1 {
         let list: Vec<String> = devices

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use diagnosis::examination::{Body, Examination, Grade, Health, Matrix, Section};
 use diagnosis::finding::{Action, Finding};
 
-use super::{matrix, text};
+use super::{layout, matrix, text};
 use crate::command::markup::escaped;
 
 /// The whole page.
@@ -36,7 +36,7 @@ pub(super) fn write(examinations: &[Examination]) -> String {
 
 /// A text for the page: escaped, and without characters that reorder it.
 fn safe(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(text::plain).collect();
+    let lines: Vec<String> = text.lines().map(layout::plain).collect();
     escaped(&lines.join("\n"))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use diagnosis::examination::{Cell, Grade, Matrix};
 
-use super::text::{columns, plain};
+use super::layout::{columns, plain};
 use crate::command::markup::{Px, escaped};
 
 /// Number of labels up to which a text has all cells.
@@ -76,8 +76,8 @@ impl Frame {
         let text = longest(&mut matrix.cells.iter().flatten().map(|cell| &cell.text));
         let cell = match count {
             _ if texts => (text + 8.0).clamp(26.0, 72.0),
-            ..=64 => 12.0,
-            ..=128 => 7.0,
+            0..=64 => 12.0,
+            65..=128 => 7.0,
             _ => 4.0,
         };
         // A power of two, so that the labels fall on the first ranks of nodes.

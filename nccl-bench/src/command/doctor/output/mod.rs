@@ -3,6 +3,7 @@
 mod html;
 mod json;
 mod junit;
+pub(in crate::command) mod layout;
 pub(in crate::command) mod matrix;
 pub(in crate::command) mod text;
 

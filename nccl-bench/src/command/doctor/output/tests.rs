@@ -202,7 +202,7 @@ fn foreign_files_are_not_replaced() {
     std::fs::write(&path, "mine").unwrap();
     assert!(output.check(&[]).is_err());
     assert!(Output { force: true, ..output.clone() }.check(&[]).is_ok());
-    assert!(Output { force: true, ..output.clone() }.check(&[path.clone()]).is_err());
+    assert!(Output { force: true, ..output.clone() }.check(std::slice::from_ref(&path)).is_err());
     std::fs::write(&path, html::write(&[])).unwrap();
     assert!(output.check(&[]).is_ok());
     std::fs::write(&path, junit::write(&[])).unwrap();

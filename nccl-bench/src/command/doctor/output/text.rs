@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style as Colour};
 use diagnosis::examination::{Body, Examination, Health, Section};
 use diagnosis::finding::{Action, Finding, Severity};
 
+use super::layout::{columns, padded, plain};
 use super::matrix;
 
 /// Style of the text.
@@ -19,8 +20,6 @@ pub(in crate::command) struct Style {
 
 /// Smallest width that is respected.
 const NARROWEST: usize = 40;
-/// Space between the columns of a table.
-const GAP: &str = "  ";
 
 /// The whole text.
 pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
@@ -181,53 +180,8 @@ impl Style {
     }
 }
 
-/// Texts in columns, without space at the ends of lines.
-pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
-    let mut widths: Vec<usize> = Vec::new();
-    for row in &rows {
-        // A single cell is a remark across all columns.
-        for (index, cell) in row.iter().enumerate().filter(|_| row.len() > 1) {
-            let width = textwrap::core::display_width(cell);
-            match widths.get_mut(index) {
-                Some(widest) => *widest = width.max(*widest),
-                None => widths.push(width),
-            }
-        }
-    }
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().enumerate();
-        let cells = cells.map(|(index, cell)| padded(cell, widths.get(index).copied().unwrap_or(0)));
-        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
-}
-
-/// A text in a column of this width.
-fn padded(text: &str, width: usize) -> String {
-    let missing = width.saturating_sub(textwrap::core::display_width(text));
-    format!("{text}{}", " ".repeat(missing))
-}
-
 fn indented(lines: &[String]) -> String {
     lines.iter().map(|line| format!("  {line}\n")).collect()
-}
-
-/// A text in one line without characters that control a terminal or reorder its text.
-pub(in crate::command) fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\n' | '\t' | '\r' => plain.push(' '),
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-                plain.extend(character.escape_unicode());
-            }
-            control if control.is_control() => plain.extend(control.escape_default()),
-            other => plain.push(other),
-        }
-    }
-    plain
 }
 
 fn coloured(text: &str, colour: Colour) -> String {
