@@ -1,11 +1,13 @@
 //! `nccl-bench doctor env` as a process.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod program;
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-use program::{err, nccl_bench, out};
+use program::{err, nccl_bench, out, run};
 use serde_json::Value;
 
 /// A command without the machine's libraries and variables.
@@ -97,7 +99,7 @@ fn bad_input_is_refused_with_the_remedy() {
         ("doctor env --plugin newest", "write it as"),
         ("doctor env --pid 1 --file x", "cannot be used with"),
     ] {
-        let output = command(arguments).output().unwrap();
+        let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(err(&output).contains(says), "{arguments}: {}", err(&output));
     }
