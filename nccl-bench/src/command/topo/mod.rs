@@ -35,13 +35,13 @@ const MAKER: Maker = Maker {
 
 const HELP: &str = "\
 Examples:
-  nccl-bench topo                           this machine: the matrix of nvidia-smi topo -m, devices, NCCL's choice
-  nccl-bench topo --svg topo.svg            also a drawing, for light and dark pages
-  nccl-bench topo topo.xml graph.xml        files of a job: NCCL_TOPO_DUMP_FILE=topo.xml NCCL_GRAPH_DUMP_FILE=graph.xml
-  nccl-bench topo p5.48xl-topo.xml          a topology file of a cloud (NCCL_TOPO_FILE)
+  nccl-bench topo                       this machine, as nvidia-smi topo -m, and NCCL's choice
+  nccl-bench topo --svg topo.svg        also a drawing, for light and dark pages
+  nccl-bench topo topo.xml graph.xml    files of a job: NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE
+  nccl-bench topo p5.48xl-topo.xml      a topology file of a cloud (NCCL_TOPO_FILE)
 
-Exit code: 0 when there is a GPU or a NIC, 3 when there is none, 2 for files that cannot be read. Findings do not change
-the exit code; nccl-bench doctor host judges a machine.";
+Exit code: 0 when there is a GPU or a NIC, 3 when there is none, 2 for files that cannot be read.
+Findings do not change it; nccl-bench doctor host judges a machine.";
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
