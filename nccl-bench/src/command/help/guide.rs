@@ -59,6 +59,12 @@ const TOPICS: &[Topic] = &[
         others: "verify check checks wrong correctness",
     },
     Topic {
+        name: "doctor",
+        summary: "Is the cluster set up right, and what is wrong?",
+        text: include_str!("guide/doctor.txt"),
+        others: "diagnosis diagnose health log job ras env host topo",
+    },
+    Topic {
         name: "results",
         summary: "Files, comparing two runs, plots",
         text: include_str!("guide/results.txt"),
