@@ -62,7 +62,7 @@ const TOPICS: &[Topic] = &[
         name: "doctor",
         summary: "Is the cluster set up right, and what is wrong?",
         text: include_str!("guide/doctor.txt"),
-        others: "diagnosis diagnose health log job ras env host topo",
+        others: "diagnosis diagnose health ras topo",
     },
     Topic {
         name: "results",
