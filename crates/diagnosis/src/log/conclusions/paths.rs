@@ -12,8 +12,13 @@ use crate::log::digest::{Communicator, VariableSeen};
 /// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
 pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
     if let Some(mut fallback) = fallback(job, ways) {
-        hits::absorb_network(&mut fallback, found);
-        found.insert(0, Placed::derived(fallback));
+        let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
+        if fallback.severity == Severity::Broken {
+            hits::absorb_network(&mut fallback, found);
+            found.insert(0, Placed::derived(fallback));
+        } else if !found.iter().any(is_told) {
+            found.push(Placed::derived(fallback));
+        }
     } else if let Some(split) = ways.and_then(|ways| split_host(job, ways)) {
         found.push(Placed::derived(split));
     } else {
