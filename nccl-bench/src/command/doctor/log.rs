@@ -16,14 +16,14 @@ const STANDARD_INPUT: &str = "-";
 
 const EXAMPLES: &str = "\
 Examples:
-  nccl-bench doctor log job.log                        the output of a job that ran with NCCL_DEBUG=INFO
-  nccl-bench doctor log rank*.log.gz --html job.html   a file per rank, and a page with a picture of all pairs
-  kubectl logs job-0 | nccl-bench doctor log           standard input
-  nccl-bench doctor log --rules site.toml job.log      with rules of your own
+  nccl-bench doctor log job.log                       the output of a job with NCCL_DEBUG=INFO
+  nccl-bench doctor log rank*.log.gz --html job.html  a file per rank, and a page with pictures
+  kubectl logs job-0 | nccl-bench doctor log          standard input
+  nccl-bench doctor log --rules site.toml job.log     with rules of your own
 
-NCCL writes what is needed with NCCL_DEBUG=INFO. If NCCL_DEBUG_SUBSYS is set, it needs INIT,BOOTSTRAP,ENV,NET,P2P,SHM;
-GRAPH adds the topology, which proves NVLink between pairs that have not exchanged data yet. Pass the output of all
-ranks: only a complete log can be healthy.";
+Run the job with NCCL_DEBUG=INFO, and pass the output of all ranks: only a complete log can be
+healthy. NCCL_DEBUG_SUBSYS, if set, needs INIT,BOOTSTRAP,ENV,NET,P2P,SHM. GRAPH adds the topology,
+which proves NVLink between pairs that have not exchanged data yet.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]

@@ -26,9 +26,12 @@ const MAKER: Maker =
 
 /// The exit codes, for the help of each subcommand.
 pub(super) const EXIT_CODES: &str = "\
-Exit code: 0 healthy, with proof; 1 degraded: it works, slower or less safely than it should; 2 broken; 3 cannot tell:
-neither health nor a fault is proven. Wrong arguments, files that cannot be read and reports that cannot be written
-exit with 2 as well, with \"error: \" on standard error and nothing on standard output.";
+Exit code:
+  0  healthy, with proof
+  1  degraded: it works, slower or less safely than it should
+  2  broken; also wrong arguments, and files that cannot be read or written: then standard
+     error has a line \"error: \", and standard output is empty
+  3  cannot tell: neither health nor a fault is proven";
 
 /// Options of the output.
 #[derive(clap::Args, Clone, Debug, Default)]
