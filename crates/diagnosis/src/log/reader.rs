@@ -156,7 +156,8 @@ impl<'a> Reader<'a> {
 
     fn info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         let parsed = message::parse(message);
-        let has_rules = !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..));
+        let has_rules =
+            !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if let Some(thread) = thread {
             self.learn(parsed, thread, place);
         }
