@@ -1,4 +1,4 @@
-//! Speed and memory of reading a log: `cargo run --release --example log_speed -- [MIB] [hostile]`.
+//! Speed and memory of reading a log: `cargo run --release --example log_speed -- [MIB [hostile] | FILE]`.
 //!
 //! The log has jobs of eight ranks, one after the other, with lines of other programs between. With `hostile`, every
 //! line has another writer, communicator, pair of ranks and text.
@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::Reader;
@@ -16,18 +17,18 @@ const ONE_POD: &str = include_str!("../tests/data/logs/seed-001.log");
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let size = arguments.next().map_or(Ok(1024), |mib| mib.parse::<u64>())? << 20;
-    let is_hostile = arguments.next().is_some();
-    let mut file = tempfile::NamedTempFile::new()?;
-    if is_hostile {
-        write_hostile(file.as_file_mut(), size)?
-    } else {
-        write_jobs(file.as_file_mut(), size)?
+    let first = arguments.next().unwrap_or_else(|| "1024".to_owned());
+    let mut temporary = tempfile::NamedTempFile::new()?;
+    match first.parse::<u64>() {
+        Ok(mib) if arguments.next().is_some() => write_hostile(temporary.as_file_mut(), mib << 20)?,
+        Ok(mib) => write_jobs(temporary.as_file_mut(), mib << 20)?,
+        Err(_) => {}
     }
+    let path = if first.parse::<u64>().is_ok() { temporary.path() } else { Path::new(&first) };
     let (rules, before) = (Rules::built_in(), user_s()?);
     fs::write("/proc/self/clear_refs", "5").ok();
     let mut reader = Reader::new(&rules);
-    reader.read("log", File::open(file.path())?);
+    reader.read("log", File::open(path)?);
     let digest = reader.finish();
     let (seconds, input) = (user_s()? - before, &digest.inputs[0]);
     println!("{} MiB, {} lines, {} of NCCL", input.bytes >> 20, input.lines, input.nccl_lines);
@@ -52,8 +53,8 @@ fn write_jobs(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
     let id =
         EIGHT_RANKS.split("commId ").nth(1).and_then(|rest| rest.split(' ').next()).ok_or("no commId")?;
     for job in 0_u64.. {
-        // 2000 jobs of 8 ranks and 4000 communicators, which begin again and again.
-        let pid = format!("vm:{}", 1000 + job % 2000);
+        // 1000 jobs of 8 ranks and 4000 communicators, which begin again and again.
+        let pid = format!("vm:{}", 1000 + job % 1000);
         let text =
             EIGHT_RANKS.replace("vm:44", &pid).replace(id, &format!("{:#x}", 0x1000_0000 + job % 4000));
         let pod = ONE_POD.replace("vm:152", &format!("pod-{}:152", job % 256));

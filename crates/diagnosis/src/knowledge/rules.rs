@@ -109,7 +109,7 @@ impl Rules {
     ///
     /// - with [`Origin::Nccl`], the message of a line of NCCL or a plugin: the text after `NCCL INFO `, `NCCL WARN `
     ///   or `NCCL DIAG `, without time, host, process, device, file and function. Not passed are messages that come
-    ///   by the thousand: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring `, `Tree `) and operations
+    ///   by the thousand: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring `, `Tree`) and operations
     ///   (`AllReduce: opCount`, `8 Bytes -> Algo`);
     /// - with [`Origin::Any`], the whole line of another program or of the kernel, with the prefixes of launchers.
     ///

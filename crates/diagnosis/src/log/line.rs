@@ -78,34 +78,34 @@ pub(super) struct Parts<'a> {
     line: &'a [u8],
     /// Start of the part.
     start: usize,
-    state: State<'a>,
-}
-
-enum State<'a> {
-    Begin,
-    At(Mark<'a>),
-    End,
+    /// Mark of the part, unless it is the first.
+    mark: Option<Mark<'a>>,
+    is_begun: bool,
 }
 
 impl<'a> Parts<'a> {
     pub(super) fn of(line: &'a [u8]) -> Self {
-        Self { line, start: 0, state: State::Begin }
+        Self { line, start: 0, mark: None, is_begun: false }
     }
 
     /// The next part. Where a host name may have text of another line before it, `glued` returns the length of that
     /// text, or `None` if no host name is known at its end.
+    #[inline]
     pub(super) fn next(
         &mut self,
         splitter: &Splitter,
         glued: impl Fn(&Source<'a>) -> Option<usize>,
     ) -> Option<Entry<'a>> {
-        let mark = match std::mem::replace(&mut self.state, State::End) {
-            State::Begin => match splitter.mark(self.line, 0, false, &glued) {
-                Some(mark) => mark,
-                None => return Some(splitter.without_mark(self.line)),
-            },
-            State::At(mark) => mark,
-            State::End => return None,
+        let mark = match self.mark.take() {
+            Some(mark) => mark,
+            None if self.is_begun => return None,
+            None => {
+                self.is_begun = true;
+                match splitter.mark(self.line, 0, false, &glued) {
+                    Some(mark) => mark,
+                    None => return Some(splitter.without_mark(self.line)),
+                }
+            }
         };
         let next = splitter.mark(self.line, mark.message, true, &glued);
         let end = next.as_ref().map_or(self.line.len(), |next| next.start);
@@ -115,9 +115,9 @@ impl<'a> Parts<'a> {
             message: self.line[mark.message..end].trim_ascii(),
             before: &self.line[self.start..mark.start],
         };
-        if let Some(next) = next {
+        if next.is_some() {
             self.start = end;
-            self.state = State::At(next);
+            self.mark = next;
         }
         Some(entry)
     }
@@ -225,7 +225,7 @@ fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
         None if !has_device => (last, rest),
         None => return None,
     };
-    let length = rest.iter().rev().take(HOST + 1).take_while(|byte| is_of_host(**byte)).count();
+    let length = text::count_at_end(rest, HOST + 1, is_of_host);
     if length == 0 || length > HOST {
         return None;
     }
@@ -245,7 +245,7 @@ fn is_of_host(byte: u8) -> bool {
 }
 
 fn digits_at_end(bytes: &[u8]) -> usize {
-    bytes.iter().rev().take(20).take_while(|byte| byte.is_ascii_digit()).count()
+    text::count_at_end(bytes, 20, |byte| byte.is_ascii_digit())
 }
 
 fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {

@@ -16,9 +16,9 @@ pub(super) enum Message<'a> {
     /// Algorithm and protocol of an operation.
     Choice(&'a [u8], &'a [u8]),
     /// The beginning or end of a communicator's life.
-    Communicator(Life<'a>),
+    Communicator(Box<Life<'a>>),
     /// `comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0`.
-    Shape(Life<'a>),
+    Shape(Box<Life<'a>>),
     /// Seconds of the phases of the initialisation.
     InitTimings { rank: Option<u32>, ranks: Option<u32>, phases: &'a [u8] },
     /// Seconds of the phases of the bootstrap.
@@ -91,9 +91,12 @@ pub(super) struct Life<'a> {
 
 /// Reads a message of level INFO.
 pub(super) fn parse(message: &[u8]) -> Message<'_> {
-    let Some(first) = message.first() else { return Message::Bulk };
-    if message.len() > 20 && message.ends_with(b"COMPLETE") || message.ends_with(b"START") {
-        return life(message);
+    let [first, .., before, last] = message else { return Message::Bulk };
+    if matches!((before, last), (b'T', b'E') | (b'R', b'T')) {
+        let life = life(message);
+        if !matches!(life, Message::Other) {
+            return life;
+        }
     }
     let known = match first {
         b'C' => of_connections(message),
@@ -117,7 +120,7 @@ pub(super) fn parse(message: &[u8]) -> Message<'_> {
 
 impl<'a> Message<'a> {
     fn or_else(self, other: impl FnOnce() -> Self) -> Self {
-        if self == Self::Other { other() } else { self }
+        if matches!(self, Self::Other) { other() } else { self }
     }
 }
 
@@ -290,12 +293,12 @@ fn life(message: &[u8]) -> Message<'_> {
     } else {
         return Message::Other;
     };
-    numbers_of(message, event).map_or(Message::Other, Message::Communicator)
+    numbers_of(message, event).map_or(Message::Other, |life| Message::Communicator(Box::new(life)))
 }
 
 fn shape(message: &[u8]) -> Message<'_> {
     match numbers_of(message, Event::Shape) {
-        Some(life) if life.nodes.is_some() => Message::Shape(life),
+        Some(life) if life.nodes.is_some() => Message::Shape(Box::new(life)),
         _ => Message::Other,
     }
 }

@@ -164,7 +164,8 @@ impl<'a> Reader<'a> {
             return;
         }
         let parsed = message::parse(message);
-        let has_rules = !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..));
+        let has_rules =
+            !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if let Some(thread) = thread {
             self.learn(parsed, thread, place);
         }

@@ -9,12 +9,28 @@ const NAME: usize = 64;
 
 /// The decimal number at the beginning, and the rest.
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let digits = bytes.iter().take(20).take_while(|byte| byte.is_ascii_digit()).count();
-    if digits == 0 || digits == 20 {
-        return None;
+    let (mut value, mut digits) = (0_u64, 0);
+    while let Some(byte) = bytes.get(digits)
+        && byte.is_ascii_digit()
+    {
+        // 19 digits fit.
+        if digits == 19 {
+            return None;
+        }
+        value = value * 10 + u64::from(byte - b'0');
+        digits += 1;
     }
-    let value = bytes[..digits].iter().fold(0, |value, byte| value * 10 + u64::from(byte - b'0'));
-    Some((value, &bytes[digits..]))
+    (digits > 0).then(|| (value, &bytes[digits..]))
+}
+
+/// The number of bytes at the end that fulfil the condition, at most `most`.
+pub(super) fn count_at_end(bytes: &[u8], most: usize, is: impl Fn(u8) -> bool) -> usize {
+    let least = bytes.len().saturating_sub(most);
+    let mut start = bytes.len();
+    while start > least && is(bytes[start - 1]) {
+        start -= 1;
+    }
+    bytes.len() - start
 }
 
 /// The decimal number at the beginning, and the rest.
