@@ -146,7 +146,9 @@ fn proof(topology: &Topology) -> Vec<String> {
     }
     let full = |gpu: &super::model::Gpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
     if !gpus.is_empty() && gpus.iter().all(full) {
-        proof.push(format!("the PCIe links of {} GPUs have all lanes", gpus.len()));
+        let count =
+            if gpus.len() == 1 { "1 GPU has".to_owned() } else { format!("{} GPUs have", gpus.len()) };
+        proof.push(format!("the PCIe links of {count} all lanes"));
     }
     proof
 }

@@ -46,7 +46,7 @@ fn items(lines: &[&String]) -> String {
 }
 
 fn findings(examinations: &[Examination]) -> String {
-    let all: String = examinations.iter().flat_map(super::sorted).map(finding).collect();
+    let all: String = super::sorted(examinations).into_iter().map(finding).collect();
     if all.is_empty() { all } else { format!("<h2>Findings</h2>\n{all}") }
 }
 

@@ -76,7 +76,7 @@ fn cases(examination: &Examination) -> Vec<Case> {
             detail: examination.unseen.join("\n"),
         });
     }
-    cases.extend(super::sorted(examination).into_iter().map(finding));
+    cases.extend(super::sorted(std::slice::from_ref(examination)).into_iter().map(finding));
     cases
 }
 

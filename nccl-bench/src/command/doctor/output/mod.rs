@@ -24,6 +24,9 @@ const MARK: &str = "<!-- made by nccl-bench doctor -->\n";
 const MAKER: Maker =
     Maker { mark: MARK, product: "report", advice: "name another file", input: "is what is to be examined" };
 
+/// Largest number of proofs in the verdict; the report has all of them.
+const PROOFS: usize = 2;
+
 /// The exit codes, for the help of each subcommand.
 pub(super) const EXIT_CODES: &str = "\
 Exit code:
@@ -120,16 +123,18 @@ fn verdict(examinations: &[Examination]) -> String {
         }
         Health::Healthy => {
             let proofs = examinations.iter().filter_map(|examination| examination.proof.first());
-            Some(proofs.cloned().collect::<Vec<_>>().join("; "))
+            Some(proofs.take(PROOFS).cloned().collect::<Vec<_>>().join("; "))
         }
     };
     format!("{}: {}", health.to_string().to_uppercase(), reason.unwrap_or_default())
 }
 
-/// The diagnosis of the first finding of this severity, with the number of others.
+/// The diagnosis of the first finding of this severity.
 fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
-    let mut found = examinations.iter().flat_map(sorted).filter(|finding| finding.severity == severity);
-    found.next().map(|finding| finding.diagnosis.trim_end_matches('.').to_owned())
+    let mut found = examinations.iter().flat_map(|examination| &examination.findings);
+    found
+        .find(|finding| finding.severity == severity)
+        .map(|finding| finding.diagnosis.trim_end_matches('.').to_owned())
 }
 
 /// The reason for which this examination cannot tell.
@@ -142,9 +147,10 @@ fn doubt(examination: &Examination) -> Option<&str> {
     unknown.or_else(|| examination.unseen.first().map(String::as_str)).map(|text| text.trim_end_matches('.'))
 }
 
-/// The findings, worst first.
-fn sorted(examination: &Examination) -> Vec<&Finding> {
-    let mut findings: Vec<&Finding> = examination.findings.iter().collect();
+/// The findings of all examinations, worst first.
+fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
+    let mut findings: Vec<&Finding> =
+        examinations.iter().flat_map(|examination| &examination.findings).collect();
     findings.sort_by_key(|finding| finding.severity);
     findings
 }

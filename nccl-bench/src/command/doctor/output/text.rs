@@ -34,12 +34,8 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
 /// The text without the verdict: findings, proof, what could not be seen, and the facts.
 pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
     let mut text = String::new();
-    let mut number = 0;
-    for examination in examinations {
-        for finding in super::sorted(examination) {
-            number += 1;
-            text += &style.finding(number, finding);
-        }
+    for (index, finding) in super::sorted(examinations).into_iter().enumerate() {
+        text += &style.finding(index + 1, finding);
     }
     let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
         let lines: Vec<&String> = examinations.iter().flat_map(select).collect();

@@ -1,6 +1,8 @@
 //! The observer of the doctor's measurement.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use diagnosis::examination::{Body, Examination, Section};
 use diagnosis::finding::{Evidence, Finding, Severity};
@@ -13,6 +15,9 @@ use record::{Measurement, Outcome, Run};
 use serde_json::json;
 
 use crate::command::doctor::output::{self, Output};
+
+/// Time that rank 0 gets for its report before the other processes end; below the limit of saving results.
+const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// Largest part of a process's log that is read.
 const LOG_BYTES: u64 = 12 << 20;
@@ -106,6 +111,8 @@ impl Observer for Collector {
         let (text, _) = self.own_log();
         if !self.is_first {
             eprint!("{}", warnings(&text));
+            // An end of this process makes MPI's launcher kill rank 0 in the middle of its report.
+            thread::sleep(REPORT_TIME);
             return;
         }
         let message = match outcome {
@@ -113,11 +120,10 @@ impl Observer for Collector {
             Outcome::Interrupted { signal } => format!("interrupted by {signal}"),
             Outcome::Running | Outcome::Complete => return,
         };
-        let mut examinations = self.take();
-        examinations.push(self.measurement(Some(&message)));
         let mut log = examine(&[("NCCL's log of rank 0's process".to_owned(), text)]);
         log.unseen.push("the logs of the other processes: the job ended early".to_owned());
-        examinations.push(log);
+        let mut examinations = vec![log, self.measurement(Some(&message))];
+        examinations.extend(self.take());
         if let Err(error) = output::write(&self.output, &examinations) {
             let _ = error.report();
         }

@@ -95,9 +95,9 @@ fn report(
     let (text, whole) = collector.own_log();
     let logs = world.all_gather(&text).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     let code = if world.rank() == 0 {
-        let mut examinations = collector.take();
+        let mut examinations: Vec<Examination> = of_logs(logs, whole).into_iter().collect();
         examinations.push(collector.measurement(refused));
-        examinations.extend(of_logs(logs, whole));
+        examinations.extend(collector.take());
         output::write(&arguments.output, &examinations)?
     } else {
         0
