@@ -1,5 +1,6 @@
 //! The observer of the doctor's measurement.
 
+use std::io::{self, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use diagnosis::log::{self, Reader};
 use engine::nccl_choice::CapturedLog;
 use engine::session::{Observer, Start};
 use engine::sweep::Event;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use record::{Measurement, Outcome, Run};
 use serde_json::json;
 
@@ -25,9 +28,9 @@ const LOG_BYTES: u64 = 12 << 20;
 /// Collects the measurements, and reports them when the job ends before its time.
 pub(super) struct Collector {
     /// NCCL's log of this process.
-    pub(super) log: CapturedLog,
+    log: CapturedLog,
     output: Output,
-    /// What was examined before the measurement.
+    /// Examinations before the measurement.
     before: Mutex<Vec<Examination>>,
     state: Mutex<State>,
     is_first: bool,
@@ -56,8 +59,35 @@ impl Collector {
     }
 
     /// NCCL's log of this process, and true when that is all of it.
-    pub(super) fn own_log(&self) -> (Vec<u8>, bool) {
+    fn own_log(&self) -> (Vec<u8>, bool) {
         self.log.read(LOG_BYTES).unwrap_or_default()
+    }
+
+    /// NCCL's log of this process for [`Collector::of_logs`]: a byte that is 1 when it is whole, then the log, compressed.
+    pub(super) fn packed_log(&self) -> io::Result<Vec<u8>> {
+        let (text, whole) = self.own_log();
+        let mut encoder = GzEncoder::new(vec![u8::from(whole)], Compression::fast());
+        encoder.write_all(&text)?;
+        encoder.finish()
+    }
+
+    /// The examination of the packed logs of all processes; `None` for a measurement in host memory.
+    pub(super) fn of_logs(&self, packed: Vec<Vec<u8>>) -> Option<Examination> {
+        let state = lock(&self.state);
+        let backend = state.run.as_ref().map(|run| run.provenance.backend.as_str());
+        if backend.is_some_and(|backend| backend != "nccl") {
+            return None;
+        }
+        let is_whole = packed.iter().all(|log| log.first() == Some(&1));
+        let named = packed.into_iter().enumerate().map(|(process, mut log)| {
+            log.drain(..1.min(log.len()));
+            (format!("NCCL's log of process {process}"), log)
+        });
+        let mut examination = examine(&named.collect::<Vec<_>>());
+        if !is_whole {
+            examination.unseen.push("the end of a log of NCCL, which is longer than 12 MiB".to_owned());
+        }
+        Some(examination)
     }
 
     /// The examination of the measurement, which ended with `failure` or completely.
@@ -131,7 +161,7 @@ impl Observer for Collector {
 }
 
 /// Draws conclusions from the logs of processes.
-pub(super) fn examine(logs: &[(String, Vec<u8>)]) -> Examination {
+fn examine(logs: &[(String, Vec<u8>)]) -> Examination {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
     for (name, text) in logs {

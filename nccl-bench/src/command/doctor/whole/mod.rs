@@ -92,10 +92,10 @@ fn report(
     collector: &Collector,
     refused: Option<&str>,
 ) -> Result<u8, ExitError> {
-    let (text, whole) = collector.own_log();
-    let logs = world.all_gather(&text).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
+    let packed = collector.packed_log().map_err(Stop::from)?;
+    let logs = world.all_gather(&packed).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     let code = if world.rank() == 0 {
-        let mut examinations: Vec<Examination> = of_logs(logs, whole).into_iter().collect();
+        let mut examinations: Vec<Examination> = collector.of_logs(logs).into_iter().collect();
         examinations.push(collector.measurement(refused));
         examinations.extend(collector.take());
         output::write(&arguments.output, &examinations)?
@@ -104,20 +104,4 @@ fn report(
     };
     let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.code()))
-}
-
-/// The examination of NCCL's logs, by process; `None` where NCCL has written nothing, as in host memory.
-fn of_logs(logs: Vec<Vec<u8>>, whole: bool) -> Option<Examination> {
-    if logs.iter().all(Vec::is_empty) {
-        return None;
-    }
-    let named = logs
-        .into_iter()
-        .enumerate()
-        .map(|(process, text)| (format!("NCCL's log of process {process}"), text));
-    let mut examination = collector::examine(&named.collect::<Vec<_>>());
-    if !whole {
-        examination.unseen.push("the end of NCCL's log, which is longer than 12 MiB".to_owned());
-    }
-    Some(examination)
 }
