@@ -7,6 +7,7 @@ use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::conclusions::conclude;
 use diagnosis::log::read_files;
 
+use super::output::layout::plain;
 use super::output::{self, EXIT_CODES, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
@@ -53,6 +54,6 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
             "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE"
         );
     }
-    let digest = read_files(files, &rules).map_err(|error| ExitError::refused(error.to_string()))?;
+    let digest = read_files(files, &rules).map_err(|error| ExitError::refused(plain(&error.to_string())))?;
     output::write(&arguments.output, &[conclude(&digest, &rules)])
 }

@@ -7,7 +7,7 @@ pub(in crate::command) mod layout;
 pub(in crate::command) mod matrix;
 pub(in crate::command) mod text;
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use anyhow::ensure;
@@ -93,7 +93,13 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     let written = MAKER.write_all(&files, output.force, &[]);
     written.map_err(|error| ExitError::refused(format!("{error:#}")))?;
     let text = if output.json { json::write(examinations)? } else { text::write(examinations, &style()) };
-    print(&text)?;
+    // A report that was not printed must not look like a health of 1.
+    print(&text).map_err(|error| match error {
+        ExitError::Output(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            ExitError::refused(format!("writing to standard output: {error}"))
+        }
+        other => other,
+    })?;
     Ok(health(examinations).code())
 }
 
