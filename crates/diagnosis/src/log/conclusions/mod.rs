@@ -1,6 +1,7 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
 mod facts;
+mod gaps;
 mod hits;
 mod job;
 mod known;
@@ -71,16 +72,9 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) 
         unseen.push(format!("the logs of {} are not here; {proven}", ranks_in_words(&absent)));
         return;
     }
-    if !transport::is_complete(communicator) {
-        return;
-    }
-    let unconnected = ways.unconnected();
-    if !unconnected.is_empty() {
-        unseen.push(format!(
-            "the log shows no connection of {}: NCCL connects at the first collective, and writes it with NCCL_DEBUG=INFO \
-             (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
-            ranks_in_words(&unconnected)
-        ));
+    let gaps = gaps::find(job, ways);
+    if !gaps.is_empty() {
+        unseen.extend(gaps);
         return;
     }
     examination.proof = sentences;

@@ -51,6 +51,9 @@ impl Log {
                 source(*from)
             ));
         }
+        for rank in 0..ranks as u32 {
+            lines.push(format!("{} Connected all rings, use ring PXN 0 GDR 1", source(rank)));
+        }
         lines.join("\n") + "\n"
     }
 
@@ -71,6 +74,26 @@ fn finding<'a>(found: &'a Examination, rule: &str) -> &'a Finding {
         .iter()
         .find(|finding| finding.rule == rule)
         .unwrap_or_else(|| panic!("{:?}", found.findings))
+}
+
+#[test]
+fn a_log_with_a_gap_proves_nothing() {
+    let whole = pair("Libfabric", "NET/Libfabric/0/GDRDMA").text();
+    assert_eq!(examine(&whole).health(), Health::Healthy);
+    let without = |words: &str| -> String {
+        whole.lines().filter(|line| !line.contains(words)).map(|line| format!("{line}\n")).collect()
+    };
+    let ring = "a:100:100 [0] NCCL INFO Channel 00/02 : 0 1\n";
+    for (text, says) in [
+        (without("Connected all rings"), "did not log that the connections are complete"),
+        (without("1[1] -> 0[0]") + ring, "no connection from rank 1 to rank 0"),
+        (whole.replace("NET/Libfabric/0/GDRDMA", "FOO/9"), "via FOO/9, a transport that is not known"),
+        (whole.replace("NET/Libfabric/0/GDRDMA", "P2P/CUMEM"), "are these two names of one host"),
+    ] {
+        let found = examine(&text);
+        assert_eq!(found.proof, Vec::<String>::new(), "{says}");
+        assert!(found.unseen.iter().any(|line| line.contains(says)), "{says}: {:?}", found.unseen);
+    }
 }
 
 #[test]
@@ -279,7 +302,7 @@ fn unknown_warnings_are_shown_and_leave_the_health_open() {
     let found = examine(&text);
     assert_eq!(found.health(), Health::CannotTell);
     assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
-    assert_eq!(found.findings[0].evidence[0].line, Some(14));
+    assert_eq!(found.findings[0].evidence[0].line, Some(16));
 }
 
 #[test]

@@ -207,9 +207,3 @@ fn linked(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
         |(host, from, to): (&str, &str, &str)| Some((*by_gpu.get(&(host, from))?, *by_gpu.get(&(host, to))?));
     kinds.into_iter().filter(|(_, nvlink)| *nvlink).filter_map(|(path, _)| pair(path)).collect()
 }
-
-/// Returns true where the log has all ranks of the communicator, from the start to working connections.
-pub(super) fn is_complete(communicator: &Communicator) -> bool {
-    let members = communicator.members.len() == communicator.ranks as usize;
-    members && communicator.members.values().all(|member| member.complete && !member.aborted)
-}

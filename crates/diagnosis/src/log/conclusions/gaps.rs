@@ -1,0 +1,84 @@
+//! Gaps in a log that has all ranks: reasons for which it proves no transport.
+
+use std::collections::BTreeSet;
+
+use super::job::{Job, ranks_in_words};
+use super::transport::{Way, Ways};
+
+/// Sentences about what the log lacks; empty where it proves the transport of every rank.
+pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
+    let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
+    let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
+    let gaps = [cut, starting(ways), unconnected(ways), connecting(ways), broken_ring(ways), unknown(ways)];
+    gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
+}
+
+fn starting(ways: &Ways<'_>) -> Option<String> {
+    let members = ways.communicator.members.iter();
+    let open: Vec<u32> =
+        members.filter(|(_, member)| !member.complete || member.aborted).map(|(&rank, _)| rank).collect();
+    (!open.is_empty())
+        .then(|| format!("{} did not finish the start, or ended it with an abort", ranks_in_words(&open)))
+}
+
+fn unconnected(ways: &Ways<'_>) -> Option<String> {
+    let unconnected = ways.unconnected();
+    (!unconnected.is_empty()).then(|| {
+        format!(
+            "the log shows no connection of {}: NCCL connects at the first collective, and writes it with NCCL_DEBUG=INFO \
+             (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
+            ranks_in_words(&unconnected)
+        )
+    })
+}
+
+/// Ranks that list connections, and have not logged that all are made.
+fn connecting(ways: &Ways<'_>) -> Option<String> {
+    let members = ways.communicator.members.iter();
+    let open: Vec<u32> = members.filter(|(_, member)| !member.connected).map(|(&rank, _)| rank).collect();
+    (!open.is_empty()).then(|| {
+        format!(
+            "{} did not log that the connections are complete (`Connected all rings`): the log is cut or filtered, or the job \
+             waits there",
+            ranks_in_words(&open)
+        )
+    })
+}
+
+/// Neighbours in a ring without a connection, where other neighbours of it have one.
+fn broken_ring(ways: &Ways<'_>) -> Option<String> {
+    let lacks = |ring: &Vec<u32>| -> Vec<(u32, u32)> {
+        let neighbours = ring.iter().zip(ring.iter().cycle().skip(1)).map(|(&from, &to)| (from, to));
+        let (made, open): (Vec<_>, Vec<_>) =
+            neighbours.filter(|(from, to)| from != to).partition(|pair| ways.pairs.contains_key(pair));
+        if made.is_empty() { Vec::new() } else { open }
+    };
+    let open: BTreeSet<(u32, u32)> = ways.communicator.rings.iter().flat_map(lacks).collect();
+    let (from, to) = open.first()?;
+    Some(format!("the log shows no connection from rank {from} to rank {to}, which are neighbours in a ring"))
+}
+
+fn unknown(ways: &Ways<'_>) -> Option<String> {
+    ways.pairs.iter().find_map(|((from, to), way)| match way {
+        Way::Other(word) => {
+            Some(format!("rank {from} reaches rank {to} via {word}, a transport that is not known here"))
+        }
+        _ => None,
+    })
+}
+
+/// A pair on two hosts that uses a transport of one host. NVLink between nodes is another transport (MNNVL).
+fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+    let host = |rank: u32| job.host(ways.communicator, rank);
+    let pair = ways.pairs.iter().find(|((from, to), way)| {
+        matches!(way, Way::NvLink | Way::P2p | Way::Shm) && host(*from) != host(*to)
+    });
+    pair.map(|((from, to), way)| {
+        format!(
+            "rank {from} on {} and rank {to} on {} use {}, which NCCL uses within a host: are these two names of one host?",
+            host(*from).unwrap_or("an unknown host"),
+            host(*to).unwrap_or("an unknown host"),
+            way.long()
+        )
+    })
+}
