@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::complete::{Complete as _, counted};
+use super::complete::{Complete as _, counted, listed};
 use super::facts::Facts;
 use super::gpu::{self, Problem};
 use super::{compare, kernel, libraries, nic, spark, system};
@@ -23,6 +23,7 @@ pub struct Expected {
 pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
+    let mut blind = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
         let parts = Parts::of(facts, expected, rules);
@@ -30,6 +31,9 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
             Some(name) => format!("{name}: {text}"),
             None => text,
         };
+        if !sees_devices(facts) {
+            blind.push(facts.system.name.clone());
+        }
         examination.proof.extend(parts.proof.into_iter().map(named));
         examination.unseen.extend(parts.unseen.into_iter().map(named));
         for mut finding in parts.findings {
@@ -49,11 +53,32 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
         let compared = compare::compare(hosts);
         examination.findings.extend(compared.findings);
         examination.sections.insert(0, compared.section);
-        examination.proof.extend(compared.proof);
+        if !examination.proof.is_empty() {
+            if blind.is_empty() {
+                examination.proof.extend(compared.equal);
+            } else {
+                examination.findings.push(nothing_seen(blind));
+            }
+        }
     }
     examination.facts = json!({ "hosts": hosts });
     examination.sort();
     examination
+}
+
+/// Returns true when there is a device that can be proven to work.
+fn sees_devices(facts: &Facts) -> bool {
+    !facts.gpus.devices.is_empty() || facts.nics.iter().any(nic::Nic::is_up)
+}
+
+/// The finding about hosts whose health cannot be told, beside others that are proven to work.
+fn nothing_seen(hosts: Vec<String>) -> Finding {
+    let text = format!("no GPU and no active RDMA device is seen on {}", listed(&hosts));
+    let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
+        .cause("the health of a host without visible devices cannot be told")
+        .remedy("nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out");
+    finding.hosts = hosts;
+    finding
 }
 
 /// Adds a finding, or its host to an equal one of another host.
@@ -150,6 +175,12 @@ fn unseen(facts: &Facts) -> Vec<String> {
             unseen.push("GPUs: there is none, or none is visible here".to_owned())
         }
         None => {}
+    }
+    if !facts.nics.is_empty() && !facts.nics.iter().any(nic::Nic::is_up) {
+        unseen.push("the network: no RDMA device is up".to_owned());
+    }
+    if !sees_devices(facts) {
+        unseen.push("health of this host: no GPU and no active RDMA device is seen".to_owned());
     }
     if facts.nics.is_empty() {
         unseen.push("RDMA devices: there is none in /sys/class/infiniband".to_owned());

@@ -7,7 +7,7 @@ use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, OnBus, Pcie, Problem, Rows};
 use super::libraries::{Kind, Library};
 use super::sample::{Machine, efa_container, efa_host, infiniband_host};
 use super::*;
-use crate::examination::{Examination, Health};
+use crate::examination::{Body, Examination, Health};
 use crate::finding::{Action, Severity};
 use crate::knowledge::rules::Rules;
 
@@ -303,6 +303,35 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
         two.findings[0].diagnosis,
         "NVIDIA driver: no value is that of most hosts: node1 (580.95.05), node2 (570.1)"
     );
+}
+
+/// Equal hosts may be equally bad.
+#[test]
+fn a_comparison_alone_proves_nothing() {
+    let host = |name: &str| {
+        let mut facts = Facts::default();
+        facts.system.name = name.to_owned();
+        facts.system.shm.size = Some(64 << 30);
+        facts.system.shm.free = Some(64 << 30);
+        facts.system.limits.known = true;
+        facts.system.driver.version = Some("580.95.05".to_owned());
+        facts.libraries.push(library("2.28.9", "aa"));
+        facts
+    };
+    let examination = examined(&[host("node1"), host("node2")]);
+    assert_eq!(examination.health(), Health::CannotTell, "{:?}", examination.findings);
+    assert_eq!(examination.proof, [] as [&str; 0]);
+    let unseen = "node2: health of this host: no GPU and no active RDMA device is seen";
+    assert!(examination.unseen.iter().any(|text| text == unseen), "{:?}", examination.unseen);
+    let Body::Table { rows, .. } = &examination.sections[0].body else { panic!("no table") };
+    let value = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| row[2].as_str());
+    assert_eq!([value("NVLinks up"), value("ECC")], [Some("-"); 2]);
+    let mut good = eight_gpus();
+    good.system.name = "node1".to_owned();
+    let examination = examined(&[good, host("node2")]);
+    let blind = examination.findings.iter().find(|finding| finding.rule == "host-without-devices").unwrap();
+    assert_eq!((blind.severity, &blind.hosts[..]), (Severity::Unknown, &["node2".to_owned()][..]));
+    assert!(!examination.proof.iter().any(|text| text.contains("are equal")), "{:?}", examination.proof);
 }
 
 /// A finding of several hosts is one finding.
