@@ -26,7 +26,7 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     let mut blind = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::of(facts, expected, rules);
+        let parts = Parts::of(facts, expected, several, rules);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
@@ -109,13 +109,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(facts: &Facts, expected: Expected, rules: &Rules) -> Self {
+    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
         let mut parts = Self { unseen: unseen(facts), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
-        let of_nics = nic::judge(nics, counters, system.product.as_deref());
+        let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
+        let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
         parts

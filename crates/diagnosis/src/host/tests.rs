@@ -202,6 +202,31 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     assert!(examination.unseen.iter().any(|text| text.contains("NVML")), "{:?}", examination.unseen);
 }
 
+/// A card without a cable is no fault of a single host, and nothing that jobs of several hosts can use.
+#[test]
+fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
+    let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");
+    let host = |name: &str| {
+        let mut facts = eight_gpus();
+        facts.system.name = name.to_owned();
+        facts.nics = nic::read(machine.root());
+        facts
+    };
+    let severity = |hosts: &[Facts], nics| {
+        let examination = examine(hosts, Expected { gpus: None, nics }, &Rules::default());
+        examination.findings.iter().find(|finding| finding.rule == "no-nic-up").map(|found| found.severity)
+    };
+    let single = examined(&[host("vm")]);
+    assert_eq!(rules(&single), [("no-nic-up", Severity::Advice)]);
+    assert_eq!(single.health(), Health::Healthy);
+    assert!(single.unseen.contains(&"the network: no RDMA device is up".to_owned()), "{:?}", single.unseen);
+    assert_eq!(severity(&[host("vm")], Some(1)), Some(Severity::Broken));
+    assert_eq!(severity(&[host("node1"), host("node2")], None), Some(Severity::Broken));
+    let mut efa = host("vm");
+    efa.nics[0].driver = Some("efa".to_owned());
+    assert_eq!(severity(&[efa], None), Some(Severity::Broken));
+}
+
 #[test]
 fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let dmi = |machine: Machine| {

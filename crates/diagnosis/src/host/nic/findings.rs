@@ -79,11 +79,11 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     }
 }
 
-/// Findings about the devices; `product` is the machine's name.
-pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>) -> Vec<Finding> {
+/// Findings about the devices; `product` is the machine's name, and `needed` is true when jobs need a network.
+pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));
-    findings.extend(none_up(nics));
+    findings.extend(none_up(nics, needed));
     if nics.iter().any(Nic::is_up) {
         findings
             .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| down(nics, nic, port))));
@@ -118,14 +118,16 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
     })
 }
 
-fn none_up(nics: &[Nic]) -> Option<Finding> {
+/// No device is up. On a single host that may be intended, unless something is connected.
+fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     if nics.is_empty() || nics.iter().any(Nic::is_up) {
         return None;
     }
     let initialized = nics.iter().flat_map(|nic| &nic.ports).any(|port| port.state == "INIT");
     let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
-    let finding =
-        Finding::new("no-nic-up", Severity::Broken, format!("no RDMA device is up: {}", listed(&names)));
+    let wanted = needed || initialized || nics.iter().any(Nic::is_efa);
+    let severity = if wanted { Severity::Broken } else { Severity::Advice };
+    let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", listed(&names)));
     Some(if initialized {
         finding
             .cause("the link is up, and no subnet manager has configured the port (INIT)")

@@ -10,14 +10,15 @@ use crate::finding::{Finding, Severity};
 /// Findings about the system, as far as they matter to its GPUs and network devices.
 pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if !nics.is_empty() {
+    // Jobs do not use a device without a link.
+    if nics.iter().any(Nic::is_up) {
         findings.extend(verbs_files(system));
         findings.extend(locked_memory(system));
         findings.extend(huge_pages(system, nics));
     }
     findings.extend(shared_memory(system, gpus.devices.len()));
     findings.extend(stale(system));
-    findings.extend(limits(system, gpus.devices.len()));
+    findings.extend(limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
     findings.extend(group(system, gpus.devices.len()));
     findings.extend(settings(system, gpus));
     if gpus.any() {
@@ -149,18 +150,24 @@ fn stale(system: &System) -> Option<Finding> {
     )
 }
 
-fn limits(system: &System, gpus: usize) -> Vec<Finding> {
+fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
+    /// Enough for a job on few GPUs.
+    const FEW: u64 = 4096;
+    /// Enough for a job of hundreds of ranks.
+    const MANY: u64 = 32768;
     let mut findings = Vec::new();
     let limits = &system.limits;
     if !limits.known {
         return findings;
     }
-    if let Some(files) = limits.open_files.filter(|files| *files < 32768) {
+    let needed = if gpus >= 4 && has_network { MANY } else { FEW };
+    if let Some(files) = limits.open_files.filter(|files| *files < needed) {
         let severity = if files < 1024 { Severity::Degraded } else { Severity::Advice };
         findings.push(
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .cause(
-                    "a rank opens files for each peer and device: large jobs fail with: Too many open files",
+                    "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network each need \
+                     more than 32768; without, they fail with: Too many open files",
                 )
                 .remedy(give(
                     system,
@@ -329,7 +336,7 @@ fn acs(system: &System) -> Vec<Finding> {
 fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let driver = &system.driver;
-    let verbs = nics.iter().any(|nic| !nic.is_efa());
+    let verbs = nics.iter().any(|nic| nic.is_up() && !nic.is_efa());
     let dma_buf = driver.open && at_least(system.kernel.as_deref(), (5, 12));
     if verbs && driver.version.is_some() && !driver.peermem && !dma_buf {
         findings.push(
