@@ -242,8 +242,14 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let down = examination.findings.iter().find(|finding| finding.rule == "port-down").unwrap();
     assert_eq!(
         (down.severity, down.diagnosis.as_str()),
-        (Severity::Degraded, "rdmap10s6 port 1 is DOWN; 1 of 2 EFA devices like it are up")
+        (Severity::Degraded, "rdmap10s6 port 1 is DOWN; 1 of 2 EFA devices like it is up")
     );
+    let mut one = facts(dmi(efa_host()).root());
+    one.nics.retain(nic::Nic::is_up);
+    let examination = examined(&[one]);
+    let few =
+        examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
+    assert_eq!(few.diagnosis, "1 EFA device is visible, and p5.48xlarge has 32");
     let container = examined(&[facts(dmi(efa_container()).root())]);
     assert_eq!(container.health(), Health::Broken);
     let broken: Vec<&str> = container

@@ -1,6 +1,6 @@
 //! Conclusions about network devices.
 
-use super::super::complete::{Complete as _, counted, listed, majority, shown};
+use super::super::complete::{Complete as _, are, counted, listed, majority, shown};
 use super::super::counters::Counter;
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
@@ -105,7 +105,7 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
         Finding::new(
             rule,
             Severity::Degraded,
-            format!("{there} EFA devices are visible, and {product} has {expected}"),
+            format!("{} {} visible, and {product} has {expected}", counted(there, "EFA device"), are(there)),
         )
         .cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
@@ -158,10 +158,10 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     let severity = if nic.is_efa() || up * 2 > alike.len() { Severity::Degraded } else { Severity::Advice };
     let physical = if port.physical.is_empty() { String::new() } else { format!(" ({})", port.physical) };
     let text = format!(
-        "{name} is {}{physical}; {up} of {} {} devices like it are up",
+        "{name} is {}{physical}; {up} of {} like it {} up",
         port.state,
-        alike.len(),
-        nic.kind()
+        counted(alike.len(), &format!("{} device", nic.kind())),
+        are(up)
     );
     let remedy = match port.physical.as_str() {
         "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",
@@ -288,7 +288,7 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
         .collect()
 }
 
-/// What was seen to work: devices of each kind, and their rate.
+/// Sentences about active ports and counters that did not grow.
 pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     let mut groups: Vec<(&str, &str, usize)> = Vec::new();
     for nic in nics {
