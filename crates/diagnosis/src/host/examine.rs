@@ -135,7 +135,7 @@ impl Parts {
         parts.sections.push(system::section(system));
         parts.sections.extend(gpu::sections(gpus));
         parts.sections.extend(nic::sections(nics, counters));
-        parts.sections.extend(libraries::sections(libraries));
+        parts.sections.extend(libraries::sections(libraries, nics));
         parts.sections.extend(kernel::sections(messages));
         parts
     }

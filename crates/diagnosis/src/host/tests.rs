@@ -317,6 +317,7 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
     let found: Vec<(&str, &[String])> = examination
         .findings
         .iter()
+        .filter(|finding| finding.rule == "hosts-differ")
         .map(|finding| (finding.diagnosis.as_str(), finding.hosts.as_slice()))
         .collect();
     assert_eq!(
@@ -402,10 +403,62 @@ fn two_builds_of_one_version_are_told_apart() {
     let examination = examined(&[facts]);
     assert_eq!(
         rules(&examination),
-        [("two-builds-of-one-version", Severity::Advice), ("several-nccl-versions", Severity::Advice)]
+        [
+            ("two-builds-of-one-version", Severity::Advice),
+            ("several-nccl-versions", Severity::Advice),
+            ("known-faults", Severity::Advice),
+        ]
     );
     assert_eq!(examination.findings[0].evidence[1].text, "2.28.9+cuda13.0, build bb, 256 MiB");
     assert_eq!(examination.health(), Health::Healthy);
+}
+
+#[test]
+fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
+    let other = |kind, name: &str, version: &str, first| Library {
+        kind,
+        name: name.to_owned(),
+        path: format!("/opt/{name}"),
+        suffix: None,
+        first,
+        ..library(version, "dd")
+    };
+    let mut facts = eight_gpus();
+    facts.nics = nic::read(efa_host().root());
+    facts.nics.retain(nic::Nic::is_up);
+    // The loader takes the second.
+    facts.libraries = vec![
+        library("2.30.7", "cc"),
+        library("2.28.9", "aa"),
+        other(Kind::NetPlugin, "libnccl-net.so", "1.13.0", true),
+        other(Kind::Libfabric, "libfabric.so.1", "1.20.0", true),
+    ];
+    let conflict = |facts: &Facts| {
+        let examination = examined(std::slice::from_ref(facts));
+        let found = examination
+            .findings
+            .iter()
+            .find(|finding| finding.rule == "plugin-needs-libfabric-1-22")
+            .unwrap();
+        (found.severity, found.evidence.iter().map(|seen| seen.place.clone()).collect::<Vec<_>>())
+    };
+    let paths = ["/opt/libnccl-net.so", "/opt/libfabric.so.1"].map(str::to_owned).to_vec();
+    assert_eq!(conflict(&facts), (Severity::Broken, paths));
+    let examination = examined(std::slice::from_ref(&facts));
+    let known: Vec<_> =
+        examination.findings.iter().filter(|finding| finding.rule == "known-faults").collect();
+    assert_eq!((known.len(), known[0].severity), (1, Severity::Advice));
+    assert!(known[0].diagnosis.contains("NCCL 2.28.9"), "{}", known[0].diagnosis);
+    assert_eq!(known[0].evidence[0].place, "/opt/aa/libnccl.so.2");
+    let section = examination.sections.iter().find(|section| section.title == "Known faults").unwrap();
+    let Body::Table { rows, .. } = &section.body else { panic!("no table") };
+    assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
+    assert!(rows.iter().all(|row| !row[0].contains("2.30.7")), "{rows:?}");
+    facts.libraries[3].first = false;
+    assert_eq!(conflict(&facts).0, Severity::Advice);
+    facts.libraries[3].first = true;
+    facts.nics.clear();
+    assert_eq!(conflict(&facts).0, Severity::Advice);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::super::complete::{Complete as _, listed, shown, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::super::system::System;
-use super::{Kind, Library};
+use super::{Kind, Library, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 
@@ -18,6 +18,8 @@ pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &
         findings.extend(without_plugin(libraries));
     }
     findings.extend(not_loadable(libraries));
+    findings.extend(known::conflicts(libraries, gpus, nics));
+    findings.extend(known::known_faults(libraries, nics));
     findings
 }
 
@@ -153,8 +155,8 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     })
 }
 
-/// The table of libraries.
-pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
+/// The tables of libraries and of their known faults.
+pub(crate) fn sections(libraries: &[Library], nics: &[Nic]) -> Vec<Section> {
     if libraries.is_empty() {
         return Vec::new();
     }
@@ -183,11 +185,12 @@ pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
         ]
     };
     let columns = ["library", "loaded", "version", "build", "size", "path", "found by", "interfaces"];
-    vec![Section {
+    let table = Section {
         title: "Libraries".to_owned(),
         body: Body::Table {
             columns: columns.map(str::to_owned).to_vec(),
             rows: libraries.iter().map(row).collect(),
         },
-    }]
+    };
+    [table].into_iter().chain(known::section(libraries, nics)).collect()
 }
