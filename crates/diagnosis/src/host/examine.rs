@@ -24,6 +24,7 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
     let mut blind = Vec::new();
+    let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
         let parts = Parts::of(facts, expected, several, rules);
@@ -48,7 +49,9 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
         examination.sections.extend(
             parts.sections.into_iter().map(|section| Section { title: named(section.title), ..section }),
         );
+        known_faults.extend(parts.known_faults.filter(|table| !known_faults.contains(table)));
     }
+    examination.sections.extend(known_faults);
     if several {
         let compared = compare::compare(hosts);
         examination.findings.extend(compared.findings);
@@ -106,6 +109,8 @@ struct Parts {
     unseen: Vec<String>,
     findings: Vec<Finding>,
     sections: Vec<Section>,
+    /// The table of known faults, which hosts share.
+    known_faults: Option<Section>,
 }
 
 impl Parts {
@@ -135,7 +140,8 @@ impl Parts {
         parts.sections.push(system::section(system));
         parts.sections.extend(gpu::sections(gpus));
         parts.sections.extend(nic::sections(nics, counters));
-        parts.sections.extend(libraries::sections(libraries, nics));
+        parts.sections.extend(libraries::sections(libraries));
+        parts.known_faults = libraries::known_faults(libraries, nics);
         parts.sections.extend(kernel::sections(messages));
         parts
     }

@@ -454,6 +454,11 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
     let Body::Table { rows, .. } = &section.body else { panic!("no table") };
     assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
     assert!(rows.iter().all(|row| !row[0].contains("2.30.7")), "{rows:?}");
+    // Hosts with the same libraries share the table.
+    let mut second = facts.clone();
+    second.system.name = "node2".to_owned();
+    let several = examined(&[facts.clone(), second]);
+    assert_eq!(several.sections.iter().filter(|section| section.title.contains("Known faults")).count(), 1);
     facts.libraries[3].first = false;
     assert_eq!(conflict(&facts).0, Severity::Advice);
     facts.libraries[3].first = true;

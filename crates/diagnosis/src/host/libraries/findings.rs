@@ -155,8 +155,8 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     })
 }
 
-/// The tables of libraries and of their known faults.
-pub(crate) fn sections(libraries: &[Library], nics: &[Nic]) -> Vec<Section> {
+/// The table of libraries.
+pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
     if libraries.is_empty() {
         return Vec::new();
     }
@@ -185,12 +185,11 @@ pub(crate) fn sections(libraries: &[Library], nics: &[Nic]) -> Vec<Section> {
         ]
     };
     let columns = ["library", "loaded", "version", "build", "size", "path", "found by", "interfaces"];
-    let table = Section {
+    vec![Section {
         title: "Libraries".to_owned(),
         body: Body::Table {
             columns: columns.map(str::to_owned).to_vec(),
             rows: libraries.iter().map(row).collect(),
         },
-    };
-    [table].into_iter().chain(known::section(libraries, nics)).collect()
+    }]
 }

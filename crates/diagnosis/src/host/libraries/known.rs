@@ -71,7 +71,7 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
 }
 
 /// The table of known faults.
-pub(super) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
+pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
     let row = |(name, _, fault): &(String, &Library, &Fault)| {
         vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
     };

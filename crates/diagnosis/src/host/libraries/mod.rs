@@ -11,6 +11,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub(super) use findings::{judge, sections};
+pub(super) use known::section as known_faults;
 pub use search::Paths;
 pub(super) use search::find;
 
