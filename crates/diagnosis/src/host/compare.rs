@@ -10,7 +10,8 @@ use crate::finding::{Finding, Severity};
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
     pub(super) section: Section,
-    pub(super) proof: Vec<String>,
+    /// Sentence about the properties that are equal. Hosts may be equal and all bad: it proves nothing alone.
+    pub(super) equal: Option<String>,
 }
 
 /// A property in which hosts may differ.
@@ -39,7 +40,7 @@ const PROPERTIES: [Property; 18] = [
     Property {
         name: "NVLinks up",
         severity: Severity::Degraded,
-        value: |facts| facts.gpus.links().0.to_string(),
+        value: links,
         remedy: "nvidia-smi nvlink -s; reset the GPUs, or reboot the host",
     },
     Property {
@@ -105,13 +106,13 @@ const PROPERTIES: [Property; 18] = [
     Property {
         name: "locked memory",
         severity: Severity::Degraded,
-        value: |facts| bytes(facts.system.limits.locked_memory),
+        value: |facts| limit(facts, facts.system.limits.locked_memory, sized),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
     Property {
         name: "open files",
         severity: Severity::Advice,
-        value: |facts| unlimited(facts.system.limits.open_files),
+        value: |facts| limit(facts, facts.system.limits.open_files, |files| files.to_string()),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
     Property {
@@ -140,7 +141,14 @@ fn driver(facts: &Facts) -> String {
     shown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
 }
 
+fn links(facts: &Facts) -> String {
+    if facts.gpus.devices.is_empty() { "-".to_owned() } else { facts.gpus.links().0.to_string() }
+}
+
 fn ecc(facts: &Facts) -> String {
+    if facts.gpus.devices.is_empty() {
+        return "-".to_owned();
+    }
     let on = facts.gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(true)).count();
     if on == facts.gpus.devices.len() { "on".to_owned() } else { format!("on for {}", counted(on, "GPU")) }
 }
@@ -175,12 +183,12 @@ fn library(facts: &Facts, kind: Kind) -> String {
     first.map_or_else(|| "none".to_owned(), super::libraries::Library::identity)
 }
 
-fn bytes(limit: Option<u64>) -> String {
-    limit.map_or_else(|| "unlimited".to_owned(), sized)
-}
-
-fn unlimited(limit: Option<u64>) -> String {
-    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+fn limit(facts: &Facts, limit: Option<u64>, text: fn(u64) -> String) -> String {
+    match limit {
+        _ if !facts.system.limits.known => "-".to_owned(),
+        None => "unlimited".to_owned(),
+        Some(limit) => text(limit),
+    }
 }
 
 fn cluster(facts: &Facts) -> String {
@@ -198,7 +206,7 @@ pub(super) fn compare(hosts: &[Facts]) -> Compared {
     let mut equal = Vec::new();
     for property in &PROPERTIES {
         let values: Vec<String> = hosts.iter().map(property.value).collect();
-        let known = values.iter().any(|value| !matches!(value.as_str(), "-" | "none"));
+        let known = values.iter().any(|value| !matches!(value.as_str(), "-" | "none" | "no GPU"));
         match differing(property, hosts, &values) {
             Some(finding) => findings.push(finding),
             None if known && property.severity == Severity::Degraded => equal.push(property.name),
@@ -206,14 +214,11 @@ pub(super) fn compare(hosts: &[Facts]) -> Compared {
         }
         rows.push(row(property.name, &values));
     }
-    let proof = if equal.is_empty() {
-        Vec::new()
-    } else {
-        vec![format!("{} are equal in {}", counted(hosts.len(), "host"), equal.join(", "))]
-    };
+    let equal = (!equal.is_empty())
+        .then(|| format!("{} are equal in {}", counted(hosts.len(), "host"), equal.join(", ")));
     let columns = ["property", "hosts", "value", "others"].map(str::to_owned).to_vec();
     let section = Section { title: "Comparison of hosts".to_owned(), body: Body::Table { columns, rows } };
-    Compared { findings, section, proof }
+    Compared { findings, section, equal }
 }
 
 /// `driver | 3 of 4 | 580.1 | 570.2`

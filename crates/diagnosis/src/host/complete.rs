@@ -54,6 +54,11 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
+/// The verb after a number.
+pub(super) fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
 /// Bytes in the largest binary unit of which there is at least one.
 pub(super) fn sized(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::complete::{Complete as _, counted};
+use super::complete::{Complete as _, counted, listed};
 use super::facts::Facts;
 use super::gpu::{self, Problem};
 use super::{compare, kernel, libraries, nic, spark, system};
@@ -23,13 +23,18 @@ pub struct Expected {
 pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
+    let mut blind = Vec::new();
+    let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::of(facts, expected, rules);
+        let parts = Parts::of(facts, expected, several, rules);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
         };
+        if !sees_devices(facts) {
+            blind.push(facts.system.name.clone());
+        }
         examination.proof.extend(parts.proof.into_iter().map(named));
         examination.unseen.extend(parts.unseen.into_iter().map(named));
         for mut finding in parts.findings {
@@ -44,16 +49,39 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
         examination.sections.extend(
             parts.sections.into_iter().map(|section| Section { title: named(section.title), ..section }),
         );
+        known_faults.extend(parts.known_faults.filter(|table| !known_faults.contains(table)));
     }
+    examination.sections.extend(known_faults);
     if several {
         let compared = compare::compare(hosts);
         examination.findings.extend(compared.findings);
         examination.sections.insert(0, compared.section);
-        examination.proof.extend(compared.proof);
+        if !examination.proof.is_empty() {
+            if blind.is_empty() {
+                examination.proof.extend(compared.equal);
+            } else {
+                examination.findings.push(nothing_seen(blind));
+            }
+        }
     }
     examination.facts = json!({ "hosts": hosts });
     examination.sort();
     examination
+}
+
+/// Returns true when there is a device that can be proven to work.
+fn sees_devices(facts: &Facts) -> bool {
+    !facts.gpus.devices.is_empty() || facts.nics.iter().any(nic::Nic::is_up)
+}
+
+/// The finding about hosts whose health cannot be told, beside others that are proven to work.
+fn nothing_seen(hosts: Vec<String>) -> Finding {
+    let text = format!("no GPU and no active RDMA device is seen on {}", listed(&hosts));
+    let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
+        .cause("the health of a host without visible devices cannot be told")
+        .remedy("nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out");
+    finding.hosts = hosts;
+    finding
 }
 
 /// Adds a finding, or its host to an equal one of another host.
@@ -81,16 +109,19 @@ struct Parts {
     unseen: Vec<String>,
     findings: Vec<Finding>,
     sections: Vec<Section>,
+    /// The table of known faults, which hosts share.
+    known_faults: Option<Section>,
 }
 
 impl Parts {
-    fn of(facts: &Facts, expected: Expected, rules: &Rules) -> Self {
+    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
         let mut parts = Self { unseen: unseen(facts), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
-        let of_nics = nic::judge(nics, counters, system.product.as_deref());
+        let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
+        let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
         parts
@@ -110,6 +141,7 @@ impl Parts {
         parts.sections.extend(gpu::sections(gpus));
         parts.sections.extend(nic::sections(nics, counters));
         parts.sections.extend(libraries::sections(libraries));
+        parts.known_faults = libraries::known_faults(libraries, nics);
         parts.sections.extend(kernel::sections(messages));
         parts
     }
@@ -150,6 +182,12 @@ fn unseen(facts: &Facts) -> Vec<String> {
             unseen.push("GPUs: there is none, or none is visible here".to_owned())
         }
         None => {}
+    }
+    if !facts.nics.is_empty() && !facts.nics.iter().any(nic::Nic::is_up) {
+        unseen.push("the network: no RDMA device is up".to_owned());
+    }
+    if !sees_devices(facts) {
+        unseen.push("health of this host: no GPU and no active RDMA device is seen".to_owned());
     }
     if facts.nics.is_empty() {
         unseen.push("RDMA devices: there is none in /sys/class/infiniband".to_owned());

@@ -7,7 +7,7 @@ use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, OnBus, Pcie, Problem, Rows};
 use super::libraries::{Kind, Library};
 use super::sample::{Machine, efa_container, efa_host, infiniband_host};
 use super::*;
-use crate::examination::{Examination, Health};
+use crate::examination::{Body, Examination, Health};
 use crate::finding::{Action, Severity};
 use crate::knowledge::rules::Rules;
 
@@ -202,6 +202,31 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     assert!(examination.unseen.iter().any(|text| text.contains("NVML")), "{:?}", examination.unseen);
 }
 
+/// A card without a cable is no fault of a single host, and nothing that jobs of several hosts can use.
+#[test]
+fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
+    let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");
+    let host = |name: &str| {
+        let mut facts = eight_gpus();
+        facts.system.name = name.to_owned();
+        facts.nics = nic::read(machine.root());
+        facts
+    };
+    let severity = |hosts: &[Facts], nics| {
+        let examination = examine(hosts, Expected { gpus: None, nics }, &Rules::default());
+        examination.findings.iter().find(|finding| finding.rule == "no-nic-up").map(|found| found.severity)
+    };
+    let single = examined(&[host("vm")]);
+    assert_eq!(rules(&single), [("no-nic-up", Severity::Advice)]);
+    assert_eq!(single.health(), Health::Healthy);
+    assert!(single.unseen.contains(&"the network: no RDMA device is up".to_owned()), "{:?}", single.unseen);
+    assert_eq!(severity(&[host("vm")], Some(1)), Some(Severity::Broken));
+    assert_eq!(severity(&[host("node1"), host("node2")], None), Some(Severity::Broken));
+    let mut efa = host("vm");
+    efa.nics[0].driver = Some("efa".to_owned());
+    assert_eq!(severity(&[efa], None), Some(Severity::Broken));
+}
+
 #[test]
 fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let dmi = |machine: Machine| {
@@ -217,8 +242,14 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let down = examination.findings.iter().find(|finding| finding.rule == "port-down").unwrap();
     assert_eq!(
         (down.severity, down.diagnosis.as_str()),
-        (Severity::Degraded, "rdmap10s6 port 1 is DOWN; 1 of 2 EFA devices like it are up")
+        (Severity::Degraded, "rdmap10s6 port 1 is DOWN; 1 of 2 EFA devices like it is up")
     );
+    let mut one = facts(dmi(efa_host()).root());
+    one.nics.retain(nic::Nic::is_up);
+    let examination = examined(&[one]);
+    let few =
+        examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
+    assert_eq!(few.diagnosis, "1 EFA device is visible, and p5.48xlarge has 32");
     let container = examined(&[facts(dmi(efa_container()).root())]);
     assert_eq!(container.health(), Health::Broken);
     let broken: Vec<&str> = container
@@ -286,6 +317,7 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
     let found: Vec<(&str, &[String])> = examination
         .findings
         .iter()
+        .filter(|finding| finding.rule == "hosts-differ")
         .map(|finding| (finding.diagnosis.as_str(), finding.hosts.as_slice()))
         .collect();
     assert_eq!(
@@ -303,6 +335,35 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
         two.findings[0].diagnosis,
         "NVIDIA driver: no value is that of most hosts: node1 (580.95.05), node2 (570.1)"
     );
+}
+
+/// Equal hosts may be equally bad.
+#[test]
+fn a_comparison_alone_proves_nothing() {
+    let host = |name: &str| {
+        let mut facts = Facts::default();
+        facts.system.name = name.to_owned();
+        facts.system.shm.size = Some(64 << 30);
+        facts.system.shm.free = Some(64 << 30);
+        facts.system.limits.known = true;
+        facts.system.driver.version = Some("580.95.05".to_owned());
+        facts.libraries.push(library("2.28.9", "aa"));
+        facts
+    };
+    let examination = examined(&[host("node1"), host("node2")]);
+    assert_eq!(examination.health(), Health::CannotTell, "{:?}", examination.findings);
+    assert_eq!(examination.proof, [] as [&str; 0]);
+    let unseen = "node2: health of this host: no GPU and no active RDMA device is seen";
+    assert!(examination.unseen.iter().any(|text| text == unseen), "{:?}", examination.unseen);
+    let Body::Table { rows, .. } = &examination.sections[0].body else { panic!("no table") };
+    let value = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| row[2].as_str());
+    assert_eq!([value("NVLinks up"), value("ECC")], [Some("-"); 2]);
+    let mut good = eight_gpus();
+    good.system.name = "node1".to_owned();
+    let examination = examined(&[good, host("node2")]);
+    let blind = examination.findings.iter().find(|finding| finding.rule == "host-without-devices").unwrap();
+    assert_eq!((blind.severity, &blind.hosts[..]), (Severity::Unknown, &["node2".to_owned()][..]));
+    assert!(!examination.proof.iter().any(|text| text.contains("are equal")), "{:?}", examination.proof);
 }
 
 /// A finding of several hosts is one finding.
@@ -342,10 +403,67 @@ fn two_builds_of_one_version_are_told_apart() {
     let examination = examined(&[facts]);
     assert_eq!(
         rules(&examination),
-        [("two-builds-of-one-version", Severity::Advice), ("several-nccl-versions", Severity::Advice)]
+        [
+            ("two-builds-of-one-version", Severity::Advice),
+            ("several-nccl-versions", Severity::Advice),
+            ("known-faults", Severity::Advice),
+        ]
     );
     assert_eq!(examination.findings[0].evidence[1].text, "2.28.9+cuda13.0, build bb, 256 MiB");
     assert_eq!(examination.health(), Health::Healthy);
+}
+
+#[test]
+fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
+    let other = |kind, name: &str, version: &str, first| Library {
+        kind,
+        name: name.to_owned(),
+        path: format!("/opt/{name}"),
+        suffix: None,
+        first,
+        ..library(version, "dd")
+    };
+    let mut facts = eight_gpus();
+    facts.nics = nic::read(efa_host().root());
+    facts.nics.retain(nic::Nic::is_up);
+    // The loader takes the second.
+    facts.libraries = vec![
+        library("2.30.7", "cc"),
+        library("2.28.9", "aa"),
+        other(Kind::NetPlugin, "libnccl-net.so", "1.13.0", true),
+        other(Kind::Libfabric, "libfabric.so.1", "1.20.0", true),
+    ];
+    let conflict = |facts: &Facts| {
+        let examination = examined(std::slice::from_ref(facts));
+        let found = examination
+            .findings
+            .iter()
+            .find(|finding| finding.rule == "plugin-needs-libfabric-1-22")
+            .unwrap();
+        (found.severity, found.evidence.iter().map(|seen| seen.place.clone()).collect::<Vec<_>>())
+    };
+    let paths = ["/opt/libnccl-net.so", "/opt/libfabric.so.1"].map(str::to_owned).to_vec();
+    assert_eq!(conflict(&facts), (Severity::Broken, paths));
+    let examination = examined(std::slice::from_ref(&facts));
+    let known: Vec<_> =
+        examination.findings.iter().filter(|finding| finding.rule == "known-faults").collect();
+    assert_eq!((known.len(), known[0].severity), (1, Severity::Advice));
+    assert!(known[0].diagnosis.contains("NCCL 2.28.9"), "{}", known[0].diagnosis);
+    assert_eq!(known[0].evidence[0].place, "/opt/aa/libnccl.so.2");
+    let section = examination.sections.iter().find(|section| section.title == "Known faults").unwrap();
+    let Body::Table { rows, .. } = &section.body else { panic!("no table") };
+    assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
+    assert!(rows.iter().all(|row| !row[0].contains("2.30.7")), "{rows:?}");
+    // Hosts with the same libraries share the table.
+    let mut second = facts.clone();
+    second.system.name = "node2".to_owned();
+    let several = examined(&[facts.clone(), second]);
+    assert_eq!(several.sections.iter().filter(|section| section.title.contains("Known faults")).count(), 1);
+    facts.libraries[3].first = false;
+    assert_eq!(conflict(&facts).0, Severity::Advice);
+    facts.libraries[3].first = true;
+    facts.nics.clear();
+    assert_eq!(conflict(&facts).0, Severity::Advice);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a library's file tells: version, build, interfaces. Only the parts that are needed are read, as NCCL's files
+//! Version, build and interfaces of a library's file. Only the parts that are needed are read, as NCCL's files
 //! have hundreds of megabytes.
 
 use std::fs::File;
@@ -77,7 +77,7 @@ fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Ve
     names
 }
 
-/// The version that a library's constants tell, and what follows it.
+/// The version in a library's constants, and the suffix that follows it.
 fn version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
     let pattern = match kind {
         Kind::Nccl => NCCL.as_ref()?,

@@ -4,7 +4,7 @@ use super::super::complete::{Complete as _, listed, shown, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::super::system::System;
-use super::{Kind, Library};
+use super::{Kind, Library, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 
@@ -18,6 +18,8 @@ pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &
         findings.extend(without_plugin(libraries));
     }
     findings.extend(not_loadable(libraries));
+    findings.extend(known::conflicts(libraries, gpus, nics));
+    findings.extend(known::known_faults(libraries, nics));
     findings
 }
 

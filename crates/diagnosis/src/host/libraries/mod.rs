@@ -3,6 +3,7 @@
 mod cache;
 mod elf;
 mod findings;
+mod known;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub(super) use findings::{judge, sections};
+pub(super) use known::section as known_faults;
 pub use search::Paths;
 pub(super) use search::find;
 
@@ -52,7 +54,7 @@ pub struct Library {
     pub first: bool,
     /// Version: `2.28.9`.
     pub version: Option<String>,
-    /// What the version says of the build: `+cuda13.0`.
+    /// Build suffix of the version: `+cuda13.0`.
     pub suffix: Option<String>,
     /// GNU build ID.
     pub build_id: Option<String>,

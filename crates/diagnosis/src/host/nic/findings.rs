@@ -1,6 +1,6 @@
 //! Conclusions about network devices.
 
-use super::super::complete::{Complete as _, counted, listed, majority, shown};
+use super::super::complete::{Complete as _, are, counted, listed, majority, shown};
 use super::super::counters::Counter;
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
@@ -79,11 +79,11 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     }
 }
 
-/// Findings about the devices; `product` is the machine's name.
-pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>) -> Vec<Finding> {
+/// Findings about the devices; `product` is the machine's name, and `needed` is true when jobs need a network.
+pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));
-    findings.extend(none_up(nics));
+    findings.extend(none_up(nics, needed));
     if nics.iter().any(Nic::is_up) {
         findings
             .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| down(nics, nic, port))));
@@ -105,7 +105,7 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
         Finding::new(
             rule,
             Severity::Degraded,
-            format!("{there} EFA devices are visible, and {product} has {expected}"),
+            format!("{} {} visible, and {product} has {expected}", counted(there, "EFA device"), are(there)),
         )
         .cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
@@ -118,14 +118,16 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
     })
 }
 
-fn none_up(nics: &[Nic]) -> Option<Finding> {
+/// No device is up. On a single host that may be intended, unless something is connected.
+fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     if nics.is_empty() || nics.iter().any(Nic::is_up) {
         return None;
     }
     let initialized = nics.iter().flat_map(|nic| &nic.ports).any(|port| port.state == "INIT");
     let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
-    let finding =
-        Finding::new("no-nic-up", Severity::Broken, format!("no RDMA device is up: {}", listed(&names)));
+    let wanted = needed || initialized || nics.iter().any(Nic::is_efa);
+    let severity = if wanted { Severity::Broken } else { Severity::Advice };
+    let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", listed(&names)));
     Some(if initialized {
         finding
             .cause("the link is up, and no subnet manager has configured the port (INIT)")
@@ -156,10 +158,10 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     let severity = if nic.is_efa() || up * 2 > alike.len() { Severity::Degraded } else { Severity::Advice };
     let physical = if port.physical.is_empty() { String::new() } else { format!(" ({})", port.physical) };
     let text = format!(
-        "{name} is {}{physical}; {up} of {} {} devices like it are up",
+        "{name} is {}{physical}; {up} of {} like it {} up",
         port.state,
-        alike.len(),
-        nic.kind()
+        counted(alike.len(), &format!("{} device", nic.kind())),
+        are(up)
     );
     let remedy = match port.physical.as_str() {
         "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",
@@ -286,7 +288,7 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
         .collect()
 }
 
-/// What was seen to work: devices of each kind, and their rate.
+/// Sentences about active ports and counters that did not grow.
 pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     let mut groups: Vec<(&str, &str, usize)> = Vec::new();
     for nic in nics {

@@ -274,7 +274,7 @@ mod tests {
         let mut first = counters(machine.root());
         let machine = machine.file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
         complete(&mut first, &counters(machine.root()));
-        let findings = judge(&read(machine.root()), &first, None);
+        let findings = judge(&read(machine.root()), &first, None, false);
         let told: Vec<(&str, Severity, &str)> = findings
             .iter()
             .map(|finding| (finding.rule.as_str(), finding.severity, finding.diagnosis.as_str()))
@@ -298,7 +298,7 @@ mod tests {
         let machine = roce(9000);
         let mut first = counters(machine.root());
         complete(&mut first, &counters(machine.root()));
-        assert_eq!(judge(&read(machine.root()), &first, None), []);
+        assert_eq!(judge(&read(machine.root()), &first, None, false), []);
         assert_eq!(
             prove(&read(machine.root()), &first),
             [

@@ -1,23 +1,23 @@
 //! Conclusions about the system.
 
-use super::super::complete::{Complete as _, counted, listed, shown, sized};
+use super::super::complete::{Complete as _, counted, listed, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
-use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 
 /// Findings about the system, as far as they matter to its GPUs and network devices.
 pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if !nics.is_empty() {
+    // Jobs do not use a device without a link.
+    if nics.iter().any(Nic::is_up) {
         findings.extend(verbs_files(system));
         findings.extend(locked_memory(system));
         findings.extend(huge_pages(system, nics));
     }
     findings.extend(shared_memory(system, gpus.devices.len()));
     findings.extend(stale(system));
-    findings.extend(limits(system, gpus.devices.len()));
+    findings.extend(limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
     findings.extend(group(system, gpus.devices.len()));
     findings.extend(settings(system, gpus));
     if gpus.any() {
@@ -149,18 +149,24 @@ fn stale(system: &System) -> Option<Finding> {
     )
 }
 
-fn limits(system: &System, gpus: usize) -> Vec<Finding> {
+fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
+    /// Enough for a job on few GPUs.
+    const FEW: u64 = 4096;
+    /// Enough for a job of hundreds of ranks.
+    const MANY: u64 = 32768;
     let mut findings = Vec::new();
     let limits = &system.limits;
     if !limits.known {
         return findings;
     }
-    if let Some(files) = limits.open_files.filter(|files| *files < 32768) {
+    let needed = if gpus >= 4 && has_network { MANY } else { FEW };
+    if let Some(files) = limits.open_files.filter(|files| *files < needed) {
         let severity = if files < 1024 { Severity::Degraded } else { Severity::Advice };
         findings.push(
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .cause(
-                    "a rank opens files for each peer and device: large jobs fail with: Too many open files",
+                    "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network each need \
+                     more than 32768; without, they fail with: Too many open files",
                 )
                 .remedy(give(
                     system,
@@ -329,7 +335,7 @@ fn acs(system: &System) -> Vec<Finding> {
 fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let driver = &system.driver;
-    let verbs = nics.iter().any(|nic| !nic.is_efa());
+    let verbs = nics.iter().any(|nic| nic.is_up() && !nic.is_efa());
     let dma_buf = driver.open && at_least(system.kernel.as_deref(), (5, 12));
     if verbs && driver.version.is_some() && !driver.peermem && !dma_buf {
         findings.push(
@@ -418,82 +424,4 @@ pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
         unseen.push(format!("services and processes of the host: this is a container ({container})"));
     }
     unseen
-}
-
-/// The facts.
-pub(crate) fn section(system: &System) -> Section {
-    let limits = &system.limits;
-    let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {
-        _ if !limits.known => "-".to_owned(),
-        None => "unlimited".to_owned(),
-        Some(value) => text(value),
-    };
-    let plain = |value: u64| value.to_string();
-    let modes: Vec<String> =
-        system.iommu.modes.iter().map(|(mode, count)| format!("{count} {mode}")).collect();
-    let facts = [
-        ("host", system.name.clone()),
-        (
-            "machine",
-            [system.vendor.as_deref(), system.product.as_deref()]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join(" "),
-        ),
-        ("virtual machine", shown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
-        ("container", shown(system.container.as_ref())),
-        ("kernel", shown(system.kernel.as_ref())),
-        ("processors", format!("{} of {}", shown(system.allowed_processors), shown(system.processors))),
-        ("NUMA nodes", system.numa_nodes.to_string()),
-        (
-            "memory",
-            format!(
-                "{} available of {}",
-                shown(system.available.map(sized)),
-                shown(system.memory.map(sized))
-            ),
-        ),
-        (
-            "NVIDIA driver",
-            match &system.driver.version {
-                Some(version) => format!(
-                    "{version} ({} kernel module)",
-                    if system.driver.open { "open" } else { "proprietary" }
-                ),
-                None => "-".to_owned(),
-            },
-        ),
-        (
-            "nvidia_peermem, gdrdrv",
-            format!("{}, {}", loaded(system.driver.peermem), loaded(system.driver.gdrdrv)),
-        ),
-        ("locked memory", or_unlimited(limits.locked_memory, &sized)),
-        ("stack", or_unlimited(limits.stack, &sized)),
-        ("open files", or_unlimited(limits.open_files, &plain)),
-        ("processes", or_unlimited(limits.processes, &plain)),
-        (
-            "/dev/shm",
-            format!("{} free of {}", shown(system.shm.free.map(sized)), shown(system.shm.size.map(sized))),
-        ),
-        (
-            "huge pages",
-            shown(
-                system
-                    .huge_pages
-                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", sized(size))),
-            ),
-        ),
-        ("memory of the control group", shown(system.group.memory.map(sized))),
-        ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
-    ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");
-    Section {
-        title: "System".to_owned(),
-        body: Body::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect()),
-    }
-}
-
-fn loaded(is: bool) -> &'static str {
-    if is { "loaded" } else { "not loaded" }
 }

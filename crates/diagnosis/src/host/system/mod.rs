@@ -1,5 +1,6 @@
 //! The system of a host: machine, kernel, limits, memory, PCI bridges, driver modules, services.
 
+mod facts;
 mod findings;
 mod limits;
 mod pci;
@@ -13,7 +14,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, section, unseen};
+pub(super) use facts::section;
+pub(super) use findings::{judge, unseen};
 pub use limits::{ControlGroup, Limits};
 pub use pci::{Bridge, Iommu};
 pub use services::{Driver, Services};

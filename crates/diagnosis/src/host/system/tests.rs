@@ -3,7 +3,7 @@ use std::fs;
 use super::*;
 use crate::finding::{Finding, Severity};
 use crate::host::gpu::{Fabric, Gpu, Gpus};
-use crate::host::nic::Nic;
+use crate::host::nic::{Nic, Port};
 use crate::host::sample::Machine;
 
 fn names(findings: &[Finding]) -> Vec<(&str, Severity)> {
@@ -13,6 +13,50 @@ fn names(findings: &[Finding]) -> Vec<(&str, Severity)> {
 fn gpus(count: usize, name: &str) -> Gpus {
     let gpu = Gpu { name: name.to_owned(), ..Gpu::default() };
     Gpus { devices: vec![gpu; count], ..Gpus::default() }
+}
+
+fn nic(state: &str) -> Nic {
+    Nic {
+        name: "mlx5_0".to_owned(),
+        driver: Some("mlx5_core".to_owned()),
+        ports: vec![Port { number: 1, state: state.to_owned(), ..Port::default() }],
+        ..Nic::default()
+    }
+}
+
+/// A card without a cable needs neither device files nor locked memory.
+#[test]
+fn only_devices_with_a_link_need_files_and_locked_memory() {
+    let machine = Machine::new().memlock("65536").file("dev/shm/other", "");
+    let with = |state| {
+        let findings = judge(&read(machine.root(), None), &Gpus::default(), &[nic(state)]);
+        findings
+            .into_iter()
+            .filter(|finding| finding.severity == Severity::Broken)
+            .map(|finding| finding.rule)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(with("ACTIVE"), ["no-uverbs", "memlock"]);
+    assert_eq!(with("DOWN"), [] as [&str; 0]);
+}
+
+/// Few GPUs need few files.
+#[test]
+fn open_files_are_judged_by_the_gpus() {
+    let with = |files, count, nics: &[Nic]| {
+        let mut system = System::default();
+        system.limits.known = true;
+        system.limits.open_files = Some(files);
+        let findings = judge(&system, &gpus(count, "H100"), nics);
+        findings.iter().find(|finding| finding.rule == "open-files").map(|finding| finding.severity)
+    };
+    let nics = [nic("ACTIVE")];
+    assert_eq!(with(20000, 1, &nics), None);
+    assert_eq!(with(20000, 8, &[]), None);
+    assert_eq!(with(20000, 8, &nics), Some(Severity::Advice));
+    assert_eq!(with(32768, 8, &nics), None);
+    assert_eq!(with(4095, 1, &[]), Some(Severity::Advice));
+    assert_eq!(with(1000, 1, &[]), Some(Severity::Degraded));
 }
 
 #[test]
@@ -116,7 +160,7 @@ fn access_control_is_judged_on_bare_metal_only() {
 
 #[test]
 fn network_devices_reach_gpu_memory_by_peermem_or_dma_buf() {
-    let nic = Nic { name: "mlx5_0".to_owned(), driver: Some("mlx5_core".to_owned()), ..Nic::default() };
+    let nic = nic("ACTIVE");
     let with = |version: &str, kernel: &str, peermem: bool| {
         let mut machine = Machine::new()
             .file("proc/driver/nvidia/version", version)
@@ -154,7 +198,7 @@ fn grace_blackwell_needs_its_override_and_channels_of_imex() {
     let mut gpus = gpus(1, "NVIDIA GB200");
     let cluster = Some("0f1e".to_owned());
     gpus.devices[0].fabric = Some(Fabric { state: 3, cluster, clique: 1, ..Fabric::default() });
-    let nic = Nic { name: "mlx5_0".to_owned(), driver: Some("mlx5_core".to_owned()), ..Nic::default() };
+    let nic = nic("ACTIVE");
     let found = judge(&read(machine.root(), None), &gpus, std::slice::from_ref(&nic));
     let expected = ["grdma-topology-check", "no-imex-channel", "no-imex-daemon"];
     assert_eq!(names(&found), expected.map(|name| (name, Severity::Degraded)));

@@ -1,0 +1,117 @@
+//! Known faults and conflicts of the libraries that a job would load.
+
+use semver::Version;
+
+use super::super::complete::{Complete as _, counted};
+use super::super::gpu::Gpus;
+use super::super::nic::Nic;
+use super::{Kind, Library};
+use crate::examination::{Body, Section};
+use crate::finding::{Finding, Severity};
+use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
+use crate::knowledge::faults::{Component, Fault, Faults};
+
+/// A library with its version as a number.
+struct Versioned<'a> {
+    library: &'a Library,
+    version: Version,
+}
+
+/// The library that the loader takes, or else the first one found.
+fn taken(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
+    let all = || {
+        libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none()).filter_map(
+            |library| Some(Versioned { library, version: Version::parse(library.version.as_deref()?).ok()? }),
+        )
+    };
+    all().find(|one| one.library.first).or_else(|| all().next())
+}
+
+/// The known faults of NCCL, and of the software for EFA where there are such devices.
+fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Library, &'static Fault)> {
+    let has_efa = nics.iter().any(Nic::is_efa);
+    let has_network = nics.iter().any(Nic::is_up);
+    let parts = [
+        ("NCCL", Kind::Nccl, Component::Nccl),
+        ("aws-ofi-nccl", Kind::NetPlugin, Component::AwsOfiNccl),
+        ("libfabric", Kind::Libfabric, Component::Libfabric),
+    ];
+    let mut found = Vec::new();
+    for (name, kind, component) in parts {
+        if kind != Kind::Nccl && !has_efa {
+            continue;
+        }
+        let Some(Versioned { library, version }) = taken(libraries, kind) else { continue };
+        for fault in Faults::built_in().of_component(component, &version) {
+            let of_network = fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
+            let of_build = kind != Kind::Nccl || fault.applies_to_build(library.suffix.as_deref());
+            if of_build && (has_network || !of_network) {
+                found.push((format!("{name} {version}"), library, fault));
+            }
+        }
+    }
+    found
+}
+
+/// One advice about all known faults: no job has run with them yet.
+pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Finding> {
+    let faults = faults(libraries, nics);
+    let mut names: Vec<(String, &Library)> =
+        faults.iter().map(|(name, library, _)| (name.clone(), *library)).collect();
+    names.dedup_by(|one, other| one.0 == other.0);
+    if names.is_empty() {
+        return None;
+    }
+    let listed: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    let text = format!("{} of {}", counted(faults.len(), "known fault"), listed.join(", "));
+    let finding = Finding::new("known-faults", Severity::Advice, text)
+        .cause("each appears under conditions that depend on the job")
+        .remedy("see the table of known faults");
+    Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.identity())))
+}
+
+/// The table of known faults.
+pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
+    let row = |(name, _, fault): &(String, &Library, &Fault)| {
+        vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
+    };
+    let rows: Vec<Vec<String>> = faults(libraries, nics).iter().map(row).collect();
+    let columns = ["version", "effect", "if", "remedy"].map(str::to_owned).to_vec();
+    (!rows.is_empty())
+        .then(|| Section { title: "Known faults".to_owned(), body: Body::Table { columns, rows } })
+}
+
+/// Versions that do not work together.
+pub(super) fn conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+    let kinds = [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric];
+    let [nccl, plugin, libfabric] = kinds.map(|kind| taken(libraries, kind));
+    let driver = gpus.cuda.as_ref().and_then(|cuda| Version::parse(&format!("{cuda}.0")).ok());
+    let together = Together {
+        nccl: nccl.as_ref().map(|one| &one.version),
+        plugin: plugin.as_ref().map(|one| &one.version),
+        libfabric: libfabric.as_ref().map(|one| &one.version),
+        driver: driver.as_ref(),
+    };
+    let has_efa = nics.iter().any(Nic::is_efa);
+    let finding = |conflict: &Conflict| {
+        let named = [
+            (&nccl, conflict.nccl.is_some()),
+            (&plugin, conflict.plugin.is_some()),
+            (&libfabric, conflict.libfabric.is_some()),
+        ];
+        let named: Vec<&Library> =
+            named.iter().filter(|(_, is)| *is).filter_map(|(one, _)| Some(one.as_ref()?.library)).collect();
+        // A library beside the loader's path may stay unused, and so may the plugin without EFA.
+        let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
+        let severity = if is_used { conflict.severity(false) } else { Severity::Advice };
+        let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
+            .remedy(conflict.remedy.clone())
+            .source(&conflict.source);
+        let finding = match &conflict.conditions[..] {
+            [] => finding,
+            conditions => finding.cause(format!("if: {}", conditions.join("; "))),
+        };
+        named.iter().fold(finding, |finding, library| finding.seen(&library.path, library.identity()))
+    };
+    Conflicts::built_in().among(&together).into_iter().map(finding).collect()
+}

@@ -1,0 +1,83 @@
+//! Table of the system's facts.
+
+use super::super::complete::{shown, sized};
+use super::System;
+use crate::examination::{Body, Section};
+
+/// The facts.
+pub(crate) fn section(system: &System) -> Section {
+    let limits = &system.limits;
+    let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {
+        _ if !limits.known => "-".to_owned(),
+        None => "unlimited".to_owned(),
+        Some(value) => text(value),
+    };
+    let plain = |value: u64| value.to_string();
+    let modes: Vec<String> =
+        system.iommu.modes.iter().map(|(mode, count)| format!("{count} {mode}")).collect();
+    let facts = [
+        ("host", system.name.clone()),
+        (
+            "machine",
+            [system.vendor.as_deref(), system.product.as_deref()]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
+        ("virtual machine", shown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
+        ("container", shown(system.container.as_ref())),
+        ("kernel", shown(system.kernel.as_ref())),
+        ("processors", format!("{} of {}", shown(system.allowed_processors), shown(system.processors))),
+        ("NUMA nodes", system.numa_nodes.to_string()),
+        (
+            "memory",
+            format!(
+                "{} available of {}",
+                shown(system.available.map(sized)),
+                shown(system.memory.map(sized))
+            ),
+        ),
+        (
+            "NVIDIA driver",
+            match &system.driver.version {
+                Some(version) => format!(
+                    "{version} ({} kernel module)",
+                    if system.driver.open { "open" } else { "proprietary" }
+                ),
+                None => "-".to_owned(),
+            },
+        ),
+        (
+            "nvidia_peermem, gdrdrv",
+            format!("{}, {}", loaded(system.driver.peermem), loaded(system.driver.gdrdrv)),
+        ),
+        ("locked memory", or_unlimited(limits.locked_memory, &sized)),
+        ("stack", or_unlimited(limits.stack, &sized)),
+        ("open files", or_unlimited(limits.open_files, &plain)),
+        ("processes", or_unlimited(limits.processes, &plain)),
+        (
+            "/dev/shm",
+            format!("{} free of {}", shown(system.shm.free.map(sized)), shown(system.shm.size.map(sized))),
+        ),
+        (
+            "huge pages",
+            shown(
+                system
+                    .huge_pages
+                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", sized(size))),
+            ),
+        ),
+        ("memory of the control group", shown(system.group.memory.map(sized))),
+        ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");
+    Section {
+        title: "System".to_owned(),
+        body: Body::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect()),
+    }
+}
+
+fn loaded(is: bool) -> &'static str {
+    if is { "loaded" } else { "not loaded" }
+}
