@@ -4,6 +4,7 @@
 mod collection;
 mod conf;
 mod examine;
+mod json;
 mod judge;
 mod knowledge;
 mod names;

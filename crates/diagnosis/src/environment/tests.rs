@@ -276,6 +276,30 @@ fn the_manifest_of_a_seed_is_judged() {
 }
 
 #[test]
+fn a_text_without_known_variables_proves_nothing() {
+    for text in
+        ["", "hello", "export NCCL_HOSTID=$(hostname)\n", "{}", "envFrom:\n- configMapRef: {name: a}\n"]
+    {
+        let examination = examined(text, &Situation::default());
+        assert_eq!(examination.health(), Health::CannotTell, "{text}");
+        assert!(examination.proof.is_empty());
+        let expected = "no variable of NCCL was recognised in job.sh";
+        assert!(examination.unseen.iter().any(|text| text == expected), "{:?}", examination.unseen);
+    }
+}
+
+#[test]
+fn what_mpirun_passes_on_wins_in_an_mpi_job() {
+    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n- name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
+    let examination = examined(text, &Situation::default());
+    assert_eq!(examination.facts["variables"][0]["value"], "WARN");
+    assert_eq!(examination.facts["overridden"][0]["value"], "TRACE");
+    let lost = examination.findings.iter().find(|finding| finding.rule == "mpi-job-env-not-passed").unwrap();
+    assert!(lost.diagnosis.starts_with("NCCL_SOCKET_IFNAME may not reach"), "{}", lost.diagnosis);
+    assert_eq!(lost.severity, Severity::Advice);
+}
+
+#[test]
 fn an_answer_of_nccl_is_shown() {
     let answer = Answer {
         library: "NCCL 2.30.7".to_owned(),
