@@ -203,6 +203,36 @@ fn machines_are_known_by_words() {
 }
 
 #[test]
+fn names_of_machines_are_checked() {
+    for known in [
+        "p5.48xlarge",
+        "P5en.48xlarge",
+        "p5",
+        "aws",
+        "spark",
+        "NVIDIA_DGX_Spark",
+        "p6-b200.48xlarge",
+        "g4dn.metal",
+        "p6e-gb200.36xlarge",
+        "m5.24xlarge",
+    ] {
+        assert!(Platform::parse(known).is_ok(), "{known}");
+    }
+    for (wrong, nearest) in [
+        ("p5.banana", "did you mean p5.48xlarge?"),
+        ("p55.48xlarge", "did you mean p5.48xlarge?"),
+        ("p4d.24xlarg", "did you mean p4d.24xlarge?"),
+        ("sparc", "did you mean spark?"),
+        ("p5.", "did you mean p5.48xlarge?"),
+        ("banana", "such as p5.48xlarge"),
+        ("", "such as p5.48xlarge"),
+    ] {
+        let error = Platform::parse(wrong).unwrap_err();
+        assert!(error.contains(nearest), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn versions_are_read_as_people_write_them() {
     for (text, expected) in [
         ("2.28.9", "2.28.9"),
@@ -285,6 +315,16 @@ fn a_text_without_known_variables_proves_nothing() {
         assert!(examination.proof.is_empty());
         let expected = "no variable of NCCL was recognised in job.sh";
         assert!(examination.unseen.iter().any(|text| text == expected), "{:?}", examination.unseen);
+    }
+}
+
+#[test]
+fn the_loopback_is_broken_between_nodes() {
+    for (nodes, severity) in
+        [(Some(2), Some(Severity::Broken)), (None, Some(Severity::Degraded)), (Some(1), None)]
+    {
+        let situation = Situation { nodes, ..Situation::default() };
+        assert_eq!(judged("NCCL_SOCKET_IFNAME", "lo", &situation).severity, severity, "{nodes:?}");
     }
 }
 
