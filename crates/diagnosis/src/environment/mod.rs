@@ -15,6 +15,7 @@ mod setting;
 mod situation;
 mod submission;
 mod value;
+mod words;
 
 #[cfg(test)]
 mod tests;
