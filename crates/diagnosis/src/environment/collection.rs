@@ -40,6 +40,8 @@ pub struct Collection {
     pub unseen: Vec<String>,
     /// Files that were read.
     pub files: Vec<String>,
+    /// True where variables may be set that were not seen, or whose values are not known.
+    pub is_partial: bool,
 }
 
 impl Process {
@@ -146,9 +148,16 @@ impl Collection {
 
     /// The variables in the output of `env`, a shell script, a command line or a Kubernetes manifest.
     pub fn of_text(text: &str, file: &str) -> Self {
-        let Submission { settings, overridden, mut unseen } = submission::parse(text, file);
+        let Submission { settings, overridden, mut unseen, mut is_partial, not_passed, .. } =
+            submission::parse(text, file);
+        if settings.is_empty() {
+            unseen.push(format!("no variable of NCCL was recognised in {file}"));
+            is_partial = true;
+        }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
-        Self { settings, overridden, unseen, files: vec![file.to_owned()], ..Self::default() }
+        let findings = not_passed_on(&not_passed).into_iter().collect();
+        let files = vec![file.to_owned()];
+        Self { settings, overridden, findings, unseen, files, is_partial }
     }
 
     /// Adds variables that are not set yet.
@@ -238,6 +247,27 @@ impl Collection {
         let mut files = own.into_iter().chain(system).map(|folder| Path::new(folder).join("libnccl-env.so"));
         files.find(|file| process.path(file).exists()).map(|file| file.display().to_string())
     }
+}
+
+/// Variables of an MPIJob that do not reach the ranks.
+fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
+    let first = settings.first()?;
+    let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();
+    let evidence = settings.iter().map(|setting| Evidence {
+        place: setting.place.name.clone(),
+        line: setting.place.line,
+        text: format!("{}={}", setting.name, setting.value),
+        ..Evidence::default()
+    });
+    let text = format!(
+        "{} may not reach the ranks: in an MPIJob, sshd starts them, without the variables of `env:`; mpirun passes on those of -x",
+        names.join(", ")
+    );
+    Some(Finding {
+        remedy: Some(format!("add -x {}={} to mpirun, and so on", first.name, first.value)),
+        evidence: evidence.collect(),
+        ..Finding::new("mpi-job-env-not-passed", Severity::Advice, text)
+    })
 }
 
 #[cfg(test)]

@@ -54,6 +54,9 @@ pub fn examine(
     examination.unseen = collection.unseen.clone();
     examination.unseen.extend(assumptions(&judged, situation, collection));
     examination.proof = proof(&judged, &examination, situation);
+    if collection.is_partial {
+        examination.proof.clear();
+    }
     examination.sections = sections(&judged, collection, situation, answer);
     examination.facts = json!({
         "situation": situation,

@@ -4,6 +4,7 @@
 mod collection;
 mod conf;
 mod examine;
+mod json;
 mod judge;
 mod knowledge;
 mod names;
@@ -14,6 +15,7 @@ mod setting;
 mod situation;
 mod submission;
 mod value;
+mod words;
 
 #[cfg(test)]
 mod tests;

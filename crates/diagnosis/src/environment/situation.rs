@@ -13,6 +13,48 @@ pub const NEWEST_PLUGIN: Version = Version::new(1, 21, 1);
 /// Newest libfabric in the table of names.
 pub const NEWEST_LIBFABRIC: Version = Version::new(2, 6, 0);
 
+/// The largest EC2 instance of each family with accelerators or EFA, by which a family is known.
+const INSTANCES: [&str; 38] = [
+    "p3.16xlarge",
+    "p3dn.24xlarge",
+    "p4d.24xlarge",
+    "p4de.24xlarge",
+    "p5.48xlarge",
+    "p5e.48xlarge",
+    "p5en.48xlarge",
+    "p6-b200.48xlarge",
+    "p6-b300.48xlarge",
+    "p6e-gb200.36xlarge",
+    "g4dn.metal",
+    "g5.48xlarge",
+    "g5g.metal",
+    "g6.48xlarge",
+    "g6e.48xlarge",
+    "gr6.8xlarge",
+    "g6f.4xlarge",
+    "g7e.48xlarge",
+    "trn1.32xlarge",
+    "trn1n.32xlarge",
+    "trn2.48xlarge",
+    "trn2u.48xlarge",
+    "inf1.24xlarge",
+    "inf2.48xlarge",
+    "hpc6a.48xlarge",
+    "hpc6id.32xlarge",
+    "hpc7a.96xlarge",
+    "hpc7g.16xlarge",
+    "c5n.18xlarge",
+    "c6i.32xlarge",
+    "c7i.48xlarge",
+    "m5.24xlarge",
+    "m6i.32xlarge",
+    "m7i.48xlarge",
+    "r6i.32xlarge",
+    "r7i.48xlarge",
+    "i4i.32xlarge",
+    "dl1.24xlarge",
+];
+
 /// The software and the machine. An unknown version is taken for the newest in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Situation {
@@ -57,6 +99,33 @@ impl Situation {
 }
 
 impl Platform {
+    /// A machine that a user names.
+    ///
+    /// # Errors
+    /// A sentence that names the nearest known machine.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let lower = name.trim().to_ascii_lowercase();
+        let (family, size) = match lower.split_once('.') {
+            Some((family, size)) => (family, Some(size)),
+            None => (lower.as_str(), None),
+        };
+        let same = INSTANCES.iter().copied().find(|known| known.split('.').next() == Some(family));
+        let is_spark = size.is_none() && (lower.contains("spark") || lower.contains("gb10"));
+        if is_spark || lower == "aws" || same.is_some() && size.is_none_or(is_instance_size) {
+            return Ok(Self::named(name));
+        }
+        let distance = |known: &str| strsim::damerau_levenshtein(known, &lower);
+        let known = INSTANCES.iter().copied().chain(["spark", "aws"]);
+        let near = known.filter(|known| distance(known) <= known.len().div_ceil(5));
+        let nearest = same.or_else(|| near.min_by_key(|known| distance(known)));
+        Err(match nearest {
+            Some(nearest) => format!("{name:?} is no machine that is known here: did you mean {nearest}?"),
+            None => format!(
+                "{name:?} is no machine that is known here: give an EC2 instance type such as p5.48xlarge, or aws, or spark"
+            ),
+        })
+    }
+
     /// A machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
     pub fn named(name: &str) -> Self {
         let name = name.trim();
@@ -100,6 +169,14 @@ impl Platform {
     pub fn is(&self, word: &str) -> bool {
         self.words.iter().any(|own| own == word)
     }
+}
+
+/// Returns true for sizes of EC2 instances: `large`, `48xlarge`, `metal-24xl`.
+fn is_instance_size(size: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let metal = size.strip_prefix("metal-").and_then(|rest| rest.strip_suffix("xl"));
+    matches!(size, "medium" | "large" | "xlarge" | "metal")
+        || size.strip_suffix("xlarge").or(metal).is_some_and(is_number)
 }
 
 /// Returns true for families of EC2 instances with accelerators: `p4d`, `p5en`, `p6-b200`, `g6e`, `trn1n`.

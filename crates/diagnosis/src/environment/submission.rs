@@ -1,11 +1,14 @@
 //! Variables in a text that is about to be submitted: the output of `env`, a shell script, a command line of mpirun, srun
 //! or docker, a Dockerfile, a Kubernetes manifest, JSON, Python.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::json;
 use super::setting::{Place, Setting, is_collected};
+use super::words::{assigned, consumed, ends_in_list, is_name_of_entry, is_output_of_env, key, scalar, word};
 
 /// A word that may be the name of a variable.
 static NAME: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z_][A-Za-z0-9_]*").ok());
@@ -21,41 +24,134 @@ pub(super) struct Submission {
     pub settings: Vec<Setting>,
     pub overridden: Vec<Setting>,
     pub unseen: Vec<String>,
+    /// True where variables may be set that were not seen, or whose values are not known.
+    pub is_partial: bool,
+    /// Variables of an MPIJob that `env:` sets, and mpirun does not pass on.
+    pub not_passed: Vec<Setting>,
+    is_mpi_job: bool,
+    /// Variables that the launcher passes on with their values.
+    passed: BTreeSet<String>,
+    /// Variables that the launcher passes on from its environment.
+    forwarded: Vec<(String, Place)>,
+    /// Inside of a list `[a, b]` of YAML that goes on in the next line.
+    in_list: bool,
+    previous: String,
+    is_env: bool,
+}
+
+/// The kind of text that sets a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// An entry of `env:`, or a mapping.
+    Entry,
+    /// A command or its arguments.
+    Command,
+}
+
+/// An entry of a list `env:` of YAML.
+#[derive(Default)]
+struct Entry {
+    indent: usize,
+    name: Option<(String, Place)>,
+    value: Option<String>,
+    is_elsewhere: bool,
 }
 
 /// Reads a text. A variable that is set twice has the last value.
 pub(super) fn parse(text: &str, file: &str) -> Submission {
-    let mut all = Submission::default();
-    let mut pending: Option<(String, Place)> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        let place = Place { name: file.to_owned(), line: Some(number) };
-        let trimmed = line.trim();
-        if trimmed.starts_with('#') && !trimmed.starts_with("#SBATCH") && !trimmed.starts_with("#PBS")
-            || trimmed.starts_with("//")
-        {
-            continue;
+    let mut all = Submission { is_mpi_job: text.contains("MPIJob"), ..Submission::default() };
+    match json::documents(text) {
+        Some(documents) => {
+            let mut walk = json::Walk::new(text, file);
+            documents.iter().for_each(|document| walk.take(document, &mut all));
         }
-        if let Some((name, at)) = pending.take() {
-            match key(trimmed, "value") {
-                Some(value) => all.set(&name, &scalar(value), at),
-                None if key(trimmed, "valueFrom").is_some() => {
-                    all.unseen.push(format!("{name} ({at}) takes its value from another object"));
-                }
-                None => all.unseen.push(format!("{name} ({at}) has no value in the next line")),
-            }
-        }
-        all.scan(line, &place, &mut pending);
+        None => all.lines(text, file),
     }
-    if let Some((name, at)) = pending {
-        all.unseen.push(format!("{name} ({at}) has no value"));
+    if text.contains("{{") {
+        all.miss(format!("{file} is a template: what it computes was not read (helm template renders it)"));
+    }
+    for (name, place) in std::mem::take(&mut all.forwarded) {
+        if all.settings.iter().all(|setting| setting.name != name) {
+            all.miss(format!("{name} ({place}) takes its value from the environment of the launcher"));
+        }
+        all.passed.insert(name);
+    }
+    if all.is_mpi_job {
+        let passed = &all.passed;
+        let lost = all.settings.iter().filter(|setting| !passed.contains(&setting.name));
+        all.not_passed = lost.cloned().collect();
     }
     all.settings.sort_by(|one, other| one.name.cmp(&other.name));
     all
 }
 
 impl Submission {
-    /// Takes the variables of a line; `pending` becomes the name of a list entry whose value follows.
-    fn scan(&mut self, line: &str, place: &Place, pending: &mut Option<(String, Place)>) {
+    fn lines(&mut self, text: &str, file: &str) {
+        self.is_env = is_output_of_env(text);
+        let mut entry = Entry::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let place = Place { name: file.to_owned(), line: Some(number) };
+            let trimmed = line.trim();
+            if trimmed.starts_with('#') && !trimmed.starts_with("#SBATCH") && !trimmed.starts_with("#PBS")
+                || trimmed.starts_with("//")
+                || trimmed.is_empty()
+            {
+                continue;
+            }
+            if !self.entry(line, &place, &mut entry) {
+                self.line(line, &place);
+            }
+        }
+        self.finish(&mut entry);
+    }
+
+    /// Takes a key of an entry of `env:`; true for a line that is no more than the name of a variable.
+    fn entry(&mut self, line: &str, place: &Place, entry: &mut Entry) -> bool {
+        let body = line.trim_start();
+        let rest = body.strip_prefix("- ").map_or(body, str::trim_start);
+        let indent = line.len() - rest.len();
+        if rest.len() < body.len() || indent < entry.indent || rest.starts_with(['{', '}']) {
+            self.finish(entry);
+        }
+        if key(rest, "envFrom").is_some() {
+            self.env_from(place);
+        }
+        let has_keys = entry.name.is_some() || entry.value.is_some() || entry.is_elsewhere;
+        if has_keys && indent != entry.indent {
+            return false;
+        }
+        if let Some(name) = key(rest, "name") {
+            entry.indent = indent;
+            let name = scalar(name);
+            let is_name = is_collected(&name);
+            entry.name = Some((name, place.clone()));
+            return is_name;
+        }
+        if let Some(value) = key(rest, "value") {
+            entry.indent = indent;
+            entry.value = Some(match value.trim() {
+                "|" | "|-" | "|+" | ">" | ">-" | ">+" => "$".to_owned(),
+                _ => scalar(value),
+            });
+        } else if key(rest, "valueFrom").is_some() {
+            entry.indent = indent;
+            entry.is_elsewhere = true;
+        }
+        false
+    }
+
+    fn finish(&mut self, entry: &mut Entry) {
+        let Entry { name, value, is_elsewhere, .. } = std::mem::take(entry);
+        let Some((name, place)) = name.filter(|(name, _)| is_collected(name)) else { return };
+        match value {
+            Some(value) => self.set(&name, &value, place, Origin::Entry),
+            None if is_elsewhere => self.elsewhere(&name, &place),
+            None => self.valueless(&name, &place),
+        }
+    }
+
+    /// Takes the variables of a line.
+    pub(super) fn line(&mut self, line: &str, place: &Place) {
         let Some(pattern) = NAME.as_ref() else { return };
         let mut from = 0;
         while let Some(found) = pattern.find_at(line, from) {
@@ -65,120 +161,102 @@ impl Submission {
             {
                 continue;
             }
-            let last = before.split_whitespace().last().unwrap_or_default();
-            let is_entry = before.trim_end_matches(['"', '\'', ' ']).ends_with("name:");
-            if is_entry {
-                match after.split_once("value:") {
-                    Some((_, value)) => {
-                        self.set(name, &scalar(value.trim_end_matches(['}', ' '])), place.clone())
-                    }
-                    None => *pending = Some((name.to_owned(), place.clone())),
-                }
+            let mut last = before.split_whitespace().last().unwrap_or_default();
+            if last == "-" {
+                last = &self.previous;
+            }
+            let last = last.trim_matches(['"', '\'', ',', '[']).to_owned();
+            let in_list = self.in_list || ends_in_list(before);
+            if is_name_of_entry(before) {
+                self.flow(name, before, after, place);
             } else if last == "unset" {
                 self.settings.retain(|setting| setting.name != name);
-            } else if let Some(value) = assigned(line, before, after) {
-                self.set(name, &value, place.clone());
+            } else if let Some(value) = assigned(before, after, in_list, self.is_env) {
+                let origin = if after.starts_with('=') { Origin::Command } else { Origin::Entry };
+                self.set(name, &value, place.clone(), origin);
                 from = line.len() - after.len() + consumed(after, &value);
-            } else if BEFORE_PAIR.contains(&last) && after.starts_with(' ') && !after.trim().is_empty() {
-                self.set(name, &word(after.trim_start()), place.clone());
-            } else if BEFORE_NAME.contains(&last) {
-                self.unseen
-                    .push(format!("{name} ({place}) takes its value from the environment of the launcher"));
+            } else if BEFORE_PAIR.contains(&last.as_str())
+                && after.starts_with(' ')
+                && !after.trim().is_empty()
+            {
+                self.set(name, &word(after.trim_start()), place.clone(), Origin::Command);
+            } else if BEFORE_NAME.contains(&last.as_str()) {
+                self.forward(name, place.clone());
             }
         }
+        self.in_list = ends_in_list(line) || self.in_list && !line.contains(']');
+        self.previous = line.split_whitespace().last().unwrap_or_default().to_owned();
     }
 
-    fn set(&mut self, name: &str, value: &str, place: Place) {
+    /// Takes an entry in one line: `{name: NCCL_DEBUG, value: INFO}`, in any order.
+    fn flow(&mut self, name: &str, before: &str, after: &str, place: &Place) {
+        let start = before.rfind('{').map_or(0, |start| start + 1);
+        let inside = after.split('}').next().unwrap_or_default();
+        // The value may have a comma in quotes, so it is read from its beginning.
+        let whole = format!("{}{name}{inside}", &before[start..]);
+        let mut offset = 0;
+        let mut is_elsewhere = false;
+        for part in whole.split_inclusive(',') {
+            let text = part.trim_start();
+            if let Some(value) = key(text, "value") {
+                let from = offset + part.len() - value.len();
+                let value = whole[from..].trim_start();
+                let value = match value.starts_with(['"', '\'']) {
+                    true => scalar(value),
+                    false => scalar(value.split(',').next().unwrap_or_default()),
+                };
+                return self.set(name, &value, place.clone(), Origin::Entry);
+            }
+            is_elsewhere |= key(text, "valueFrom").is_some();
+            offset += part.len();
+        }
+        if is_elsewhere { self.elsewhere(name, place) } else { self.valueless(name, place) }
+    }
+
+    /// Sets a variable.
+    pub(super) fn set(&mut self, name: &str, value: &str, place: Place, origin: Origin) {
         if value.contains('$') || value.contains('`') || value.contains("{{") {
-            self.unseen.push(format!("{name} ({place}) is computed when the text is used"));
+            self.miss(format!("{name} ({place}) is computed when the text is used"));
             return;
         }
         let setting = Setting::new(name, value, place);
+        // What mpirun passes on is in effect in the ranks, in whatever order the text has it.
+        let is_passed = self.is_mpi_job && self.passed.contains(name);
+        if origin == Origin::Command {
+            self.passed.insert(name.to_owned());
+        }
         match self.settings.iter_mut().find(|own| own.name == name) {
             Some(own) if own.value == setting.value => {}
+            Some(_) if is_passed && origin == Origin::Entry => self.overridden.push(setting),
             Some(own) => self.overridden.push(std::mem::replace(own, setting)),
             None => self.settings.push(setting),
         }
     }
-}
 
-/// The value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
-fn assigned(line: &str, before: &str, after: &str) -> Option<String> {
-    if let Some(rest) = after.strip_prefix('=') {
-        let is_output_of_env = before.is_empty() && !line.contains([' ', '\t']);
-        let is_list = before.contains("--export");
-        return Some(match () {
-            () if is_output_of_env => unquoted(rest),
-            () if is_list => word(rest.split(',').next().unwrap_or_default()),
-            // The quote is that of the whole option: -x "NAME=value".
-            () if before.ends_with(['"', '\'']) => {
-                let quote = if before.ends_with('"') { '"' } else { '\'' };
-                rest.split(quote).next().unwrap_or_default().to_owned()
-            }
-            () => word(rest),
-        });
+    /// Notes a variable that the launcher passes on from its environment.
+    pub(super) fn forward(&mut self, name: &str, place: Place) {
+        self.forwarded.push((name.to_owned(), place));
     }
-    let quote = before.chars().last().filter(|last| ['"', '\''].contains(last));
-    let rest = match quote {
-        Some(quote) => after.strip_prefix(quote)?,
-        None => after,
-    };
-    if let Some(rest) = rest.strip_prefix(']') {
-        let value = rest.trim_start().strip_prefix('=')?.trim_start();
-        return value.starts_with(['"', '\'']).then(|| word(value));
+
+    /// Notes a variable with `valueFrom`.
+    pub(super) fn elsewhere(&mut self, name: &str, place: &Place) {
+        self.miss(format!("{name} ({place}) takes its value from another object"));
     }
-    let is_key =
-        matches!(before.trim(), "" | "-" | "{" | "\"" | "'") || before.trim_end().ends_with([',', '{', '"']);
-    let value = rest
-        .strip_prefix(':')
-        .filter(|value| is_key && (value.starts_with(' ') || value.starts_with('"')))?;
-    Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
-}
 
-/// Length of the text that a value was read from, at least.
-fn consumed(after: &str, value: &str) -> usize {
-    after.find(value).map_or(0, |start| start + value.len()).min(after.len())
-}
-
-/// The value of a key, at the beginning of a line of YAML.
-fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.strip_prefix(name)?.strip_prefix(':')
-}
-
-/// A scalar of YAML or JSON, without quotes and comment.
-fn scalar(text: &str) -> String {
-    let text = text.trim();
-    for quote in ['"', '\''] {
-        if let Some(rest) = text.strip_prefix(quote) {
-            return rest.split(quote).next().unwrap_or_default().to_owned();
-        }
+    /// Notes a variable without value.
+    pub(super) fn valueless(&mut self, name: &str, place: &Place) {
+        self.miss(format!("{name} ({place}) has no value that could be read"));
     }
-    text.split(" #").next().unwrap_or_default().trim().trim_end_matches(',').to_owned()
-}
 
-/// A word of a shell, without quotes.
-fn word(text: &str) -> String {
-    let mut value = String::new();
-    let mut quote = None;
-    for letter in text.chars() {
-        match quote {
-            Some(open) if letter == open => quote = None,
-            Some(_) => value.push(letter),
-            None if letter == '"' || letter == '\'' => quote = Some(letter),
-            None if letter.is_whitespace() || [';', '&', '|', ')', '\\', '<', '>'].contains(&letter) => break,
-            None => value.push(letter),
-        }
+    /// Notes variables of another object.
+    pub(super) fn env_from(&mut self, place: &Place) {
+        self.miss(format!("envFrom ({place}) sets the variables of another object, which were not read"));
     }
-    value
-}
 
-fn unquoted(text: &str) -> String {
-    for quote in ['"', '\''] {
-        if let Some(inside) = text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
-            return inside.to_owned();
-        }
+    fn miss(&mut self, text: String) {
+        self.is_partial = true;
+        self.unseen.push(text);
     }
-    text.to_owned()
 }
 
 #[cfg(test)]
@@ -188,6 +266,44 @@ mod tests {
     fn pairs(text: &str) -> Vec<String> {
         let all = parse(text, "f");
         all.settings.iter().map(|it| format!("{}={}", it.name, it.value)).collect()
+    }
+
+    #[test]
+    fn json_and_entries_in_any_order_are_read() {
+        let compact =
+            r#"{"env":[{"name":"NCCL_P2P_DISABLE","value":"1"},{"value":"WARN","name":"NCCL_DEBUG"}]}"#;
+        let expected = ["NCCL_DEBUG=WARN", "NCCL_P2P_DISABLE=1"];
+        assert_eq!(pairs(compact), expected);
+        let value: serde_json::Value = serde_json::from_str(compact).unwrap();
+        let indented = serde_json::to_string_pretty(&value).unwrap();
+        assert_eq!(pairs(&indented), expected);
+        assert_eq!(parse(&indented, "f").settings[1].place.to_string(), "f:4");
+        // JSON with a comment is read by lines.
+        assert_eq!(pairs(&format!("// a comment\n{indented}")), expected);
+        assert_eq!(pairs(&format!("# YAML\nitem: {compact}")), expected);
+        let yaml = "env:\n- value: '1'\n  name: NCCL_P2P_DISABLE\n- value: WARN\n  # why\n  name: \"NCCL_DEBUG\"\n- {value: \"a,b\", name: NCCL_IB_HCA}\n";
+        assert_eq!(pairs(yaml), ["NCCL_DEBUG=WARN", "NCCL_IB_HCA=a,b", "NCCL_P2P_DISABLE=1"]);
+        let docker =
+            r#"[{"Env": ["NCCL_NET=AWS Libfabric", "API_KEY=x"], "Cmd": ["mpirun", "-x", "NCCL_ALGO"]}]"#;
+        assert_eq!(pairs(docker), ["NCCL_NET=AWS Libfabric"]);
+        assert!(parse(docker, "f").is_partial);
+    }
+
+    #[test]
+    fn what_is_not_known_is_partial() {
+        for text in [
+            "export NCCL_HOSTID=$(hostname)",
+            "- name: NCCL_DEBUG\n  value: {{ .Values.debug | quote }}\n",
+            "- name: NCCL_DEBUG\n  valueFrom:\n    configMapKeyRef: {name: a, key: b}\n",
+            "envFrom:\n- configMapRef: {name: nccl}\nenv:\n- {name: NCCL_DEBUG, value: WARN}\n",
+            r#"{"envFrom": [{"configMapRef": {"name": "nccl"}}], "NCCL_DEBUG": "WARN"}"#,
+            r#"[{"name": "NCCL_DEBUG", "valueFrom": {}}]"#,
+        ] {
+            let all = parse(text, "f");
+            assert!(all.is_partial && !all.unseen.is_empty(), "{text}: {all:?}");
+        }
+        let known = parse("export NCCL_DEBUG=WARN\nmpirun -x NCCL_DEBUG ./a\n", "f");
+        assert!(!known.is_partial && known.unseen.is_empty(), "{known:?}");
     }
 
     #[test]
@@ -222,6 +338,14 @@ mod tests {
                 "docker run -e NCCL_DEBUG=INFO -e \"NCCL_NET=AWS Libfabric\" image",
                 vec!["NCCL_DEBUG=INFO", "NCCL_NET=AWS Libfabric"],
             ),
+            (
+                "command: [mpirun, -x, FI_EFA_FORK_SAFE=1, -x, FI_PROVIDER=efa]",
+                vec!["FI_EFA_FORK_SAFE=1", "FI_PROVIDER=efa"],
+            ),
+            ("args: [a,\n  -x, NCCL_ALGO=Ring,\n  b]", vec!["NCCL_ALGO=Ring"]),
+            ("HOME=/root\nNCCL_NET=AWS Libfabric\n", vec!["NCCL_NET=AWS Libfabric"]),
+            ("NCCL_NET=AWS Libfabric", vec!["NCCL_NET=AWS Libfabric"]),
+            ("NCCL_DEBUG=INFO ./train", vec!["NCCL_DEBUG=INFO"]),
             ("ENV NCCL_DEBUG INFO", vec!["NCCL_DEBUG=INFO"]),
             ("# export NCCL_DEBUG=INFO", vec![]),
             ("echo $NCCL_DEBUG ${NCCL_NET:-x}", vec![]),

@@ -203,6 +203,36 @@ fn machines_are_known_by_words() {
 }
 
 #[test]
+fn names_of_machines_are_checked() {
+    for known in [
+        "p5.48xlarge",
+        "P5en.48xlarge",
+        "p5",
+        "aws",
+        "spark",
+        "NVIDIA_DGX_Spark",
+        "p6-b200.48xlarge",
+        "g4dn.metal",
+        "p6e-gb200.36xlarge",
+        "m5.24xlarge",
+    ] {
+        assert!(Platform::parse(known).is_ok(), "{known}");
+    }
+    for (wrong, nearest) in [
+        ("p5.banana", "did you mean p5.48xlarge?"),
+        ("p55.48xlarge", "did you mean p5.48xlarge?"),
+        ("p4d.24xlarg", "did you mean p4d.24xlarge?"),
+        ("sparc", "did you mean spark?"),
+        ("p5.", "did you mean p5.48xlarge?"),
+        ("banana", "such as p5.48xlarge"),
+        ("", "such as p5.48xlarge"),
+    ] {
+        let error = Platform::parse(wrong).unwrap_err();
+        assert!(error.contains(nearest), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn versions_are_read_as_people_write_them() {
     for (text, expected) in [
         ("2.28.9", "2.28.9"),
@@ -273,6 +303,40 @@ fn the_manifest_of_a_seed_is_judged() {
     assert_eq!(rows[2], ["NCCL_BUFFSIZE", "2097152", "job.sh:6", "harmful"].map(str::to_owned));
     let json = serde_json::to_string(&examination).unwrap();
     assert!(!json.contains("hush") && json.contains("\"verdicts\""), "{json}");
+}
+
+#[test]
+fn a_text_without_known_variables_proves_nothing() {
+    for text in
+        ["", "hello", "export NCCL_HOSTID=$(hostname)\n", "{}", "envFrom:\n- configMapRef: {name: a}\n"]
+    {
+        let examination = examined(text, &Situation::default());
+        assert_eq!(examination.health(), Health::CannotTell, "{text}");
+        assert!(examination.proof.is_empty());
+        let expected = "no variable of NCCL was recognised in job.sh";
+        assert!(examination.unseen.iter().any(|text| text == expected), "{:?}", examination.unseen);
+    }
+}
+
+#[test]
+fn the_loopback_is_broken_between_nodes() {
+    for (nodes, severity) in
+        [(Some(2), Some(Severity::Broken)), (None, Some(Severity::Degraded)), (Some(1), None)]
+    {
+        let situation = Situation { nodes, ..Situation::default() };
+        assert_eq!(judged("NCCL_SOCKET_IFNAME", "lo", &situation).severity, severity, "{nodes:?}");
+    }
+}
+
+#[test]
+fn what_mpirun_passes_on_wins_in_an_mpi_job() {
+    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n- name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
+    let examination = examined(text, &Situation::default());
+    assert_eq!(examination.facts["variables"][0]["value"], "WARN");
+    assert_eq!(examination.facts["overridden"][0]["value"], "TRACE");
+    let lost = examination.findings.iter().find(|finding| finding.rule == "mpi-job-env-not-passed").unwrap();
+    assert!(lost.diagnosis.starts_with("NCCL_SOCKET_IFNAME may not reach"), "{}", lost.diagnosis);
+    assert_eq!(lost.severity, Severity::Advice);
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn of_form(
         Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
         Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
         Form::Interfaces | Form::Devices => list(value, set),
+        Form::Network => network(value, &values, set),
         Form::File => file(value),
     }
 }
@@ -265,6 +266,22 @@ fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
         return Some(Fault::invalid(format!("`{sign}` has no names behind it"), None));
     }
     None
+}
+
+/// Checks the name of a network: one that resembles a known name is taken for misspelt.
+fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+    let lower = value.trim().to_ascii_lowercase();
+    let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
+    if known.iter().any(|word| distance(word) == 0) {
+        return None;
+    }
+    // Short names resemble those of plugins: gIB.
+    let long = known.iter().copied().filter(|word| word.len() > 4);
+    let right = long.filter(|word| distance(word) <= 2).min_by_key(|word| distance(word))?;
+    let reason =
+        format!("no network is called `{value}`, and the initialization fails: did you mean {right}?");
+    let quoted = if right.contains(' ') { format!("\"{right}\"") } else { right.to_owned() };
+    Some(Fault::invalid(reason, set(&quoted)).broken())
 }
 
 /// Checks the name of a file.

@@ -66,8 +66,8 @@ pub struct Arguments {
     pub libfabric: Option<Version>,
 
     /// Machine: an EC2 instance type such as p5.48xlarge, or spark, in place of the one that is found
-    #[arg(long, value_name = "NAME")]
-    pub platform: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = Platform::parse)]
+    pub platform: Option<Platform>,
 
     /// Number of nodes of the job
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -216,13 +216,12 @@ fn gather<T: Serialize, U: serde::de::DeserializeOwned>(
 /// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere only as given.
 fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
     let is_here = arguments.file.is_none();
-    let named = arguments.platform.as_deref().map(Platform::named);
     let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();
     Situation {
         nccl: arguments.nccl.clone().or_else(|| libraries?.nccl.clone()),
         plugin: arguments.plugin.clone(),
         libfabric: arguments.libfabric.clone().or_else(|| libraries?.libfabric.clone()),
-        platform: named.or(detected),
+        platform: arguments.platform.clone().or(detected),
         nodes: arguments.nodes,
         rdma: network.map(|network| !network.devices.is_empty()),
     }

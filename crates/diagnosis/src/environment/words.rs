@@ -1,0 +1,112 @@
+//! Values in the texts of shells, YAML, JSON and Python.
+
+use super::setting::is_collected;
+
+/// Returns true for a text of which each line is `NAME=value`, without quotes: the output of `env`.
+pub(super) fn is_output_of_env(text: &str) -> bool {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).peekable();
+    lines.peek().is_some()
+        && lines.all(|line| {
+            let Some((name, value)) = line.split_once('=') else { return false };
+            let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.%()".contains(&byte));
+            is_name && !(is_collected(name) && value.trim_end().ends_with('\\'))
+        })
+}
+
+/// Returns true before the name of an entry: `{name: `, `"name":"`.
+pub(super) fn is_name_of_entry(before: &str) -> bool {
+    let before = before.trim_end_matches(['"', '\'', ' ']);
+    let Some(before) = before.strip_suffix(':') else { return false };
+    before.trim_end_matches(['"', '\'', ' ']).ends_with("name")
+}
+
+/// Returns true at the end of a text with an open list of YAML: `command: [mpirun, -x, `.
+pub(super) fn ends_in_list(text: &str) -> bool {
+    let Some(start) = text.rfind('[').filter(|&start| !text[start..].contains(']')) else { return false };
+    let before = text[..start].trim_end();
+    before.ends_with(':') || before == "-"
+}
+
+/// The value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
+pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
+    if let Some(rest) = after.strip_prefix('=') {
+        // A command may follow the variables: NAME=value ./program.
+        let is_word = |word: &str| !word.contains(['=', '/', '.', ';', '&', '|', '<', '>', '"', '\'']);
+        let is_plain = rest.split_whitespace().skip(1).all(|word| is_word(word) && !word.starts_with('-'));
+        let is_whole = before.is_empty() && (is_plain && is_env || !rest.contains([' ', '\t']));
+        let is_list = before.contains("--export");
+        return Some(match () {
+            () if is_whole => unquoted(rest),
+            () if is_list => word(rest.split(',').next().unwrap_or_default()),
+            // The quote is that of the whole option: -x "NAME=value".
+            () if before.ends_with(['"', '\'']) => {
+                let quote = if before.ends_with('"') { '"' } else { '\'' };
+                rest.split(quote).next().unwrap_or_default().to_owned()
+            }
+            () if in_list => scalar(rest.split([',', ']']).next().unwrap_or_default()),
+            () => word(rest),
+        });
+    }
+    let quote = before.chars().last().filter(|last| ['"', '\''].contains(last));
+    let rest = match quote {
+        Some(quote) => after.strip_prefix(quote)?,
+        None => after,
+    };
+    if let Some(rest) = rest.strip_prefix(']') {
+        let value = rest.trim_start().strip_prefix('=')?.trim_start();
+        return value.starts_with(['"', '\'']).then(|| word(value));
+    }
+    let is_key =
+        matches!(before.trim(), "" | "-" | "{" | "\"" | "'") || before.trim_end().ends_with([',', '{', '"']);
+    let value = rest
+        .strip_prefix(':')
+        .filter(|value| is_key && (value.starts_with(' ') || value.starts_with('"')))?;
+    Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
+}
+
+/// Length of the text that a value was read from, at least.
+pub(super) fn consumed(after: &str, value: &str) -> usize {
+    after.find(value).map_or(0, |start| start + value.len()).min(after.len())
+}
+
+/// The value of a key, at the beginning of a line of YAML.
+pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let line = line.trim_start_matches(['"', '\'']);
+    line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
+}
+
+/// A scalar of YAML or JSON, without quotes and comment.
+pub(super) fn scalar(text: &str) -> String {
+    let text = text.trim();
+    for quote in ['"', '\''] {
+        if let Some(rest) = text.strip_prefix(quote) {
+            return rest.split(quote).next().unwrap_or_default().to_owned();
+        }
+    }
+    text.split(" #").next().unwrap_or_default().trim().trim_end_matches(',').to_owned()
+}
+
+/// A word of a shell, without quotes.
+pub(super) fn word(text: &str) -> String {
+    let mut value = String::new();
+    let mut quote = None;
+    for letter in text.chars() {
+        match quote {
+            Some(open) if letter == open => quote = None,
+            Some(_) => value.push(letter),
+            None if letter == '"' || letter == '\'' => quote = Some(letter),
+            None if letter.is_whitespace() || [';', '&', '|', ')', '\\', '<', '>'].contains(&letter) => break,
+            None => value.push(letter),
+        }
+    }
+    value
+}
+
+pub(super) fn unquoted(text: &str) -> String {
+    for quote in ['"', '\''] {
+        if let Some(inside) = text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+            return inside.to_owned();
+        }
+    }
+    text.to_owned()
+}
