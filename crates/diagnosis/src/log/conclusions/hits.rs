@@ -73,6 +73,11 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     if matches!(rule.role, Role::Harmless | Role::Confirmation) || !applies(job, hit, rule) {
         return None;
     }
+    Some(placed(job, hit, rule))
+}
+
+/// The finding of a hit, with its place.
+fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     let finding = Finding {
         cause: rule.cause.clone(),
         remedy: rule.remedy.clone(),
@@ -89,7 +94,7 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     let is_reported_late = rule.origin == Origin::Kernel || REPORTED_LATE.contains(&rule.id.as_str());
     let is_of_network = first.as_ref().is_some_and(is_of_network);
     let is_cascade = rule.role == Role::Cascade;
-    Some(Placed { finding, first, is_root, is_reported_late, is_cascade, is_of_network })
+    Placed { finding, first, is_root, is_reported_late, is_cascade, is_of_network }
 }
 
 /// The ranks of messages: those of the writers, or those that a launcher's prefixes name.
@@ -199,9 +204,14 @@ fn is_of_network(example: &Example) -> bool {
 
 /// Moves what the plugin of a network reported into the finding that this network is not used. The rule of the first such
 /// message has the exact cause.
-pub(super) fn absorb_network(fallback: &mut Finding, found: &mut Vec<Placed>) {
+/// Messages that confirm it are no findings by themselves, and become evidence.
+pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Finding, found: &mut Vec<Placed>) {
     let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();
+    let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
+    let confirmations =
+        known.filter(|(hit, rule)| rule.role == Role::Confirmation && applies(job, hit, rule));
+    reports.extend(confirmations.map(|(hit, rule)| placed(job, hit, rule)).filter(|each| each.is_of_network));
     reports.sort_by_key(|each| each.first.as_ref().map(|example| example.position));
     if let Some(conflict) = reports.iter().find(|each| each.first.is_none()) {
         fallback.cause = Some(conflict.finding.diagnosis.clone());

@@ -27,7 +27,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(hits::find(&job, rules));
     found.extend(ranks::find(&job));
     found.extend(known::find(&job));
-    paths::find(&job, ways.as_ref(), &mut found);
+    paths::find(&job, rules, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
     let mut examination = Examination::new("log");
     examination.findings = hits::order(&job, found);

@@ -7,14 +7,15 @@ use super::hits::{self, Placed};
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, VariableSeen};
 
 /// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
-pub(super) fn find(job: &Job<'_>, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
     if let Some(mut fallback) = fallback(job, ways) {
         let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
         if fallback.severity == Severity::Broken {
-            hits::absorb_network(&mut fallback, found);
+            hits::absorb_network(job, rules, &mut fallback, found);
             found.insert(0, Placed::derived(fallback));
         } else if !found.iter().any(is_told) {
             found.push(Placed::derived(fallback));
