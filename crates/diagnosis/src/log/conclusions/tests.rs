@@ -128,7 +128,24 @@ fn sockets_between_hosts_are_degraded_and_name_the_variable_that_asks_for_them()
 #[test]
 fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
     let mut log = pair("Socket", "NET/Socket/0");
-    log.messages = vec![(0, "NET/OFI Initializing aws-ofi-nccl 1.16.2")];
+    let loaded = (0, "NET/OFI Initializing aws-ofi-nccl 1.16.2");
+    log.messages = vec![loaded];
+    // Images have the plugin on hosts without EFA too.
+    let found = log.examine();
+    let plugin = finding(&found, "network-fell-back-to-tcp");
+    assert_eq!(plugin.severity, Severity::Degraded);
+    assert_eq!(plugin.diagnosis, "The plugin aws-ofi-nccl was loaded, and NCCL uses TCP");
+    for efa in [
+        "NET/OFI Setting provider_filter to efa",
+        "NET/OFI Configuring AWS-specific options",
+        "NET/OFI Plugin selected platform: AWS",
+        "FI_PROVIDER set by environment to efa",
+    ] {
+        log.messages = vec![loaded, (0, efa)];
+        let found = log.examine();
+        let fallback = finding(&found, "network-fell-back-to-tcp");
+        assert_eq!(fallback.diagnosis, "EFA was asked for but you are on TCP", "{efa}");
+    }
     assert_eq!(finding(&log.examine(), "network-fell-back-to-tcp").severity, Severity::Broken);
     let mut single = log;
     single.nodes = 1;
@@ -139,6 +156,15 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
     assert_eq!(advice.severity, Severity::Advice);
     assert_eq!(advice.diagnosis, "EFA was asked for but several nodes would use TCP");
     assert_eq!(found.proof, ["NVLink P2P between the 2 ranks"]);
+    // Old versions do not write the number of nodes.
+    let old = |text: &str| -> String {
+        text.lines().filter(|line| !line.contains("nNodes")).map(|line| format!("{line}\n")).collect()
+    };
+    let found = examine(&old(&single.text()));
+    assert_eq!(finding(&found, "network-fell-back-to-tcp").severity, Severity::Advice);
+    single.hosts = vec!["a", "b"];
+    let found = examine(&old(&single.text()));
+    assert_eq!(finding(&found, "network-fell-back-to-tcp").severity, Severity::Unknown);
 }
 
 #[test]
