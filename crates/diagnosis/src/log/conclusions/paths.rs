@@ -298,7 +298,8 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let slow: Vec<((u32, u32), &Way)> = slow.map(|(&pair, way)| (pair, way)).collect();
     let &((from, to), way) = slow.first()?;
     let variable = |name: &str| job.variables(name).find(|variable| variable.value != "0");
-    let off = variable("NCCL_P2P_DISABLE").or_else(|| job.variables("NCCL_P2P_LEVEL").next());
+    let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
+    let off = variable("NCCL_P2P_DISABLE").or_else(level);
     let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
     let cause = match (off, linked) {
         (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
@@ -314,6 +315,9 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         Some(seen) => format!("unset {}", seen.name),
         None => "nvidia-smi topo -m; nvidia-smi topo -p2p r\nnccl-bench doctor host".to_owned(),
     };
+    // Many kinds of GPU have no P2P; then NCCL takes shared memory, and nothing is wrong.
+    let is_normal = off.is_none() && !linked && slow.iter().all(|(_, way)| **way == Way::Shm);
+    let severity = if is_normal { Severity::Advice } else { Severity::Degraded };
     let ranks: BTreeSet<u32> = slow.iter().flat_map(|&((from, to), _)| [from, to]).collect();
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(slow.len(), "connection"));
     let evidence = Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() };
@@ -324,10 +328,16 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         evidence: off.map(|seen| set(job, seen)).into_iter().chain([evidence]).collect(),
         ..Finding::new(
             "no-p2p-within-node",
-            Severity::Degraded,
+            severity,
             format!("GPUs of one host exchange data through {} instead of P2P", way.long()),
         )
     })
+}
+
+/// Returns true for values of NCCL_P2P_LEVEL that exclude some pairs of GPUs of a host.
+fn limits_p2p(level: &str) -> bool {
+    let all = level.eq_ignore_ascii_case("SYS") || level.parse::<u32>().is_ok_and(|number| number >= 4);
+    !all
 }
 
 /// The hosts of a communicator's members.

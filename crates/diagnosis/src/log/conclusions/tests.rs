@@ -168,18 +168,29 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
 }
 
 #[test]
-fn gpus_of_one_host_without_p2p_are_degraded() {
+fn gpus_of_one_host_without_p2p_are_degraded_where_they_could_have_it() {
     let mut log = pair("Socket", "SHM/direct/direct");
     log.hosts = vec!["a", "a"];
     log.nodes = 1;
     let found = log.examine();
-    assert_eq!(found.health(), Health::Degraded);
+    // Many kinds of GPU have no P2P.
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(finding(&found, "no-p2p-within-node").severity, Severity::Advice);
     assert!(finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("A10G"));
+    for (level, severity) in [
+        ("NCCL_P2P_LEVEL set by environment to SYS", Severity::Advice),
+        ("NCCL_P2P_LEVEL set by environment to NVL", Severity::Degraded),
+    ] {
+        log.messages = vec![(0, level), (1, level)];
+        assert_eq!(finding(&log.examine(), "no-p2p-within-node").severity, severity, "{level}");
+    }
     log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 1.")];
     let found = log.examine();
+    assert_eq!(found.health(), Health::Degraded);
     assert_eq!(finding(&found, "no-p2p-within-node").remedy.as_deref(), Some("unset NCCL_P2P_DISABLE"));
     log.messages = vec![(0, "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)")];
     let found = log.examine();
+    assert_eq!(finding(&found, "no-p2p-within-node").severity, Severity::Degraded);
     assert!(
         finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("NVLink connects these GPUs")
     );
