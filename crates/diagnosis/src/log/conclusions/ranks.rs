@@ -193,8 +193,11 @@ fn variables(job: &Job<'_>) -> Vec<Finding> {
 /// The finding of one variable.
 fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
-    let named: BTreeSet<usize> = seen.iter().flat_map(|each| each.writers.iter().copied()).collect();
-    // Every rank reports the variables that it reads, in the same places: one that does not report it has it not set.
+    // A process reads a variable once, for all its devices.
+    let writers: Vec<BTreeSet<usize>> =
+        seen.iter().map(|each| job.of_same_processes(&each.writers)).collect();
+    let named: BTreeSet<usize> = writers.iter().flatten().copied().collect();
+    // Every process reports the variables that it reads, in the same places: one that does not report it has it not set.
     let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
     let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(|rank| !with.contains(rank)).collect();
@@ -204,8 +207,9 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     }
     let mut list: Vec<String> = seen
         .iter()
-        .map(|each| {
-            let writers: Vec<usize> = each.writers.iter().copied().collect();
+        .zip(&writers)
+        .map(|(each, writers)| {
+            let writers: Vec<usize> = writers.iter().copied().collect();
             format!("{} on {}", each.value, whose(job, &writers))
         })
         .collect();
@@ -228,7 +232,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     })
 }
 
-/// Variables that every rank reads, and reports, while it builds a communicator.
+/// Variables that every process reads, and reports, while it builds a communicator.
 fn is_read_by_all(name: &str) -> bool {
     matches!(name, "NCCL_ALGO" | "NCCL_PROTO" | "NCCL_NVLS_ENABLE" | "NCCL_P2P_DISABLE" | "NCCL_P2P_LEVEL")
 }

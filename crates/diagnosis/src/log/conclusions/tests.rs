@@ -339,3 +339,29 @@ fn a_conflict_of_versions_is_the_cause_of_a_fall_back() {
     assert!(fallback.cause.as_ref().unwrap().contains("libfabric before 1.22"), "{fallback:?}");
     assert!(fallback.remedy.as_ref().unwrap().contains("LD_LIBRARY_PATH"));
 }
+
+#[test]
+fn a_variable_counts_for_all_devices_of_its_process() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    log.hosts = vec!["a"; 4];
+    log.nodes = 1;
+    log.connections =
+        vec![(0, 1, "P2P/CUMEM"), (1, 2, "P2P/CUMEM"), (2, 3, "P2P/CUMEM"), (3, 0, "P2P/CUMEM")];
+    log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 0.")];
+    // One process of each device, then one process of two devices, then one of all.
+    let several = log.text();
+    let differs = |found: &Examination| found.findings.iter().any(|each| each.rule == "variable-differs");
+    let found = examine(&several);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on rank 0; not set on ranks 1-3"
+    );
+    let two = several.replace("a:101:", "a:100:");
+    let found = examine(&two);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on ranks 0-1; not set on ranks 2-3"
+    );
+    let one = two.replace("a:102:", "a:100:").replace("a:103:", "a:100:");
+    assert!(!differs(&examine(&one)), "{:?}", examine(&one).findings);
+}
