@@ -365,3 +365,13 @@ fn a_variable_counts_for_all_devices_of_its_process() {
     let one = two.replace("a:102:", "a:100:").replace("a:103:", "a:100:");
     assert!(!differs(&examine(&one)), "{:?}", examine(&one).findings);
 }
+
+#[test]
+fn networks_may_differ_between_jobs() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let second = pair("Socket", "NET/Socket/0").text();
+    let second =
+        second.replace("a:100:100", "c:200:200").replace("b:101:101", "d:201:201").replace("0x77", "0x78");
+    let found = examine(&(first + &second));
+    assert!(found.findings.iter().all(|each| each.rule != "networks-differ"), "{:?}", found.findings);
+}
