@@ -90,6 +90,9 @@ pub struct Writer {
     /// Version of libfabric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libfabric: Option<Version>,
+    /// True where aws-ofi-nccl looks for EFA: on the platform AWS, or with the provider `efa` alone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub efa: bool,
     /// The line `Using network`: `Socket`, `IB`, `AWS Libfabric`, `Libfabric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,

@@ -50,6 +50,8 @@ pub(super) enum Fact<'a> {
     Plugin(&'a [u8]),
     /// Version of libfabric.
     Libfabric(&'a [u8]),
+    /// aws-ofi-nccl looks for EFA.
+    Efa,
     /// Network in use.
     Network(&'a [u8]),
     /// Interface of the bootstrap.
@@ -161,6 +163,10 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
     if let Some(version) = rest.strip_prefix(b"Using Libfabric version ") {
         return Message::Fact(Fact::Libfabric(version));
     }
+    let efa = [&b"Setting provider_filter to efa"[..], b"Configuring AWS-specific options"];
+    if efa.iter().any(|text| rest.starts_with(text)) || is_aws(rest) {
+        return Message::Fact(Fact::Efa);
+    }
     if let Some(assignment) = between(rest, b"Adding ", b" to environment")
         && let Some(equal) = memchr::memchr(b'=', assignment)
     {
@@ -181,6 +187,12 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
         }
     }
     Message::Other
+}
+
+/// Returns true for the line that names the platform AWS.
+fn is_aws(rest: &[u8]) -> bool {
+    let platform = rest.strip_prefix(b"Plugin selected platform: ");
+    platform.is_some_and(|platform| word(platform) == b"AWS")
 }
 
 fn is_name(name: &[u8]) -> bool {

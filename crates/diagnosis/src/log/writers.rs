@@ -47,6 +47,7 @@ struct Process {
     driver: Option<u32>,
     plugin: Option<Version>,
     libfabric: Option<Version>,
+    efa: bool,
     network: Option<String>,
     bootstrap: Option<String>,
     devices: BTreeSet<String>,
@@ -229,6 +230,7 @@ impl Writers {
             Fact::Driver(version) => process.driver = Some(version),
             Fact::Plugin(text) => process.plugin = message::version(text).map(|(version, _)| version),
             Fact::Libfabric(text) => process.libfabric = message::version(text).map(|(version, _)| version),
+            Fact::Efa => process.efa = true,
             Fact::Network(name) => process.network = Some(text::name(name)),
             Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
             Fact::Devices(list) => {
@@ -294,6 +296,7 @@ impl Process {
         writer.driver = self.driver;
         writer.plugin = self.plugin.clone();
         writer.libfabric = self.libfabric.clone();
+        writer.efa = self.efa;
         writer.network = self.network.clone();
         writer.bootstrap = self.bootstrap.clone();
         writer.devices = self.devices.clone();

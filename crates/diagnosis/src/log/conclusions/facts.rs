@@ -192,7 +192,7 @@ fn communicator(communicator: &Communicator) -> Vec<String> {
 
 fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
     let row = |variable: &crate::log::digest::VariableSeen| {
-        let ranks = job.ranks(variable.writers.iter().copied());
+        let ranks = job.ranks(job.of_same_processes(&variable.writers));
         let all = job.main.is_some_and(|main| ranks.len() == main.members.len());
         let ranks = match &ranks[..] {
             [] => String::new(),

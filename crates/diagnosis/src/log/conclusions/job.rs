@@ -39,6 +39,16 @@ impl<'a> Job<'a> {
         ranks.into_iter().collect()
     }
 
+    /// All writers of the processes of these writers.
+    pub(super) fn of_same_processes(&self, writers: &BTreeSet<usize>) -> BTreeSet<usize> {
+        let process = |writer: &'a Writer| (writer.host.as_str(), writer.pid);
+        let processes: BTreeSet<(&str, u64)> =
+            writers.iter().filter_map(|&index| self.writer(index)).map(process).collect();
+        let all = self.digest.writers.iter().enumerate();
+        let same = all.filter(|(_, writer)| processes.contains(&process(writer))).map(|(index, _)| index);
+        same.collect()
+    }
+
     /// The hosts of these writers.
     pub(super) fn hosts(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
         let hosts: BTreeSet<&str> = writers

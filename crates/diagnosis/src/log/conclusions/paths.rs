@@ -8,13 +8,13 @@ use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::knowledge::rules::Rules;
-use crate::log::digest::{Communicator, VariableSeen};
+use crate::log::digest::{Communicator, VariableSeen, Writer};
 
 /// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
 pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
     if let Some(mut fallback) = fallback(job, ways) {
         let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
-        if fallback.severity == Severity::Broken {
+        if matches!(fallback.severity, Severity::Broken | Severity::Degraded) {
             hits::absorb_network(job, rules, &mut fallback, found);
             found.insert(0, Placed::derived(fallback));
         } else if !found.iter().any(is_told) {
@@ -31,37 +31,63 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     }
 }
 
+/// A network that the job was to use instead of sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// EFA.
+    Efa,
+    /// InfiniBand or RoCE.
+    Ib,
+    /// Another network, by its name.
+    Other(&'static str),
+    /// Only the plugin: an image can have it on hosts without its network.
+    Plugin,
+}
+
 /// The network that was asked for, by a variable or by a plugin that was loaded.
-fn asked(job: &Job<'_>) -> Option<(&'static str, Vec<Evidence>)> {
+fn asked(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
     if job.variables("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
         // Sockets were asked for.
         return None;
     }
-    let plugin = job.digest.writers.iter().enumerate().find(|(_, writer)| writer.plugin.is_some());
-    let provider = job.variables("FI_PROVIDER").next();
-    let name = match provider.map(|provider| provider.value.to_ascii_lowercase()) {
-        Some(value) if value.contains("cxi") => "Slingshot",
-        Some(value) if !value.contains("efa") => "libfabric",
-        _ => "EFA",
-    };
-    if let Some((index, writer)) = plugin {
-        let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
-        let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
-        return Some((name, job.fact(index, text).into_iter().collect()));
-    }
     let variable = |name: &'static str, wanted: fn(&str) -> bool| {
         job.variables(name).find(move |variable| wanted(&variable.value.to_ascii_lowercase()))
     };
-    let efa = variable("FI_PROVIDER", |value| value.contains("efa"));
+    let efa = variable("FI_PROVIDER", is_efa);
+    let other = variable("FI_PROVIDER", |value| !value.is_empty() && !is_efa(value));
+    let on_sockets = |writer: &Writer| writer.network.as_deref() == Some("Socket");
+    let loaded = |writer: &Writer| writer.plugin.is_some() && on_sockets(writer);
+    let first = |wanted: &dyn Fn(&Writer) -> bool| job.digest.writers.iter().position(wanted);
+    let plugin = first(&|writer| writer.efa && loaded(writer)).or_else(|| first(&loaded));
+    if let Some((index, writer)) = plugin.and_then(|index| Some((index, job.writer(index)?))) {
+        let wanted = match (efa, other) {
+            (Some(_), _) => Wanted::Efa,
+            (None, Some(seen)) if seen.value.to_ascii_lowercase().contains("cxi") => {
+                Wanted::Other("Slingshot")
+            }
+            (None, Some(_)) => Wanted::Other("libfabric"),
+            (None, None) if writer.efa => Wanted::Efa,
+            (None, None) => Wanted::Plugin,
+        };
+        let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
+        let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
+        let line = job.fact(index, text);
+        return Some((wanted, line.into_iter().chain(efa.or(other).map(|seen| set(job, seen))).collect()));
+    }
     let net = variable("NCCL_NET", |value| value != "socket" && !value.is_empty());
-    let found = |name, seen: &VariableSeen| Some((name, vec![set(job, seen)]));
+    let found = |wanted, seen: &VariableSeen| Some((wanted, vec![set(job, seen)]));
     let library = variable("NCCL_NET_PLUGIN", |value| value != "none" && !value.is_empty());
     match (efa, net.or(library)) {
-        (Some(seen), _) => found("EFA", seen),
-        (None, Some(seen)) if seen.value.eq_ignore_ascii_case("ib") => found("InfiniBand or RoCE", seen),
-        (None, Some(seen)) => found("Another network", seen),
+        (Some(seen), _) => found(Wanted::Efa, seen),
+        (None, Some(seen)) if seen.value.eq_ignore_ascii_case("ib") => found(Wanted::Ib, seen),
+        (None, Some(seen)) => found(Wanted::Other("Another network"), seen),
         (None, None) => None,
     }
+}
+
+/// Returns true for values of FI_PROVIDER that select EFA: `efa`, `efa;ofi_rxr`, but not `^efa`.
+fn is_efa(value: &str) -> bool {
+    value.contains("efa") && !value.starts_with('^')
 }
 
 /// A variable as evidence.
@@ -78,23 +104,41 @@ fn on_sockets(job: &Job<'_>) -> Vec<usize> {
 
 /// The silent fall-back from a network to sockets.
 fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
-    let (name, mut evidence) = asked(job)?;
+    let (wanted, mut evidence) = asked(job)?;
     let writers = on_sockets(job);
     if writers.is_empty() {
         return None;
     }
-    let uses_tcp = ways.is_some_and(|ways| ways.pairs.values().any(|way| *way == Way::Socket));
-    let nodes = job.main.and_then(|main| main.nodes);
-    // On a single node nothing goes over the network.
-    let (severity, end) = match (uses_tcp, nodes) {
-        (false, Some(1)) => (Severity::Advice, "several nodes would use TCP"),
-        _ => (Severity::Broken, "you are on TCP"),
-    };
     evidence.extend(tcp_evidence(job, ways));
-    let (cause, remedy, source) = match name {
-        "EFA" => EFA,
-        "InfiniBand or RoCE" => IB,
-        _ => OTHER,
+    let usage = Usage::of(job, ways);
+    let (cause, remedy, source) = match wanted {
+        Wanted::Efa => EFA,
+        Wanted::Ib => IB,
+        Wanted::Other(_) | Wanted::Plugin => OTHER,
+    };
+    let name = match wanted {
+        Wanted::Efa => "EFA",
+        Wanted::Ib => "InfiniBand or RoCE",
+        Wanted::Other(name) => name,
+        Wanted::Plugin => "The plugin aws-ofi-nccl",
+    };
+    let severity = match (usage, wanted) {
+        (Usage::Tcp, Wanted::Plugin) => Severity::Degraded,
+        (Usage::Tcp, _) => Severity::Broken,
+        (Usage::OneNode, _) => Severity::Advice,
+        (Usage::NotShown, _) => Severity::Unknown,
+    };
+    let diagnosis = match (usage, wanted) {
+        (Usage::Tcp, Wanted::Plugin) => format!("{name} was loaded, and NCCL uses TCP"),
+        (Usage::Tcp, _) => format!("{name} was asked for but you are on TCP"),
+        (Usage::OneNode, Wanted::Plugin) => format!("{name} was loaded, and several nodes would use TCP"),
+        (Usage::OneNode, _) => format!("{name} was asked for but several nodes would use TCP"),
+        (Usage::NotShown, Wanted::Plugin) => {
+            format!("{name} was loaded, and NCCL chose TCP; the log shows no connection over it")
+        }
+        (Usage::NotShown, _) => {
+            format!("{name} was asked for but NCCL chose TCP; the log shows no connection over it")
+        }
     };
     Some(Finding {
         cause: Some(cause.to_owned()),
@@ -103,8 +147,35 @@ fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
         hosts: job.hosts(writers),
         evidence,
         source: Some(source.to_owned()),
-        ..Finding::new("network-fell-back-to-tcp", severity, format!("{name} was asked for but {end}"))
+        ..Finding::new("network-fell-back-to-tcp", severity, diagnosis)
     })
+}
+
+/// The use of the sockets that NCCL chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Usage {
+    /// Data goes over them.
+    Tcp,
+    /// The job runs on one node: nothing goes over the network.
+    OneNode,
+    /// The log does not show it.
+    NotShown,
+}
+
+impl Usage {
+    fn of(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Self {
+        if ways.is_some_and(|ways| ways.pairs.values().any(|way| *way == Way::Socket)) {
+            return Self::Tcp;
+        }
+        let Some(main) = job.main else { return Self::NotShown };
+        match main.nodes {
+            Some(1) => Self::OneNode,
+            Some(_) => Self::Tcp,
+            // Old versions do not write the number of nodes.
+            None if main.members.len() == main.ranks as usize && hosts(job, main).len() == 1 => Self::OneNode,
+            None => Self::NotShown,
+        }
+    }
 }
 
 /// Cause, remedy and source of a fall-back.
@@ -227,7 +298,8 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let slow: Vec<((u32, u32), &Way)> = slow.map(|(&pair, way)| (pair, way)).collect();
     let &((from, to), way) = slow.first()?;
     let variable = |name: &str| job.variables(name).find(|variable| variable.value != "0");
-    let off = variable("NCCL_P2P_DISABLE").or_else(|| job.variables("NCCL_P2P_LEVEL").next());
+    let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
+    let off = variable("NCCL_P2P_DISABLE").or_else(level);
     let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
     let cause = match (off, linked) {
         (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
@@ -243,6 +315,9 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         Some(seen) => format!("unset {}", seen.name),
         None => "nvidia-smi topo -m; nvidia-smi topo -p2p r\nnccl-bench doctor host".to_owned(),
     };
+    // Many kinds of GPU have no P2P; then NCCL takes shared memory, and nothing is wrong.
+    let is_normal = off.is_none() && !linked && slow.iter().all(|(_, way)| **way == Way::Shm);
+    let severity = if is_normal { Severity::Advice } else { Severity::Degraded };
     let ranks: BTreeSet<u32> = slow.iter().flat_map(|&((from, to), _)| [from, to]).collect();
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(slow.len(), "connection"));
     let evidence = Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() };
@@ -253,10 +328,16 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         evidence: off.map(|seen| set(job, seen)).into_iter().chain([evidence]).collect(),
         ..Finding::new(
             "no-p2p-within-node",
-            Severity::Degraded,
+            severity,
             format!("GPUs of one host exchange data through {} instead of P2P", way.long()),
         )
     })
+}
+
+/// Returns true for values of NCCL_P2P_LEVEL that exclude some pairs of GPUs of a host.
+fn limits_p2p(level: &str) -> bool {
+    let all = level.eq_ignore_ascii_case("SYS") || level.parse::<u32>().is_ok_and(|number| number >= 4);
+    !all
 }
 
 /// The hosts of a communicator's members.

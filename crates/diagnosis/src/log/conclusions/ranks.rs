@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Finding, Severity};
-use crate::log::digest::{Communicator, Member, VariableSeen};
+use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Findings about ranks that do not complete, and about variables and networks that differ.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
@@ -193,8 +193,11 @@ fn variables(job: &Job<'_>) -> Vec<Finding> {
 /// The finding of one variable.
 fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
-    let named: BTreeSet<usize> = seen.iter().flat_map(|each| each.writers.iter().copied()).collect();
-    // Every rank reports the variables that it reads, in the same places: one that does not report it has it not set.
+    // A process reads a variable once, for all its devices.
+    let writers: Vec<BTreeSet<usize>> =
+        seen.iter().map(|each| job.of_same_processes(&each.writers)).collect();
+    let named: BTreeSet<usize> = writers.iter().flatten().copied().collect();
+    // Every process reports the variables that it reads, in the same places: one that does not report it has it not set.
     let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
     let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(|rank| !with.contains(rank)).collect();
@@ -204,8 +207,9 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     }
     let mut list: Vec<String> = seen
         .iter()
-        .map(|each| {
-            let writers: Vec<usize> = each.writers.iter().copied().collect();
+        .zip(&writers)
+        .map(|(each, writers)| {
+            let writers: Vec<usize> = writers.iter().copied().collect();
             format!("{} on {}", each.value, whose(job, &writers))
         })
         .collect();
@@ -228,16 +232,34 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     })
 }
 
-/// Variables that every rank reads, and reports, while it builds a communicator.
+/// Variables that every process reads, and reports, while it builds a communicator.
 fn is_read_by_all(name: &str) -> bool {
     matches!(name, "NCCL_ALGO" | "NCCL_PROTO" | "NCCL_NVLS_ENABLE" | "NCCL_P2P_DISABLE" | "NCCL_P2P_LEVEL")
 }
 
-/// Networks that are not the same on all ranks.
+/// The values of the writers of the first communicator whose members have different ones. A log can have several jobs, each
+/// with its own value.
+fn differ_within<'a, T: Ord>(
+    job: &Job<'a>,
+    value: impl Fn(&'a Writer) -> Option<T>,
+) -> Option<BTreeMap<T, Vec<usize>>> {
+    let values = |communicator: &Communicator| {
+        let mut values: BTreeMap<T, Vec<usize>> = BTreeMap::new();
+        let writers: BTreeSet<usize> = communicator.members.values().map(|member| member.writer).collect();
+        for writer in writers {
+            if let Some(value) = job.writer(writer).and_then(&value) {
+                values.entry(value).or_default().push(writer);
+            }
+        }
+        values
+    };
+    job.digest.communicators.iter().map(values).find(|values| values.len() > 1)
+}
+
+/// Networks that are not the same on all ranks of a communicator.
 fn networks(job: &Job<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let names = job.values(|writer| writer.network.clone());
-    if names.len() > 1 {
+    if let Some(names) = differ_within(job, |writer| writer.network.as_deref()) {
         let list: Vec<String> =
             names.iter().map(|(name, writers)| format!("{name} on {}", whose(job, writers))).collect();
         found.push(Finding {
@@ -255,10 +277,10 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
         });
     }
     let is_fast = |network: &Option<String>| network.as_deref().is_some_and(|name| name != "Socket");
-    let devices = job.values(|writer| {
+    let devices = |writer: &Writer| {
         (is_fast(&writer.network) && !writer.devices.is_empty()).then_some(writer.devices.len())
-    });
-    if devices.len() > 1 {
+    };
+    if let Some(devices) = differ_within(job, devices) {
         let list: Vec<String> = devices
             .iter()
             .map(|(number, writers)| format!("{number} on {}", job.hosts(writers.iter().copied()).join(", ")))

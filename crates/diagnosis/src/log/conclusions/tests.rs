@@ -151,7 +151,24 @@ fn sockets_between_hosts_are_degraded_and_name_the_variable_that_asks_for_them()
 #[test]
 fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
     let mut log = pair("Socket", "NET/Socket/0");
-    log.messages = vec![(0, "NET/OFI Initializing aws-ofi-nccl 1.16.2")];
+    let loaded = (0, "NET/OFI Initializing aws-ofi-nccl 1.16.2");
+    log.messages = vec![loaded];
+    // Images have the plugin on hosts without EFA too.
+    let found = log.examine();
+    let plugin = finding(&found, "network-fell-back-to-tcp");
+    assert_eq!(plugin.severity, Severity::Degraded);
+    assert_eq!(plugin.diagnosis, "The plugin aws-ofi-nccl was loaded, and NCCL uses TCP");
+    for efa in [
+        "NET/OFI Setting provider_filter to efa",
+        "NET/OFI Configuring AWS-specific options",
+        "NET/OFI Plugin selected platform: AWS",
+        "FI_PROVIDER set by environment to efa",
+    ] {
+        log.messages = vec![loaded, (0, efa)];
+        let found = log.examine();
+        let fallback = finding(&found, "network-fell-back-to-tcp");
+        assert_eq!(fallback.diagnosis, "EFA was asked for but you are on TCP", "{efa}");
+    }
     assert_eq!(finding(&log.examine(), "network-fell-back-to-tcp").severity, Severity::Broken);
     let mut single = log;
     single.nodes = 1;
@@ -162,21 +179,41 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
     assert_eq!(advice.severity, Severity::Advice);
     assert_eq!(advice.diagnosis, "EFA was asked for but several nodes would use TCP");
     assert_eq!(found.proof, ["NVLink P2P between the 2 ranks"]);
+    // Old versions do not write the number of nodes.
+    let old = |text: &str| -> String {
+        text.lines().filter(|line| !line.contains("nNodes")).map(|line| format!("{line}\n")).collect()
+    };
+    let found = examine(&old(&single.text()));
+    assert_eq!(finding(&found, "network-fell-back-to-tcp").severity, Severity::Advice);
+    single.hosts = vec!["a", "b"];
+    let found = examine(&old(&single.text()));
+    assert_eq!(finding(&found, "network-fell-back-to-tcp").severity, Severity::Unknown);
 }
 
 #[test]
-fn gpus_of_one_host_without_p2p_are_degraded() {
+fn gpus_of_one_host_without_p2p_are_degraded_where_they_could_have_it() {
     let mut log = pair("Socket", "SHM/direct/direct");
     log.hosts = vec!["a", "a"];
     log.nodes = 1;
     let found = log.examine();
-    assert_eq!(found.health(), Health::Degraded);
+    // Many kinds of GPU have no P2P.
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(finding(&found, "no-p2p-within-node").severity, Severity::Advice);
     assert!(finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("A10G"));
+    for (level, severity) in [
+        ("NCCL_P2P_LEVEL set by environment to SYS", Severity::Advice),
+        ("NCCL_P2P_LEVEL set by environment to NVL", Severity::Degraded),
+    ] {
+        log.messages = vec![(0, level), (1, level)];
+        assert_eq!(finding(&log.examine(), "no-p2p-within-node").severity, severity, "{level}");
+    }
     log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 1.")];
     let found = log.examine();
+    assert_eq!(found.health(), Health::Degraded);
     assert_eq!(finding(&found, "no-p2p-within-node").remedy.as_deref(), Some("unset NCCL_P2P_DISABLE"));
     log.messages = vec![(0, "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)")];
     let found = log.examine();
+    assert_eq!(finding(&found, "no-p2p-within-node").severity, Severity::Degraded);
     assert!(
         finding(&found, "no-p2p-within-node").cause.as_ref().unwrap().contains("NVLink connects these GPUs")
     );
@@ -324,4 +361,40 @@ fn a_conflict_of_versions_is_the_cause_of_a_fall_back() {
     let fallback = finding(&found, "network-fell-back-to-tcp");
     assert!(fallback.cause.as_ref().unwrap().contains("libfabric before 1.22"), "{fallback:?}");
     assert!(fallback.remedy.as_ref().unwrap().contains("LD_LIBRARY_PATH"));
+}
+
+#[test]
+fn a_variable_counts_for_all_devices_of_its_process() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    log.hosts = vec!["a"; 4];
+    log.nodes = 1;
+    log.connections =
+        vec![(0, 1, "P2P/CUMEM"), (1, 2, "P2P/CUMEM"), (2, 3, "P2P/CUMEM"), (3, 0, "P2P/CUMEM")];
+    log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 0.")];
+    // One process of each device, then one process of two devices, then one of all.
+    let several = log.text();
+    let differs = |found: &Examination| found.findings.iter().any(|each| each.rule == "variable-differs");
+    let found = examine(&several);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on rank 0; not set on ranks 1-3"
+    );
+    let two = several.replace("a:101:", "a:100:");
+    let found = examine(&two);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on ranks 0-1; not set on ranks 2-3"
+    );
+    let one = two.replace("a:102:", "a:100:").replace("a:103:", "a:100:");
+    assert!(!differs(&examine(&one)), "{:?}", examine(&one).findings);
+}
+
+#[test]
+fn networks_may_differ_between_jobs() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let second = pair("Socket", "NET/Socket/0").text();
+    let second =
+        second.replace("a:100:100", "c:200:200").replace("b:101:101", "d:201:201").replace("0x77", "0x78");
+    let found = examine(&(first + &second));
+    assert!(found.findings.iter().all(|each| each.rule != "networks-differ"), "{:?}", found.findings);
 }
