@@ -325,6 +325,43 @@ fn text_without_differences_cannot_tell() {
     assert_eq!(examination.health(), Health::CannotTell);
 }
 
+/// A text names a communicator only while its ranks differ, so that its first counts are no growth.
+#[test]
+fn a_difference_that_is_new_in_a_text_answer_proves_no_progress() {
+    let hangs = read("2.30.7-absent.txt");
+    assert_eq!(hangs.communicators[0].ranks.len(), 2);
+    let mut equal = hangs.clone();
+    equal.communicators.clear();
+    // The same when the ranks were named before, for another difference.
+    let mut without_counts = hangs.clone();
+    for rank in &mut without_counts.communicators[0].ranks {
+        rank.counts.clear();
+    }
+    for first in [equal, without_counts] {
+        let examination = judged(&first, &hangs);
+        assert_eq!(only(&examination).rule, "job-counts-hidden");
+        assert_eq!(examination.proof, [""; 0]);
+        assert_eq!(examination.health(), Health::CannotTell);
+        let examination = judged(&hangs, &first);
+        assert_eq!(only(&examination).rule, "job-counts-hidden");
+        assert!(
+            !examination.unseen.iter().any(|text| text.contains("destroyed")),
+            "{:?}",
+            examination.unseen
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_is_missing_in_the_first_answer_proves_no_progress() {
+    let status = read("2.30.7-ok.2.json");
+    let mut first = status.clone();
+    first.communicators[0].ranks.remove(1);
+    let examination = judged(&first, &status);
+    assert_eq!(only(&examination).rule, "job-growth-unknown");
+    assert_eq!(examination.health(), Health::CannotTell);
+}
+
 #[test]
 fn a_job_that_ends_between_the_answers_cannot_tell() {
     let at = Instant::now();

@@ -239,6 +239,8 @@ fn conflicts_need_all_versions_that_they_name() {
     assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("1.17.1")), ["plugin-needs-libfabric-1-22"]);
     assert_eq!(between(Some("2.27.3"), Some("1.16.2"), None), [""; 0]);
     assert_eq!(between(Some("2.28.9"), Some("1.17.2"), Some("2.1.0")), ["plugin-1-17-with-nccl-2-28-9"]);
+    let hang = all.iter().find(|one| one.id == "plugin-1-17-with-nccl-2-28-9").expect("a conflict");
+    assert_eq!((hang.severity(false), hang.severity(true)), (Severity::Advice, Severity::Degraded));
     let (nccl, driver) = (version_of("2.28.9"), version_of("12.8.0"));
     let found = all.among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
     assert_eq!(found.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["host-memory-without-p2p"]);

@@ -201,22 +201,7 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     let (near, far): (Vec<&Gpu>, Vec<&Gpu>) = topology.gpus.iter().partition(is_near);
     let mut findings = Vec::new();
     if near.len() * 2 >= topology.gpus.len() && !far.is_empty() {
-        let mut finding = Finding::new(
-            "gpu-without-near-nic",
-            Severity::Degraded,
-            format!(
-                "{} no NIC within PIX or PXB, and {} GPUs of this machine do: a NIC is missing or down.",
-                has(&far),
-                near.len()
-            ),
-        );
-        finding.cause =
-            Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
-        finding.remedy = Some(
-            "compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned(),
-        );
-        finding.action = Action::Watch;
-        finding.source = Some(LEVELS.to_owned());
+        let mut finding = no_near_nic(topology, &near, &far, nics.len());
         let text =
             |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
         finding.evidence = far.iter().map(|gpu| evidence(topology, gpu, &text(gpu))).collect();
@@ -257,6 +242,43 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
         findings.push(finding);
     }
     findings
+}
+
+/// The finding about GPUs without a near NIC. Servers are built so, too: one NIC for two sockets is near to half of the
+/// GPUs. A fault is likely where a near NIC is down, or where several NICs serve more than half of the GPUs.
+fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {
+    let is_near = |nic: &Nic, gpu: &Gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb;
+    let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))
+        .any(|nic| far.iter().any(|gpu| is_near(nic, gpu)));
+    let is_fault = has_down || (nics > 1 && near.len() * 2 > topology.gpus.len());
+    let mut finding = if is_fault {
+        let mut finding = Finding::new(
+            "gpu-without-near-nic",
+            Severity::Degraded,
+            format!(
+                "{} no NIC within PIX or PXB, and {} GPUs of this machine do: a NIC is missing or down.",
+                has(far),
+                near.len()
+            ),
+        );
+        finding.cause =
+            Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
+        finding.action = Action::Watch;
+        finding
+    } else {
+        let text = format!("{} no NIC within PXB.", has(far));
+        let mut finding = Finding::new("gpu-without-near-nic", Severity::Advice, text);
+        finding.cause = Some(
+            "Usually the design of the server, with fewer NICs than GPUs: data of these GPUs take a longer way to the \
+             network."
+                .to_owned(),
+        );
+        finding
+    };
+    finding.remedy =
+        Some("compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned());
+    finding.source = Some(LEVELS.to_owned());
+    finding
 }
 
 /// Devices whose NUMA node is not known on a machine with several.

@@ -310,7 +310,9 @@ fn judge_progress(
         conclusions.findings.extend(hidden(last));
         return;
     }
-    let mut finding = if moving == 0 {
+    let mut finding = if !progress.unknown.is_empty() {
+        growth_unknown(progress, total, seconds)
+    } else if moving == 0 {
         no_progress(last, total, seconds, world)
     } else {
         partly(progress, last, seconds, world)
@@ -323,6 +325,21 @@ fn judge_progress(
     );
     finding.source = Some(SOURCE.to_owned());
     conclusions.findings.push(finding);
+}
+
+fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
+    let count = progress.unknown.len();
+    let mut finding = Finding::new(
+        "job-growth-unknown",
+        Severity::Unknown,
+        format!(
+            "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not known.",
+            verb(count, "was", "were")
+        ),
+    );
+    finding.cause =
+        Some("Their processes did not answer in time, or had just started. Ask again.".to_owned());
+    finding
 }
 
 fn no_progress(last: &Status, total: usize, seconds: &str, world: &World<'_>) -> Finding {

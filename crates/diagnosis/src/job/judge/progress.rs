@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::status::{Communicator, Identity, Place, Rank, Status};
+use crate::job::status::{Communicator, Format, Identity, Place, Rank, Status};
 
 /// A rank of any communicator: its place, or its number where the place is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +16,10 @@ pub(super) enum Member {
 /// Operations launched between two answers.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Operations of each rank in all its communicators.
+    /// Operations of each rank in all its communicators, as far as both answers have its counts.
     pub launched: BTreeMap<Member, u64>,
+    /// Ranks with counts of which only one answer has a value: they may have launched more.
+    pub unknown: BTreeSet<Member>,
     /// True when a count went down or a communicator went away: the job was restarted or made new communicators.
     pub has_restarted: bool,
 }
@@ -25,32 +27,49 @@ pub(super) struct Progress {
 impl Progress {
     /// Compares two answers.
     pub(super) fn between(first: &Status, last: &Status) -> Self {
-        let mut launched = BTreeMap::new();
-        let mut has_restarted = false;
+        let is_text = [first.format, last.format].contains(&Format::Text);
+        let mut progress = Self { launched: BTreeMap::new(), unknown: BTreeSet::new(), has_restarted: false };
         for communicator in &last.communicators {
             let before = first.find(&communicator.identity);
             for rank in &communicator.ranks {
-                let earlier = before.and_then(|before| before.rank(rank.rank));
-                let grown = match earlier {
-                    Some(earlier) => growth(earlier, rank),
-                    // In a text answer, the communicator had no differences before.
-                    None => Some(rank.launched()),
+                let grown = match before.and_then(|before| before.rank(rank.rank)) {
+                    Some(earlier) => growth(earlier, rank, is_text),
+                    // A communicator that is new in JSON was made between the answers. A text names it only when its
+                    // ranks differ.
+                    None if before.is_none() && !is_text => Some((rank.launched(), true)),
+                    None => Some((0, false)),
                 };
-                has_restarted |= grown.is_none();
-                let sum: &mut u64 = launched.entry(member(communicator, rank)).or_default();
-                *sum = sum.saturating_add(grown.unwrap_or(0));
+                progress.has_restarted |= grown.is_none();
+                progress.add(member(communicator, rank), grown.unwrap_or((0, true)));
             }
         }
-        has_restarted |= first.communicators.iter().any(|each| last.find(&each.identity).is_none());
-        Self { launched, has_restarted }
+        for communicator in &first.communicators {
+            let now = last.find(&communicator.identity);
+            progress.has_restarted |= now.is_none() && !is_text;
+            let gone =
+                communicator.ranks.iter().filter(|rank| now.is_none_or(|now| now.rank(rank.rank).is_none()));
+            // A text leaves out ranks that do not differ any more.
+            for rank in gone.filter(|_| is_text) {
+                progress.add(member(communicator, rank), (0, false));
+            }
+        }
+        progress
+    }
+
+    /// Adds operations of a rank in one communicator; false for a number that is not the whole.
+    fn add(&mut self, member: Member, (grown, is_whole): (u64, bool)) {
+        if !is_whole {
+            self.unknown.insert(member.clone());
+        }
+        let sum = self.launched.entry(member).or_default();
+        *sum = sum.saturating_add(grown);
     }
 
     /// Checks that no rank of the communicator launched anything, in this communicator or another one.
     pub(super) fn is_still(&self, communicator: &Communicator) -> bool {
-        communicator
-            .ranks
-            .iter()
-            .all(|rank| self.launched.get(&member(communicator, rank)).is_none_or(|launched| *launched == 0))
+        communicator.ranks.iter().map(|rank| member(communicator, rank)).all(|member| {
+            self.launched.get(&member).is_none_or(|sum| *sum == 0) && !self.unknown.contains(&member)
+        })
     }
 
     /// Number of ranks that launched something.
@@ -67,14 +86,21 @@ pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
     }
 }
 
-/// Operations launched since an earlier answer; `None` when a count went down.
-fn growth(earlier: &Rank, now: &Rank) -> Option<u64> {
+/// Operations launched since an earlier answer, and true when that is the whole; `None` when a count went down.
+///
+/// A text has only the counts that differ between ranks, so that one without an earlier value proves nothing.
+fn growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)> {
     let mut sum = 0_u64;
+    let mut is_whole =
+        !is_text || earlier.counts.keys().all(|collective| now.counts.contains_key(collective));
     for (collective, count) in &now.counts {
-        let before = earlier.counts.get(collective).copied().unwrap_or(0);
-        sum = sum.saturating_add(count.checked_sub(before)?);
+        match earlier.counts.get(collective) {
+            Some(before) => sum = sum.saturating_add(count.checked_sub(*before)?),
+            None if is_text => is_whole = false,
+            None => sum = sum.saturating_add(*count),
+        }
     }
-    Some(sum)
+    Some((sum, is_whole))
 }
 
 /// A difference of counts in a communicator whose ranks launch nothing.

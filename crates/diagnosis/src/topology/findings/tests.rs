@@ -111,6 +111,32 @@ fn one_nic_for_all_gpus_is_no_fault() {
     assert_eq!(rules(&topology), []);
 }
 
+/// A server of two sockets with one NIC, near to the GPUs of its switch.
+#[test]
+fn one_nic_near_half_of_the_gpus_is_advice() {
+    let mut topology = machine();
+    topology.gpus.drain(2..6);
+    for (gpu, label) in topology.gpus.iter_mut().zip(["GPU0", "GPU1", "GPU2", "GPU3"]) {
+        gpu.label = label.to_owned();
+    }
+    topology.nics.truncate(1);
+    topology.gpus[1].place = topology.nics[0].place.clone();
+    assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
+    assert_eq!(all(&topology)[0].diagnosis, "GPU2 and GPU3 have no NIC within PXB.");
+    // One that is near to three of four may still be the only one.
+    topology.gpus[2].place = topology.nics[0].place.clone();
+    assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
+    // A NIC that is down is a fault.
+    topology.nics.push(Nic {
+        name: "mlx5_1".to_owned(),
+        place: topology.gpus[3].place.clone(),
+        state: Some("DOWN".to_owned()),
+        rdma: true,
+        ..Nic::default()
+    });
+    assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Degraded));
+}
+
 #[test]
 fn nics_on_the_wrong_socket_are_found() {
     let mut topology = machine();
