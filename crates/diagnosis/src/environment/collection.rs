@@ -7,8 +7,9 @@ use std::{env, fs};
 use semver::Version;
 
 use super::conf;
+use super::parse::parse;
 use super::setting::{Place, Setting, is_collected};
-use super::submission::{self, Submission};
+use super::submission::Submission;
 use crate::finding::{Evidence, Finding, Severity};
 
 /// First version that reads `NCCL_CONF_FILE`.
@@ -149,7 +150,7 @@ impl Collection {
     /// The variables in the output of `env`, a shell script, a command line or a Kubernetes manifest.
     pub fn of_text(text: &str, file: &str) -> Self {
         let Submission { settings, overridden, mut unseen, mut is_partial, not_passed, .. } =
-            submission::parse(text, file);
+            parse(text, file);
         if settings.is_empty() {
             unseen.push(format!("no variable of NCCL was recognised in {file}"));
             is_partial = true;

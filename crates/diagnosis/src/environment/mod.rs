@@ -10,6 +10,7 @@ mod knowledge;
 mod names;
 mod network;
 mod number;
+mod parse;
 mod ranks;
 mod setting;
 mod situation;

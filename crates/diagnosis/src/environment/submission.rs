@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::json;
 use super::setting::{Place, Setting, is_collected};
 use super::words::{assigned, consumed, ends_in_list, is_name_of_entry, is_output_of_env, key, scalar, word};
 
@@ -28,11 +27,12 @@ pub(super) struct Submission {
     pub is_partial: bool,
     /// Variables of an MPIJob that `env:` sets, and mpirun does not pass on.
     pub not_passed: Vec<Setting>,
-    is_mpi_job: bool,
+    /// The text has an MPIJob of Kubernetes.
+    pub(super) is_mpi_job: bool,
     /// Variables that the launcher passes on with their values.
-    passed: BTreeSet<String>,
+    pub(super) passed: BTreeSet<String>,
     /// Variables that the launcher passes on from its environment.
-    forwarded: Vec<(String, Place)>,
+    pub(super) forwarded: Vec<(String, Place)>,
     /// Inside of a list `[a, b]` of YAML that goes on in the next line.
     in_list: bool,
     previous: String,
@@ -57,36 +57,9 @@ struct Entry {
     is_elsewhere: bool,
 }
 
-/// Reads a text. A variable that is set twice has the last value.
-pub(super) fn parse(text: &str, file: &str) -> Submission {
-    let mut all = Submission { is_mpi_job: text.contains("MPIJob"), ..Submission::default() };
-    match json::documents(text) {
-        Some(documents) => {
-            let mut walk = json::Walk::new(text, file);
-            documents.iter().for_each(|document| walk.take(document, &mut all));
-        }
-        None => all.lines(text, file),
-    }
-    if text.contains("{{") {
-        all.miss(format!("{file} is a template: what it computes was not read (helm template renders it)"));
-    }
-    for (name, place) in std::mem::take(&mut all.forwarded) {
-        if all.settings.iter().all(|setting| setting.name != name) {
-            all.miss(format!("{name} ({place}) takes its value from the environment of the launcher"));
-        }
-        all.passed.insert(name);
-    }
-    if all.is_mpi_job {
-        let passed = &all.passed;
-        let lost = all.settings.iter().filter(|setting| !passed.contains(&setting.name));
-        all.not_passed = lost.cloned().collect();
-    }
-    all.settings.sort_by(|one, other| one.name.cmp(&other.name));
-    all
-}
-
 impl Submission {
-    fn lines(&mut self, text: &str, file: &str) {
+    /// Reads the variables of a text by lines.
+    pub(super) fn lines(&mut self, text: &str, file: &str) {
         self.is_env = is_output_of_env(text);
         let mut entry = Entry::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -253,7 +226,7 @@ impl Submission {
         self.miss(format!("envFrom ({place}) sets the variables of another object, which were not read"));
     }
 
-    fn miss(&mut self, text: String) {
+    pub(super) fn miss(&mut self, text: String) {
         self.is_partial = true;
         self.unseen.push(text);
     }
@@ -261,7 +234,7 @@ impl Submission {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::environment::parse::parse;
 
     fn pairs(text: &str) -> Vec<String> {
         let all = parse(text, "f");

@@ -3,6 +3,9 @@
 use super::digest::Transport;
 use super::text;
 
+/// Largest number of ranks that a line is believed.
+pub(super) const MOST_RANKS: u32 = 1 << 20;
+
 /// A channel from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Channel<'a> {
@@ -57,6 +60,9 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
     let rest = &after[memchr::memchr(b']', after)?..];
     let rest = rest.strip_prefix(b"] -> ")?;
     let (to, rest) = text::small(rest)?;
+    if from.max(to) >= MOST_RANKS {
+        return None;
+    }
     let rest = rest.strip_prefix(b"[")?;
     let rest = &rest[memchr::memchr(b']', rest)?..];
     let rest = rest.strip_prefix(b"] ")?;

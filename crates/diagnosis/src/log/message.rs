@@ -268,9 +268,6 @@ fn bootstrap(message: &[u8]) -> Message<'_> {
         .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
 }
 
-/// Largest number of ranks that a line is believed.
-const MOST_RANKS: u32 = 1 << 20;
-
 /// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in 2.22.
 fn init_timings(message: &[u8]) -> Message<'_> {
     let Some(colon) = memmem::find(message, b": rank ") else { return Message::Other };
@@ -356,7 +353,7 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
         }
     }
     (life.address, life.rank, life.ranks) = (address?, rank?, ranks?);
-    (life.rank < life.ranks && life.ranks <= MOST_RANKS).then_some(life)
+    (life.rank < life.ranks && life.ranks <= channel::MOST_RANKS).then_some(life)
 }
 
 /// The version at the beginning, with zeros for missing parts, and the rest.

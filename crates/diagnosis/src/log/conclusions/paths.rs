@@ -188,7 +188,7 @@ const EFA: Advice = (
      Kubernetes: request the devices, resources: limits: vpc.amazonaws.com/efa: 1 (the number of the instance type), with the EFA device plugin running.\n\
      Docker: --device=/dev/infiniband/uverbs0 --ulimit memlock=-1\n\
      EC2: the security group must allow all traffic from and to itself.\n\
-     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.14) or NCCL_NET=Libfabric: the job then stops instead of falling back.",
+     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.13) or NCCL_NET=Libfabric: the job then stops instead of falling back.",
     "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
 );
 const IB: Advice = (
@@ -307,7 +307,7 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
                          not shared, different host ids, or P2P refused by the driver."
             .to_owned(),
         (None, false) => "P2P between these GPUs is not possible: different containers or host ids, PCIe ACS or the IOMMU \
-                          redirects it, the GPUs hang on different CPU sockets, or this kind of GPU has none (A10G, L4, GeForce: \
+                          redirects it, the GPUs are attached to different CPU sockets, or this kind of GPU has none (A10G, L4, GeForce: \
                           then this is their normal way)."
             .to_owned(),
     };

@@ -1,0 +1,33 @@
+//! Reading of a text that sets variables, as JSON or by lines.
+
+use super::json;
+use super::submission::Submission;
+
+/// Reads a text. A variable that is set twice has the last value.
+pub(super) fn parse(text: &str, file: &str) -> Submission {
+    let mut all = Submission::default();
+    all.is_mpi_job = text.contains("MPIJob");
+    match json::documents(text) {
+        Some(documents) => {
+            let mut walk = json::Walk::new(text, file);
+            documents.iter().for_each(|document| walk.take(document, &mut all));
+        }
+        None => all.lines(text, file),
+    }
+    if text.contains("{{") {
+        all.miss(format!("{file} is a template: what it computes was not read (helm template renders it)"));
+    }
+    for (name, place) in std::mem::take(&mut all.forwarded) {
+        if all.settings.iter().all(|setting| setting.name != name) {
+            all.miss(format!("{name} ({place}) takes its value from the environment of the launcher"));
+        }
+        all.passed.insert(name);
+    }
+    if all.is_mpi_job {
+        let passed = &all.passed;
+        let lost = all.settings.iter().filter(|setting| !passed.contains(&setting.name));
+        all.not_passed = lost.cloned().collect();
+    }
+    all.settings.sort_by(|one, other| one.name.cmp(&other.name));
+    all
+}
