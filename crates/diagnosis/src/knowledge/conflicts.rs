@@ -40,7 +40,7 @@ pub struct Conflict {
     pub libfabric: Option<VersionReq>,
     /// CUDA versions of the driver, where they matter.
     pub driver: Option<VersionReq>,
-    /// Conditions besides the versions. As long as they are not seen, the conflict is told as advice.
+    /// Conditions besides the versions. As long as they are not seen, the conflict is reported as advice.
     pub conditions: Vec<String>,
     /// The effect, as a sentence.
     pub effect: String,

@@ -55,7 +55,7 @@ pub struct Fault {
     pub versions: VersionReq,
     /// A text in the rest of NCCL's version line.
     pub build: Option<String>,
-    /// Conditions besides the version. As long as they are not seen, the fault is told as advice.
+    /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
     pub conditions: Vec<String>,
     /// Measurements that it can falsify or stop, from [`TOUCHES`].
     pub touches: Vec<String>,
