@@ -218,6 +218,8 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
 fn word(judged: &Judged) -> String {
     let Some(worst) = judged.worst() else { return String::new() };
     match (worst.severity, worst.kind) {
+        // The proof that nothing is harmful holds with advice.
+        (Some(Severity::Advice), Kind::Harmful) => "questionable".to_owned(),
         (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word().to_owned(),
         (None, kind) => format!("{}: {}", kind.word(), worst.reason),
     }

@@ -56,9 +56,10 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     let hosts: BTreeSet<&str> = ranks.iter().map(|rank| rank.host.as_str()).collect();
     if differences.is_empty() && ranks.len() > 1 {
         examination.proof.push(format!(
-            "the variables that must be equal are so on all {} ranks ({} hosts)",
+            "the variables that must be equal are equal on all {} ranks ({} {})",
             ranks.len(),
-            hosts.len()
+            hosts.len(),
+            if hosts.len() == 1 { "host" } else { "hosts" }
         ));
     }
     let others = elsewhere(&examination.findings, ranks);
@@ -226,6 +227,17 @@ mod tests {
         assert_eq!(texts, ["on ranks 1-2: no eth0", "everywhere"]);
         assert_eq!((own.findings[0].ranks.as_slice(), own.findings[0].hosts.len()), ([1, 2].as_slice(), 1));
         assert!(own.proof.is_empty());
+    }
+
+    #[test]
+    fn equal_variables_are_proof() {
+        for (other, hosts) in [("a", "1 host"), ("b", "2 hosts")] {
+            let all = [rank(0, "a", &[("NCCL_ALGO", "Ring")]), rank(1, other, &[("NCCL_ALGO", "Ring")])];
+            let mut own = Examination::new("environment");
+            super::compare(&mut own, &all);
+            let text = format!("the variables that must be equal are equal on all 2 ranks ({hosts})");
+            assert_eq!(own.proof, [text]);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The knowledge on its examples, false claims that are common, and whole examinations.
+//! The knowledge on its examples, common claims, and whole examinations.
 
 use super::judge::judge;
 use super::knowledge::{self, FILES, File, Kind};
@@ -337,6 +337,16 @@ fn what_mpirun_passes_on_wins_in_an_mpi_job() {
     let lost = examination.findings.iter().find(|finding| finding.rule == "mpi-job-env-not-passed").unwrap();
     assert!(lost.diagnosis.starts_with("NCCL_SOCKET_IFNAME may not reach"), "{}", lost.diagnosis);
     assert_eq!(lost.severity, Severity::Advice);
+}
+
+#[test]
+fn a_harmful_value_that_is_only_advice_is_questionable() {
+    let known = situation(Some("2.28.9"), None, None, Some("p5.48xlarge"));
+    let examination = examined("export NCCL_MNNVL_ENABLE=0\nexport NCCL_TOPO_FILE=/x.xml\n", &known);
+    assert!(examination.proof[0].ends_with("none is harmful"), "{:?}", examination.proof);
+    let Body::Table { rows, .. } = &examination.sections[1].body else { panic!("a table") };
+    assert!(rows.iter().any(|row| row[3] == "questionable"), "{rows:?}");
+    assert!(!rows.iter().any(|row| row[3] == "harmful"), "{rows:?}");
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn choices(
             Fault::invalid(reason, right).broken()
         } else {
             let reason = format!(
-                "`{token}` is none of {names}: NCCL {nccl} skips it without a word, and disables what is not listed"
+                "`{token}` is none of {names}: NCCL {nccl} skips it silently, and disables what is not listed"
             );
             Fault::invalid(reason, right)
         });

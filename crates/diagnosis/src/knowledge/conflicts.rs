@@ -40,7 +40,7 @@ pub struct Conflict {
     pub libfabric: Option<VersionReq>,
     /// CUDA versions of the driver, where they matter.
     pub driver: Option<VersionReq>,
-    /// Conditions besides the versions. As long as they are not seen, the conflict is told as advice.
+    /// Conditions besides the versions. As long as they are not seen, the conflict is reported as advice.
     pub conditions: Vec<String>,
     /// The effect, as a sentence.
     pub effect: String,
@@ -52,22 +52,10 @@ pub struct Conflict {
     pub source: String,
 }
 
-/// A version of the interface between NCCL and network plugins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Its number, as 10 in `Loaded net plugin Libfabric (v10)`.
-    pub number: u32,
-    /// Versions of NCCL that have it.
-    pub nccl: VersionReq,
-    /// Versions of aws-ofi-nccl that have it; `None` where that is not known.
-    pub plugin: Option<VersionReq>,
-}
-
 /// All known conflicts.
 #[derive(Clone, Debug, Default)]
 pub struct Conflicts {
     conflicts: Vec<Conflict>,
-    interfaces: Vec<Interface>,
 }
 
 /// The file as it is written.
@@ -76,7 +64,6 @@ pub struct Conflicts {
 struct ConflictFile {
     version: u32,
     conflict: Vec<ConflictEntry>,
-    interface: Vec<InterfaceEntry>,
 }
 
 /// A conflict as it is written.
@@ -93,15 +80,6 @@ struct ConflictEntry {
     remedy: String,
     severity: Severity,
     source: String,
-}
-
-/// An interface as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InterfaceEntry {
-    number: u32,
-    nccl: String,
-    plugin: Option<String>,
 }
 
 impl Conflicts {
@@ -130,15 +108,6 @@ impl Conflicts {
     /// The conflicts among these versions. One that names a version which is not known does not apply.
     pub fn among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
         self.conflicts.iter().filter(|conflict| conflict.applies_to(versions)).collect()
-    }
-
-    /// The newest interface that both have, which NCCL selects; `None` where the plugin is older than the table.
-    pub fn interface(&self, nccl: &Version, plugin: &Version) -> Option<u32> {
-        let both = |interface: &&Interface| {
-            interface.nccl.matches(nccl)
-                && interface.plugin.as_ref().is_some_and(|range| range.matches(plugin))
-        };
-        self.interfaces.iter().filter(both).map(|interface| interface.number).max()
     }
 }
 
@@ -173,14 +142,7 @@ pub(super) fn read(file: &str, text: &str) -> Result<Conflicts, FileError> {
         let id = entry.id.clone();
         convert(entry).map_err(|problem| located(file, text, &id, problem))
     });
-    let interfaces = content.interface.into_iter().map(|entry| {
-        let number = entry.number.to_string();
-        interface(entry).map_err(|problem| located(file, text, &number, problem))
-    });
-    Ok(Conflicts {
-        conflicts: conflicts.collect::<Result<_, _>>()?,
-        interfaces: interfaces.collect::<Result<_, _>>()?,
-    })
+    Ok(Conflicts { conflicts: conflicts.collect::<Result<_, _>>()? })
 }
 
 /// Converts an entry, and checks it.
@@ -209,13 +171,4 @@ fn convert(entry: ConflictEntry) -> Result<Conflict, Problem> {
         0 | 1 => Err(("id", "write ranges of at least two of nccl, plugin, libfabric and driver".to_owned())),
         _ => Ok(conflict),
     }
-}
-
-/// Converts an interface.
-fn interface(entry: InterfaceEntry) -> Result<Interface, Problem> {
-    Ok(Interface {
-        number: entry.number,
-        nccl: range("nccl", Some(&entry.nccl))?.unwrap_or(VersionReq::STAR),
-        plugin: range("plugin", entry.plugin.as_deref())?,
-    })
 }

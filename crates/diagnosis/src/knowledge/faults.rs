@@ -55,7 +55,7 @@ pub struct Fault {
     pub versions: VersionReq,
     /// A text in the rest of NCCL's version line.
     pub build: Option<String>,
-    /// Conditions besides the version. As long as they are not seen, the fault is told as advice.
+    /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
     pub conditions: Vec<String>,
     /// Measurements that it can falsify or stop, from [`TOUCHES`].
     pub touches: Vec<String>,
@@ -112,23 +112,12 @@ impl Faults {
         self.faults.iter()
     }
 
-    /// The faults of this version of NCCL.
-    pub fn of(&self, nccl: &Version) -> Vec<&Fault> {
-        self.of_component(Component::Nccl, nccl)
-    }
-
     /// The faults of this version of a component.
     pub fn of_component(&self, component: Component, version: &Version) -> Vec<&Fault> {
         self.faults
             .iter()
             .filter(|fault| fault.component == component && fault.versions.matches(version))
             .collect()
-    }
-
-    /// The faults of this version of NCCL that can touch a measurement with these features, from [`TOUCHES`].
-    pub fn touching(&self, nccl: &Version, features: &[&str]) -> Vec<&Fault> {
-        let touched = |name: &String| name == "any" || features.contains(&name.as_str());
-        self.of(nccl).into_iter().filter(|fault| fault.touches.iter().any(touched)).collect()
     }
 }
 
@@ -145,11 +134,6 @@ impl Fault {
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }
-}
-
-/// The known faults of this version of NCCL that can touch a measurement with these features, from [`TOUCHES`].
-pub fn touching(nccl: &Version, features: &[&str]) -> Vec<&'static Fault> {
-    Faults::built_in().touching(nccl, features)
 }
 
 /// Reads a file of faults.

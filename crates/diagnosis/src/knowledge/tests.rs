@@ -198,21 +198,16 @@ fn faults_and_conflicts_are_read_and_have_their_own_names() {
 }
 
 #[test]
-fn faults_belong_to_their_versions_and_measurements() {
-    let names = |version: &str, features: &[&str]| -> Vec<&str> {
-        faults::touching(&version_of(version), features).into_iter().map(|fault| fault.id.as_str()).collect()
-    };
-    assert!(names("2.28.9", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
-    assert!(names("2.30.4", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
-    assert!(!names("2.30.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
-    assert!(!names("2.27.7", &["symmetric"]).contains(&"symmetric-without-grid-sync"));
-    assert!(!names("2.28.9", &[]).contains(&"symmetric-without-grid-sync"));
-    assert!(names("2.29.3", &["avg-one-rank"]).contains(&"average-of-one-rank"));
-    assert!(!names("2.29.7", &["avg-one-rank"]).contains(&"average-of-one-rank"));
-    assert!(names("2.29.2", &[]).contains(&"arm-proxy-hang"));
-    assert!(!names("2.28.9", &["symmetric", "graph"]).contains(&"ras-json-missing-comma"));
+fn faults_belong_to_their_versions() {
     let all = Faults::built_in();
-    assert!(all.of(&version_of("2.28.9")).iter().any(|fault| fault.id == "ras-json-missing-comma"));
+    let has = |version: &str, id: &str| {
+        all.of_component(Component::Nccl, &version_of(version)).iter().any(|fault| fault.id == id)
+    };
+    for (version, is_racing) in [("2.27.7", false), ("2.28.9", true), ("2.30.4", true), ("2.30.7", false)] {
+        assert_eq!(has(version, "symmetric-without-grid-sync"), is_racing, "{version}");
+    }
+    assert!(has("2.29.3", "average-of-one-rank") && !has("2.29.7", "average-of-one-rank"));
+    assert!(has("2.29.2", "arm-proxy-hang") && has("2.28.9", "ras-json-missing-comma"));
     assert_eq!(all.of_component(Component::AwsOfiNccl, &version_of("1.16.2")).len(), 1);
     assert_eq!(all.of_component(Component::Driver, &version_of("595.1.0")).len(), 0);
 }
@@ -244,17 +239,6 @@ fn conflicts_need_all_versions_that_they_name() {
     let (nccl, driver) = (version_of("2.28.9"), version_of("12.8.0"));
     let found = all.among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
     assert_eq!(found.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["host-memory-without-p2p"]);
-}
-
-#[test]
-fn the_interface_of_a_plugin_is_the_newest_that_both_have() {
-    let all = Conflicts::built_in();
-    let interface = |nccl: &str, plugin: &str| all.interface(&version_of(nccl), &version_of(plugin));
-    assert_eq!(interface("2.27.3", "1.16.2"), Some(10));
-    assert_eq!(interface("2.30.7", "1.16.2"), Some(10));
-    assert_eq!(interface("2.30.7", "1.21.1"), Some(12));
-    assert_eq!(interface("2.24.3", "1.21.1"), Some(9));
-    assert_eq!(interface("2.30.7", "1.9.0"), None);
 }
 
 #[test]

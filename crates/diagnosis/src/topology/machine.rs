@@ -319,8 +319,9 @@ fn note_what_is_hidden(topology: &mut Topology, pci: &Path) {
         .collect();
     if let Some(first) = without_link.first() {
         unseen.push(format!(
-            "the PCIe link of {} NICs cannot be seen (the first is {first})",
-            without_link.len()
+            "the PCIe link of {} {} cannot be seen (the first is {first})",
+            without_link.len(),
+            if without_link.len() == 1 { "NIC" } else { "NICs" }
         ));
     }
     topology.unseen.extend(unseen);

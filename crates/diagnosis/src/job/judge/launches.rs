@@ -246,10 +246,11 @@ fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
         root.evidence.push(Evidence {
             place: "RAS".to_owned(),
             text: format!(
-                "communicator {} of {} ranks waits as a consequence: {} ranks have not launched {}",
+                "communicator {} of {} ranks waits as a consequence: {} {} not launched {}",
                 stand.communicator.identity,
                 stand.communicator.size,
                 stand.behind.len(),
+                verb(stand.behind.len(), "rank has", "ranks have"),
                 stand.awaited.join(" and ")
             ),
             ..Evidence::default()

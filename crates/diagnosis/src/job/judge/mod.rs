@@ -13,7 +13,7 @@ use super::status::Status;
 use super::watch::Watch;
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
-use words::World;
+use words::{World, verb};
 
 /// Judges a job by two answers.
 pub fn examine(watch: &Watch) -> Examination {
@@ -105,20 +105,29 @@ fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
     let tries = tables::tries(watch);
     if tries.silent > 0 {
         unseen.push(format!(
-            "{} connections to {} were accepted and not answered: a process that listens there may be stopped.",
-            tries.silent, watch.address
+            "{} {} to {} {} accepted and not answered: a process that listens there may be stopped.",
+            tries.silent,
+            verb(tries.silent as usize, "connection", "connections"),
+            watch.address,
+            verb(tries.silent as usize, "was", "were")
         ));
     }
     if tries.others > 0 {
         unseen.push(format!(
-            "{} answers were about other jobs of this host; `--pid` or `--communicator` selects one.",
-            tries.others
+            "{} {} about other jobs of this host; `--pid` or `--communicator` selects one.",
+            tries.others,
+            verb(tries.others as usize, "answer was", "answers were")
         ));
     }
     if last.timeouts > 0 {
         unseen.push(format!(
-            "{} processes did not answer in time while RAS collected the state.",
-            last.timeouts
+            "{} {} in time while RAS collected the state.",
+            last.timeouts,
+            verb(
+                usize::try_from(last.timeouts).unwrap_or(usize::MAX),
+                "process did not answer",
+                "processes did not answer"
+            )
         ));
     }
     unseen

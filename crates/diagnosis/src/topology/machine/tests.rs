@@ -239,7 +239,7 @@ fn links_are_limited_by_the_port_above() {
     let links: Vec<(Option<u32>, Option<u32>)> =
         topology.nics.iter().map(|nic| (nic.pcie.width, nic.pcie.max_width)).collect();
     assert_eq!(links, [(Some(4), Some(4)), (Some(8), Some(16)), (None, None)]);
-    assert_eq!(topology.unseen, ["the PCIe link of 1 NICs cannot be seen (the first is mlx5_2)"]);
+    assert_eq!(topology.unseen, ["the PCIe link of 1 NIC cannot be seen (the first is mlx5_2)"]);
     let findings = examine(Some(&topology), None).findings;
     let widths: Vec<&str> = findings
         .iter()
