@@ -375,3 +375,14 @@ fn networks_may_differ_between_jobs() {
     let found = examine(&(first + &second));
     assert!(found.findings.iter().all(|each| each.rule != "networks-differ"), "{:?}", found.findings);
 }
+
+#[test]
+fn reading_that_was_asked_for_does_not_prove_nvlink() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    log.hosts = vec!["a", "a"];
+    log.nodes = 1;
+    assert_eq!(log.examine().proof, ["NVLink P2P between the 2 ranks"]);
+    let set = "NCCL_P2P_READ_ENABLE set by environment to 1.";
+    log.messages = vec![(0, set), (1, set)];
+    assert_eq!(log.examine().proof, ["P2P between the 2 ranks"]);
+}
