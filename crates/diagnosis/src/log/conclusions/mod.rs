@@ -72,6 +72,7 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) 
         return;
     }
     if !transport::is_complete(communicator) {
+        unseen.push("not all ranks finished the start, or the communicator was aborted".to_owned());
         return;
     }
     let unconnected = ways.unconnected();

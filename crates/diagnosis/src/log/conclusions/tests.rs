@@ -210,7 +210,12 @@ fn nvlink_needs_proof_for_each_pair() {
     ];
     log.messages = all.iter().map(|&line| (0, line)).collect();
     let found = log.examine();
-    assert_eq!(found.proof, ["NVLink P2P between all 6 pairs of 3 ranks"]);
+    assert_eq!(
+        found.proof,
+        [
+            "NVLink between all 6 pairs of 3 ranks by the topology; P2P over it on the 3 connections of the log"
+        ]
+    );
     let matrix = found.sections.iter().find_map(|section| match &section.body {
         Body::Matrix(matrix) => Some(matrix),
         _ => None,
@@ -237,6 +242,7 @@ fn ranks_that_do_not_complete_are_named() {
     let stuck = finding(&found, "start-never-complete");
     assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
     assert_eq!(stuck.ranks, [1]);
+    assert_eq!(found.unseen, ["not all ranks finished the start, or the communicator was aborted"]);
     assert_eq!(found.proof, [""; 0]);
 }
 

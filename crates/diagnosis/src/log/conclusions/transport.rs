@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::job::Job;
+use super::job::{Job, count};
 use crate::examination::{Cell, Grade, Matrix};
 use crate::log::digest::{Communicator, Connection, Transport};
 
@@ -156,7 +156,13 @@ impl<'a> Ways<'a> {
         let all = self.possible();
         let by_way = self.by_way();
         if by_way.len() == 1 && by_way.contains_key(&Way::NvLink) && self.linked.len() == all {
-            return vec![format!("NVLink P2P between all {all} pairs of {ranks} ranks")];
+            return vec![match self.pairs.len() {
+                number if number == all => format!("NVLink P2P between all {all} pairs of {ranks} ranks"),
+                number => format!(
+                    "NVLink between all {all} pairs of {ranks} ranks by the topology; P2P over it on the {} of the log",
+                    count(number, "connection")
+                ),
+            }];
         }
         let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
             number if number == all && all == 2 => format!("{} between the 2 ranks", way.long()),
