@@ -392,3 +392,12 @@ fn reading_that_was_asked_for_does_not_prove_nvlink() {
     log.messages = vec![(0, set), (1, set)];
     assert_eq!(log.examine().proof, ["P2P between the 2 ranks"]);
 }
+
+#[test]
+fn old_plugins_name_their_version_in_other_words() {
+    let mut log = pair("Socket", "NET/Socket/0");
+    log.messages = vec![(0, "NET/OFI Using aws-ofi-nccl 1.5.0aws")];
+    let found = log.examine();
+    let fallback = finding(&found, "network-fell-back-to-tcp");
+    assert_eq!(fallback.evidence[0].text, "aws-ofi-nccl 1.5.0 was loaded; then: Using network Socket");
+}
