@@ -55,7 +55,6 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
         let finding = Finding {
-            cause: Some("No rule knows this warning.".to_owned()),
             ranks: ranks(job, &unknown.writers, &unknown.examples),
             hosts: job.hosts(unknown.writers.iter().copied()),
             evidence: unknown.examples.iter().map(|example| job.example(example)).collect(),
