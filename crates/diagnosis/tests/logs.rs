@@ -108,7 +108,12 @@ fn every_log_of_the_test_data_is_judged() {
 #[test]
 fn eight_gpus_over_nvlink_are_proven() {
     let found = examine(&["h200x8"]);
-    assert_eq!(found.proof, ["NVLink P2P between all 56 pairs of 8 ranks"]);
+    assert_eq!(
+        found.proof,
+        [
+            "NVLink between all 56 pairs of 8 ranks by the topology; P2P over it on the 8 connections of the log"
+        ]
+    );
     // Plugins that are not installed, and InfiniBand that is not there, are no errors.
     assert_eq!(rules(&found), [""; 0]);
     assert_eq!(found.unseen, [""; 0]);

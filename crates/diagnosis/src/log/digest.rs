@@ -198,7 +198,7 @@ pub enum Transport {
     P2p {
         /// `direct pointer`, `CUMEM`, `IPC`, `indirect`.
         how: String,
-        /// `/read`: the receiver reads, which NCCL chooses over NVLink only.
+        /// `/read`: the receiver reads, which NCCL chooses over NVLink only, unless NCCL_P2P_READ_ENABLE is set.
         read: bool,
     },
     /// NVLink between nodes.

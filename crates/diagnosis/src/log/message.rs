@@ -157,7 +157,9 @@ fn network(message: &[u8]) -> Message<'_> {
 
 /// Messages of aws-ofi-nccl, after `NET/OFI `.
 fn of_plugin(rest: &[u8]) -> Message<'_> {
-    if let Some(version) = rest.strip_prefix(b"Initializing aws-ofi-nccl ") {
+    // Versions before 1.7.1 write `Using aws-ofi-nccl 1.5.0aws`.
+    let loaded = rest.strip_prefix(b"Initializing aws-ofi-nccl ");
+    if let Some(version) = loaded.or_else(|| rest.strip_prefix(b"Using aws-ofi-nccl ")) {
         return Message::Fact(Fact::Plugin(version));
     }
     if let Some(version) = rest.strip_prefix(b"Using Libfabric version ") {

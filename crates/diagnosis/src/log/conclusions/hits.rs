@@ -55,7 +55,6 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
         let finding = Finding {
-            cause: Some("No rule knows this warning.".to_owned()),
             ranks: ranks(job, &unknown.writers, &unknown.examples),
             hosts: job.hosts(unknown.writers.iter().copied()),
             evidence: unknown.examples.iter().map(|example| job.example(example)).collect(),
@@ -238,17 +237,87 @@ fn consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
         .collect()
 }
 
-/// Returns true unless the root is known to be later. Lines of several files have no common order, unless they have times.
+/// Returns true unless the root is known to be later. Lines of several files have no common order, unless they have times in
+/// one format.
 fn is_earlier(root: Option<&Example>, cascade: Option<&Example>) -> bool {
     let (Some(root), Some(cascade)) = (root, cascade) else { return true };
     if root.position.input == cascade.position.input {
         return root.position <= cascade.position;
     }
-    match (&root.time, &cascade.time) {
-        (Some(root), Some(cascade)) => match (root.parse::<f64>(), cascade.parse::<f64>()) {
-            (Ok(root), Ok(cascade)) => root <= cascade,
-            _ => root <= cascade,
-        },
+    let time = |example: &Example| example.time.as_deref().and_then(Time::of);
+    match (time(root), time(cascade)) {
+        (Some(root), Some(cascade)) if root.zone == cascade.zone => {
+            // A time without parts of a second can be anywhere in its second.
+            let length = root.clock.len().min(cascade.clock.len());
+            root.clock.get(..length) <= cascade.clock.get(..length)
+        }
         _ => true,
+    }
+}
+
+/// A time of the form `2025-12-28 16:04:25.123`, which sorts as text.
+struct Time {
+    /// Date and time, with a space between them.
+    clock: String,
+    /// The text after it: `Z`, `+09:00`, or nothing.
+    zone: String,
+}
+
+impl Time {
+    /// Reads a time; `None` for other forms, which do not sort, or lack the date.
+    fn of(text: &str) -> Option<Self> {
+        const FORM: &[u8] = b"0000-00-00 00:00:00";
+        let is_like = |(form, byte): (&u8, &u8)| match form {
+            b'0' => byte.is_ascii_digit(),
+            b' ' => matches!(byte, b' ' | b'T'),
+            form => form == byte,
+        };
+        let bytes = text.as_bytes();
+        if bytes.len() < FORM.len() || !FORM.iter().zip(bytes).all(is_like) {
+            return None;
+        }
+        let (clock, rest) = text.split_at_checked(FORM.len())?;
+        let part = rest.strip_prefix(['.', ',']).unwrap_or_default();
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        let zone = if digits > 0 { part.get(digits..)? } else { rest };
+        let dot = if digits > 0 { "." } else { "" };
+        Some(Self {
+            clock: format!("{}{dot}{}", clock.replace('T', " "), part.get(..digits)?),
+            zone: zone.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::digest::Position;
+
+    #[test]
+    fn times_of_several_files_are_compared_only_in_one_format() {
+        let example = |input: usize, line: u64, time: &str| Example {
+            position: Position { input, line },
+            time: Some(time.to_owned()),
+            ..Example::default()
+        };
+        let earlier =
+            |root: &str, cascade: &str| is_earlier(Some(&example(0, 1, root)), Some(&example(1, 1, cascade)));
+        assert!(earlier("2025-12-28 16:04:25", "2025-12-28 16:04:26"));
+        assert!(!earlier("2025-12-28 16:04:27", "2025-12-28 16:04:26"));
+        assert!(!earlier("2025-12-28T16:04:25.9Z", "2025-12-28T16:04:25.123Z"));
+        assert!(earlier("2025-12-28 16:04:25.9", "2025-12-28 16:04:25"));
+        // The order is not known.
+        for (root, cascade) in [
+            ("Tue Nov 24 13:42:01 2026", "2026-11-24 13:42:00"),
+            ("Wed Nov 25 13:42:01 2026", "Tue Nov 24 13:42:01 2026"),
+            ("2026-11-24T13:42:01+09:00", "2026-11-24T13:42:00Z"),
+            ("13:48:01.36", "13:48:00.36"),
+            ("999.5", "123.4"),
+        ] {
+            assert!(earlier(root, cascade), "{root} {cascade}");
+        }
+        // In one file, the position tells.
+        let (first, second) = (example(0, 1, "2025-12-28 16:04:27"), example(0, 2, "2025-12-28 16:04:26"));
+        assert!(is_earlier(Some(&first), Some(&second)) && !is_earlier(Some(&second), Some(&first)));
     }
 }

@@ -55,7 +55,6 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
         // The job of the log ran with it.
         let severity = fault.severity(true).max(Severity::Degraded);
         Placed::derived(Finding {
-            cause: Some(fault.effect.clone()),
             remedy: Some(fault.remedy.clone()),
             source: Some(fault.source.clone()),
             ..Finding::new(fault.id.clone(), severity, format!("{name} has a known fault: {}", fault.effect))
@@ -70,23 +69,23 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
             names.join(", ")
         );
         found.push(Placed::derived(Finding {
-            remedy: Some("See the table of known faults below.".to_owned()),
+            remedy: Some("See the known faults below.".to_owned()),
             ..Finding::new("known-faults", Severity::Advice, text)
         }));
     }
     found
 }
 
-/// The table of the known faults whose conditions the log does not show.
+/// The known faults whose conditions the log does not show, each on a line.
 pub(super) fn section(job: &Job<'_>) -> Option<Section> {
-    let row = |Known { name, fault }: &Known| {
-        vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
+    let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
+    let line = |Known { name, fault }: &Known| {
+        let conditions = sentence(&fault.conditions.join("; "));
+        format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), sentence(&fault.remedy))
     };
-    let rows: Vec<Vec<String>> =
-        faults(job).iter().filter(|known| !known.fault.conditions.is_empty()).map(row).collect();
-    let columns = ["version", "effect", "if", "remedy"].map(str::to_owned).to_vec();
-    (!rows.is_empty())
-        .then(|| Section { title: "Known faults".to_owned(), body: Body::Table { columns, rows } })
+    let lines: Vec<String> =
+        faults(job).iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();
+    (!lines.is_empty()).then(|| Section { title: "Known faults".to_owned(), body: Body::Lines(lines) })
 }
 
 /// Findings about versions that do not work together.

@@ -233,7 +233,12 @@ fn nvlink_needs_proof_for_each_pair() {
     ];
     log.messages = all.iter().map(|&line| (0, line)).collect();
     let found = log.examine();
-    assert_eq!(found.proof, ["NVLink P2P between all 6 pairs of 3 ranks"]);
+    assert_eq!(
+        found.proof,
+        [
+            "NVLink between all 6 pairs of 3 ranks by the topology; P2P over it on the 3 connections of the log"
+        ]
+    );
     let matrix = found.sections.iter().find_map(|section| match &section.body {
         Body::Matrix(matrix) => Some(matrix),
         _ => None,
@@ -260,6 +265,7 @@ fn ranks_that_do_not_complete_are_named() {
     let stuck = finding(&found, "start-never-complete");
     assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
     assert_eq!(stuck.ranks, [1]);
+    assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
     assert_eq!(found.proof, [""; 0]);
 }
 
@@ -339,17 +345,23 @@ fn unknown_warnings_are_shown_and_leave_the_health_open() {
     let found = examine(&text);
     assert_eq!(found.health(), Health::CannotTell);
     assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
+    assert_eq!(found.findings[0].cause, None);
     assert_eq!(found.findings[0].evidence[0].line, Some(16));
 }
 
 #[test]
-fn known_faults_are_one_advice_with_a_table() {
+fn known_faults_are_one_advice_with_a_list() {
     let found = pair("IB", "NET/IB/0/GDRDMA").examine();
     let advice = finding(&found, "known-faults");
     assert!(advice.diagnosis.contains("of NCCL 2.28.9"), "{}", advice.diagnosis);
     let section = found.sections.iter().find(|section| section.title == "Known faults").unwrap();
-    let Body::Table { rows, .. } = &section.body else { panic!("{section:?}") };
-    assert!(rows.iter().any(|row| row[1].contains("symmetric windows")), "{rows:?}");
+    let Body::Lines(lines) = &section.body else { panic!("{section:?}") };
+    assert!(
+        lines.iter().any(|line| line.starts_with("NCCL 2.28.9: ")
+            && line.contains("symmetric windows")
+            && line.contains(" If: ")),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -397,4 +409,24 @@ fn networks_may_differ_between_jobs() {
         second.replace("a:100:100", "c:200:200").replace("b:101:101", "d:201:201").replace("0x77", "0x78");
     let found = examine(&(first + &second));
     assert!(found.findings.iter().all(|each| each.rule != "networks-differ"), "{:?}", found.findings);
+}
+
+#[test]
+fn reading_that_was_asked_for_does_not_prove_nvlink() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    log.hosts = vec!["a", "a"];
+    log.nodes = 1;
+    assert_eq!(log.examine().proof, ["NVLink P2P between the 2 ranks"]);
+    let set = "NCCL_P2P_READ_ENABLE set by environment to 1.";
+    log.messages = vec![(0, set), (1, set)];
+    assert_eq!(log.examine().proof, ["P2P between the 2 ranks"]);
+}
+
+#[test]
+fn old_plugins_name_their_version_in_other_words() {
+    let mut log = pair("Socket", "NET/Socket/0");
+    log.messages = vec![(0, "NET/OFI Using aws-ofi-nccl 1.5.0aws")];
+    let found = log.examine();
+    let fallback = finding(&found, "network-fell-back-to-tcp");
+    assert_eq!(fallback.evidence[0].text, "aws-ofi-nccl 1.5.0 was loaded; then: Using network Socket");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::job::Job;
+use super::job::{Job, count};
 use crate::examination::{Cell, Grade, Matrix};
 use crate::log::digest::{Communicator, Connection, Transport};
 
@@ -29,13 +29,13 @@ pub(super) enum Way {
 
 impl Way {
     /// The way of a connection: the slowest of its channels.
-    pub(super) fn of(connection: &Connection, nvlink: bool) -> Option<Self> {
-        connection.transports.keys().map(|transport| Self::of_transport(transport, nvlink)).max()
+    fn of(connection: &Connection, proof: Proof) -> Option<Self> {
+        connection.transports.keys().map(|transport| Self::of_transport(transport, proof)).max()
     }
 
-    fn of_transport(transport: &Transport, nvlink: bool) -> Self {
+    fn of_transport(transport: &Transport, proof: Proof) -> Self {
         match transport {
-            Transport::P2p { read, .. } if *read || nvlink => Self::NvLink,
+            Transport::P2p { read, .. } if proof.linked || *read && proof.by_read => Self::NvLink,
             Transport::P2p { .. } => Self::P2p,
             Transport::Mnnvl => Self::Mnnvl,
             Transport::Shm => Self::Shm,
@@ -85,6 +85,15 @@ impl Way {
     }
 }
 
+/// Facts that prove NVLink between two GPUs.
+#[derive(Clone, Copy, Debug)]
+struct Proof {
+    /// The topology connects them by NVLink.
+    linked: bool,
+    /// NCCL chose `/read` itself, which it does only over NVLink, between GPUs of compute capability 8.0.
+    by_read: bool,
+}
+
 /// The ways of all pairs that the log shows.
 pub(super) struct Ways<'a> {
     pub(super) communicator: &'a Communicator,
@@ -98,6 +107,7 @@ impl<'a> Ways<'a> {
     /// The ways of the connections of all communicators, between the ranks of this one.
     pub(super) fn new(job: &Job<'a>, communicator: &'a Communicator) -> Self {
         let linked = linked(job, communicator);
+        let by_read = job.variables("NCCL_P2P_READ_ENABLE").next().is_none();
         let by_writer: BTreeMap<usize, u32> =
             communicator.members.iter().map(|(&rank, member)| (member.writer, rank)).collect();
         let mut pairs: BTreeMap<(u32, u32), Way> = BTreeMap::new();
@@ -108,7 +118,10 @@ impl<'a> Ways<'a> {
             };
             for (&(from, to), connection) in &other.connections {
                 let (Some(from), Some(to)) = (rank(from), rank(to)) else { continue };
-                let Some(way) = Way::of(connection, linked.contains(&(from, to))) else { continue };
+                let Some(way) = Way::of(connection, Proof { linked: linked.contains(&(from, to)), by_read })
+                else {
+                    continue;
+                };
                 let slowest = pairs.entry((from, to)).or_insert_with(|| way.clone());
                 *slowest = way.max(slowest.clone());
             }
@@ -143,7 +156,13 @@ impl<'a> Ways<'a> {
         let all = self.possible();
         let by_way = self.by_way();
         if by_way.len() == 1 && by_way.contains_key(&Way::NvLink) && self.linked.len() == all {
-            return vec![format!("NVLink P2P between all {all} pairs of {ranks} ranks")];
+            return vec![match self.pairs.len() {
+                number if number == all => format!("NVLink P2P between all {all} pairs of {ranks} ranks"),
+                number => format!(
+                    "NVLink between all {all} pairs of {ranks} ranks by the topology; P2P over it on the {} of the log",
+                    count(number, "connection")
+                ),
+            }];
         }
         let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
             number if number == all && all == 2 => format!("{} between the 2 ranks", way.long()),
