@@ -143,6 +143,7 @@ impl Session {
         interrupt.done();
         match result {
             Err(Stop::Failed(error)) => {
+                observer.failed(&format!("{error:#}"));
                 // So that it removes files that it has only created.
                 drop(observer);
                 fail(&error, &**world, &salvage)

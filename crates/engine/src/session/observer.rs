@@ -53,6 +53,9 @@ pub trait Observer: Send + Sync + 'static {
     /// those hold while they block.
     fn salvage(&self, outcome: Outcome);
 
+    /// Called on every process when it fails outside of a rank's thread, as at the start of NCCL. The process ends after it.
+    fn failed(&self, _message: &str) {}
+
     /// Returns true when the reader of the results has gone. The run then stops as if by SIGPIPE.
     fn is_closed(&self) -> bool {
         false

@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use collectives::world::{Launcher, Started};
 use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::{Finding, Severity};
 
@@ -103,8 +104,12 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     Ok(health(examinations).code())
 }
 
-/// The style of standard output: colours and width of a terminal; neither in a pipe.
+/// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher, which may give
+/// rank 0 a terminal and write what it reads from there to a file.
 pub(in crate::command) fn style() -> text::Style {
+    if Started::detect().launcher != Launcher::None {
+        return text::Style::default();
+    }
     let stdout = std::io::stdout();
     let colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
     let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));

@@ -22,6 +22,9 @@ use crate::command::doctor::output::{self, Output};
 /// Time that rank 0 gets for its report before the other processes end; below the limit of saving results.
 const REPORT_TIME: Duration = Duration::from_secs(3);
 
+/// Time that a launcher gets to read the report before this process ends.
+const FORWARD_TIME: Duration = Duration::from_millis(500);
+
 /// Largest part of a process's log that is read.
 const LOG_BYTES: u64 = 12 << 20;
 
@@ -71,11 +74,10 @@ impl Collector {
         encoder.finish()
     }
 
-    /// The examination of the packed logs of all processes; `None` for a measurement in host memory.
+    /// The examination of the packed logs of all processes; `None` without a measurement over NCCL.
     pub(super) fn of_logs(&self, packed: Vec<Vec<u8>>) -> Option<Examination> {
         let state = lock(&self.state);
-        let backend = state.run.as_ref().map(|run| run.provenance.backend.as_str());
-        if backend.is_some_and(|backend| backend != "nccl") {
+        if state.run.as_ref()?.provenance.backend != "nccl" {
             return None;
         }
         let is_whole = packed.iter().all(|log| log.first() == Some(&1));
@@ -136,6 +138,10 @@ impl Observer for Collector {
         Ok(())
     }
 
+    fn failed(&self, message: &str) {
+        self.salvage(Outcome::Failed { message: message.to_owned() });
+    }
+
     /// Rank 0 reports with its own log; every other process prints the warnings in its log.
     fn salvage(&self, outcome: Outcome) {
         let (text, _) = self.own_log();
@@ -157,6 +163,8 @@ impl Observer for Collector {
         if let Err(error) = output::write(&self.output, &examinations) {
             let _ = error.report();
         }
+        // Open MPI drops what it has not yet read of the output of a process that aborts.
+        thread::sleep(FORWARD_TIME);
     }
 }
 

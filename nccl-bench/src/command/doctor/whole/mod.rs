@@ -96,7 +96,11 @@ fn report(
     let logs = world.all_gather(&packed).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     let code = if world.rank() == 0 {
         let mut examinations: Vec<Examination> = collector.of_logs(logs).into_iter().collect();
-        examinations.push(collector.measurement(refused));
+        let mut measurement = collector.measurement(None);
+        measurement
+            .unseen
+            .splice(0..0, refused.map(|reason| format!("the measurement was refused: {reason}")));
+        examinations.push(measurement);
         examinations.extend(collector.take());
         output::write(&arguments.output, &examinations)?
     } else {
