@@ -122,8 +122,10 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     // A failure that a conclusion tells of, without a line of its own, comes after the messages.
     cascades.sort_by_key(|each| (each.first.is_none(), each.first.as_ref().map(|example| example.position)));
     let has_root = |cascade: &Placed| {
-        let earlier =
-            |root: &Placed| root.is_reported_late || is_earlier(root.first.as_ref(), cascade.first.as_ref());
+        let earlier = |root: &Placed| {
+            let (root_line, cascade_line) = (root.first.as_ref(), cascade.first.as_ref());
+            root.is_reported_late || is_earlier(root_line, cascade_line) || is_near(root_line, cascade_line)
+        };
         others.iter().any(|each| each.is_root && earlier(each))
     };
     let (followed, alone): (Vec<Placed>, Vec<Placed>) = cascades.into_iter().partition(has_root);
@@ -147,6 +149,16 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     });
     findings.extend(others.into_iter().map(|each| each.finding));
     findings
+}
+
+/// Lines within which the order of two messages of a file says nothing: ranks write at the same time.
+const NEAR: u64 = 40;
+
+/// Returns true for messages of one file that are near to each other.
+fn is_near(one: Option<&Example>, other: Option<&Example>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    let (one, other) = (one.position, other.position);
+    one.input == other.input && one.line.abs_diff(other.line) <= NEAR
 }
 
 /// The finding of a failure after a warning that no rule knows.

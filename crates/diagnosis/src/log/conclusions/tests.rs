@@ -77,6 +77,22 @@ fn finding<'a>(found: &'a Examination, rule: &str) -> &'a Finding {
 }
 
 #[test]
+fn a_root_just_below_a_cascade_is_the_cause_and_one_far_below_is_not() {
+    let cascade = "[2026-11-24 13:40:53] a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
+    let root = "[2026-11-24 13:40:53] b:101:101 [1] os/linux.cc:795 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n";
+    let start = pair("IB", "NET/IB/0/GDRDMA").text();
+    let near = examine(&format!("{start}{cascade}{root}"));
+    assert_eq!(near.findings[0].rule, "nccl-shm-full");
+    assert_eq!(near.findings[0].consequences.len(), 1);
+    let far = examine(&format!("{start}{cascade}{}{root}", "another program\n".repeat(60)));
+    assert!(
+        far.findings[0].diagnosis.starts_with("The job failed, and the cause is not"),
+        "{:?}",
+        far.findings[0]
+    );
+}
+
+#[test]
 fn a_log_with_a_gap_proves_nothing() {
     let whole = pair("Libfabric", "NET/Libfabric/0/GDRDMA").text();
     assert_eq!(examine(&whole).health(), Health::Healthy);
