@@ -9,7 +9,7 @@ use std::str::FromStr;
 const LONGEST: u64 = 4 << 20;
 
 /// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
-pub(super) fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -36,7 +36,7 @@ pub(super) fn natural(name: &str) -> Vec<(String, u64)> {
 }
 
 /// The text of a file, without the blanks around it.
-pub(super) fn text(path: &Path) -> Option<String> {
+pub(crate) fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     fs::File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())

@@ -5,7 +5,7 @@ mod complete;
 pub mod counters;
 mod examine;
 mod facts;
-mod files;
+pub(crate) mod files;
 pub mod gpu;
 pub mod kernel;
 pub mod libraries;

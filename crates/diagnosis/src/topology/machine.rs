@@ -1,11 +1,10 @@
 //! The topology of a machine, from the files of the kernel and the answer of the driver.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Component, Path};
 
 use super::driver::{Driver, DriverGpu, DriverLink};
 use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, read_rate};
+use crate::host::files::{names, text};
 
 const NVIDIA: &str = "0x10de";
 /// Classes of GPUs: VGA and 3D controllers.
@@ -333,37 +332,6 @@ fn bus_ids(pci: &Path) -> Vec<String> {
     // The natural order would take the digits of hexadecimal numbers apart.
     bus_ids.sort();
     bus_ids
-}
-
-/// Names in a folder, in natural order.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: BTreeMap<Vec<(String, u64)>, String> = BTreeMap::new();
-    for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-        names.insert(natural(&name), name);
-    }
-    names.into_values().collect()
-}
-
-/// Sort key of the natural order: `mlx5_2` comes before `mlx5_10`. The name itself comes last, so that keys are unique.
-fn natural(name: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while !rest.is_empty() {
-        let word = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
-        let (text, after) = rest.split_at(word);
-        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
-        let (number, after) = after.split_at(digits);
-        parts.push((text.to_owned(), number.parse().unwrap_or(0)));
-        rest = after;
-    }
-    parts.push((name.to_owned(), 0));
-    parts
-}
-
-/// The text of a file, without the blanks around it.
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]

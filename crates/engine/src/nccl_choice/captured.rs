@@ -34,7 +34,7 @@ impl CapturedLog {
         Ok(Self(file))
     }
 
-    /// What NCCL has written so far, at most `limit` bytes of it, and true when that is all.
+    /// Returns NCCL's lines so far, at most `limit` bytes of them, and true when that is all.
     ///
     /// # Errors
     /// When the file cannot be read.
