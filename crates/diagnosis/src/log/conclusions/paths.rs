@@ -12,6 +12,7 @@ use crate::log::digest::{Communicator, VariableSeen, Writer};
 
 /// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
 pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+    spare_plugin(job, found);
     if let Some(mut fallback) = fallback(job, ways) {
         let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
         if matches!(fallback.severity, Severity::Broken | Severity::Degraded) {
@@ -28,6 +29,25 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     if let Some(ways) = ways {
         found.extend(staged(job, ways).map(Placed::derived));
         found.extend(through_host(job, ways).map(Placed::derived));
+    }
+}
+
+/// Makes failures of aws-ofi-nccl advice where all writers use InfiniBand or another network: images have the plugin on
+/// hosts without EFA as well.
+fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
+    let networks: Vec<&str> =
+        job.digest.writers.iter().filter_map(|writer| writer.network.as_deref()).collect();
+    if networks.is_empty() || networks.iter().any(|name| *name == "Socket" || name.contains("Libfabric")) {
+        return;
+    }
+    let is_plugin = |each: &&mut Placed| {
+        each.first.as_ref().is_some_and(|first| {
+            first.text.starts_with("NET/OFI") || first.text.contains("NET plugin Libfabric")
+        })
+    };
+    for each in found.iter_mut().filter(is_plugin) {
+        each.finding.severity = Severity::Advice;
+        (each.is_root, each.is_cascade) = (false, false);
     }
 }
 
@@ -183,11 +203,10 @@ type Advice = (&'static str, &'static str, &'static str);
 
 const EFA: Advice = (
     "The plugin found no usable EFA device in this process: the container was given none, the instance type or the network \
-     interface has no EFA, the security group does not allow traffic to itself, or the memlock limit is too low.",
+     interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
     "ls /dev/infiniband; fi_info -p efa\n\
-     Kubernetes: request the devices, resources: limits: vpc.amazonaws.com/efa: 1 (the number of the instance type), with the EFA device plugin running.\n\
-     Docker: --device=/dev/infiniband/uverbs0 --ulimit memlock=-1\n\
-     EC2: the security group must allow all traffic from and to itself.\n\
+     Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device plugin: kubectl get ds -A | grep efa\n\
+     Docker: --device=/dev/infiniband/uverbs0 for each device, --ulimit memlock=-1\n\
      Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.13) or NCCL_NET=Libfabric: the job then stops instead of falling back.",
     "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
 );
@@ -270,9 +289,10 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
                 .to_owned()
         }),
         remedy: (!spark).then(|| {
-            "lsmod | grep nvidia_peermem || modprobe nvidia-peermem\n\
-             nvidia-smi topo -m    # GPU and NIC should be PIX or PXB\n\
-             Unset NCCL_NET_GDR_LEVEL and NCCL_NET_GDR_READ; EFA: libfabric with CUDA support, and instances with GPUDirect RDMA."
+            "InfiniBand or RoCE: lsmod | grep nvidia_peermem || modprobe nvidia-peermem; nvidia-smi topo -m (GPU and NIC: PIX or PXB)\n\
+             EFA (without nvidia-peermem: DMA-BUF or its own peer memory): cat /sys/class/infiniband/*/device/p2p has to print NVIDIA; \
+             update the EFA installer\n\
+             unset NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ"
                 .to_owned()
         }),
         ranks: ranks.into_iter().collect(),
@@ -367,8 +387,9 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(
-            "Give all ranks of a host the same NCCL_HOSTID (or unset it), and let their containers share /dev/shm and the IPC and \
-             PID namespaces (hostIPC: true), or use one container with all GPUs."
+            "Ranks of one container: unset NCCL_HOSTID. Containers: prefer one pod with all GPUs of the host (nvidia.com/gpu: 8). Several containers are one host for NCCL only with an equal \
+             NCCL_HOSTID, and work only if they share everything: hostIPC: true, hostPID: true, hostNetwork: true, one /dev/shm, and \
+             all GPUs visible in each; without these an equal NCCL_HOSTID makes the start fail."
                 .to_owned(),
         ),
         ranks: ranks.clone(),

@@ -207,6 +207,22 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
 }
 
 #[test]
+fn a_plugin_that_cannot_start_is_advice_where_infiniband_is_used() {
+    let messages = vec![
+        (0, "NET/OFI Unable to find a protocol that worked.  Failing initialization."),
+        (0, "NET/OFI aws-ofi-nccl initialization failed"),
+    ];
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    log.messages.clone_from(&messages);
+    let found = log.examine();
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(finding(&found, "efa-not-found").severity, Severity::Advice);
+    let mut sockets = pair("Socket", "NET/Socket/0");
+    sockets.messages = messages;
+    assert_ne!(sockets.examine().health(), Health::Healthy);
+}
+
+#[test]
 fn gpus_of_one_host_without_p2p_are_degraded_where_they_could_have_it() {
     let mut log = pair("Socket", "SHM/direct/direct");
     log.hosts = vec!["a", "a"];
