@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::complete::{Complete as _, counted, listed};
 use super::facts::Facts;
-use super::gpu::{self, Problem};
+use super::gpu;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
 use crate::finding::{Finding, Severity};
@@ -171,18 +171,20 @@ fn unseen(facts: &Facts) -> Vec<String> {
     let mut unseen = Vec::new();
     let gpus = &facts.gpus;
     match &gpus.problem {
-        Some(Problem::NoLibrary(_)) => {
-            unseen.push("GPUs: NVML (libnvidia-ml.so.1) is not installed here".to_owned())
-        }
-        Some(Problem::NoDriver(error)) => unseen.push(format!("GPUs: no NVIDIA driver runs here ({error})")),
-        Some(Problem::Mismatch(error) | Problem::Stuck(error) | Problem::Failed(error)) => {
-            unseen.push(format!("GPUs: {error}"));
-        }
+        Some(problem) => unseen.push(format!("GPUs: {problem}")),
         None if gpus.devices.is_empty() => {
             unseen.push("GPUs: there is none, or none is visible here".to_owned())
         }
         None => {}
     }
+    unseen.extend(gpus.devices.iter().filter_map(|gpu| {
+        Some(format!(
+            "NVLinks of GPU {}, of which {} were told: {}",
+            gpu.index,
+            gpu.links.len(),
+            gpu.links_refused.as_ref()?
+        ))
+    }));
     if !facts.nics.is_empty() && !facts.nics.iter().any(nic::Nic::is_up) {
         unseen.push("the network: no RDMA device is up".to_owned());
     }

@@ -41,7 +41,13 @@ fn eight_gpus() -> Facts {
         recovery: Some(0),
         persistence: Some(true),
         links: (0..18)
-            .map(|number| gpu::Link { number, active: true, version: Some(7), speed: Some(26562) })
+            .map(|number| gpu::Link {
+                number,
+                active: true,
+                version: Some(7),
+                speed: Some(26562),
+                ..gpu::Link::default()
+            })
             .collect(),
         fabric: Some(Fabric { state: 3, ..Fabric::default() }),
         ..Gpu::default()
@@ -105,6 +111,14 @@ fn eight_gpus_without_faults_are_healthy_with_proof() {
           between all 56 pairs, 144 of 144 NVLinks up"
         ]
     );
+}
+
+#[test]
+fn links_that_nvml_refuses_to_tell_are_unseen() {
+    let mut facts = eight_gpus();
+    facts.gpus.devices[3].links_refused = Some("a timeout".to_owned());
+    let unseen = examined(&[facts]).unseen;
+    assert!(unseen.contains(&"NVLinks of GPU 3, of which 18 were told: a timeout".to_owned()), "{unseen:?}");
 }
 
 /// Each fault alone, in the facts of a healthy host.

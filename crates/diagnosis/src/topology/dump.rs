@@ -8,10 +8,9 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{
-    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, ranges, read_rate,
-};
+use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, ranges, read_rate};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
+use crate::host::pci::normal_bus_id;
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;

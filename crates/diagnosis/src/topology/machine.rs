@@ -2,9 +2,11 @@
 
 use std::path::{Component, Path};
 
-use super::driver::{Driver, DriverGpu, DriverLink};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, read_rate};
+use super::model::{
+    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, read_rate, transfer_rate,
+};
 use crate::host::files::{names, text};
+use crate::host::gpu::{self, Gpus};
 
 const NVIDIA: &str = "0x10de";
 /// Classes of GPUs: VGA and 3D controllers.
@@ -12,8 +14,8 @@ const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 /// Class of POWER9's end of an NVLink.
 const CPU_CLASS: &str = "0x068001";
 
-/// Reads the topology of the machine below a root folder.
-pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
+/// Reads the topology of the machine below a root folder; `driver` has what NVML tells.
+pub fn read(root: &Path, driver: &Gpus) -> Topology {
     let pci = root.join("sys/bus/pci/devices");
     let mut topology = Topology {
         source: "this machine".to_owned(),
@@ -22,33 +24,27 @@ pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
         ..Topology::default()
     };
     let on_bus = gpus_on_bus(&pci);
-    match driver {
-        Ok(driver) => {
-            topology
-                .unseen
-                .extend(driver.silent.iter().map(|gpu| format!("the driver does not answer about {gpu}")));
-            let hidden = on_bus.len().saturating_sub(driver.gpus.len() + driver.silent.len());
-            if hidden > 0 {
-                topology.unseen.push(format!(
-                    "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or another driver)",
-                    on_bus.len()
-                ));
-            }
-            topology.gpus = driver.gpus.iter().map(|gpu| known_gpu(&pci, gpu)).collect();
-            let bus_ids: Vec<String> = topology.gpus.iter().map(|gpu| gpu.bus_id.clone()).collect();
-            for (gpu, told) in topology.gpus.iter_mut().zip(&driver.gpus) {
-                gpu.nvlinks = told.links.as_deref().map(|links| by_end(&pci, links, &bus_ids));
-            }
+    if let Some(reason) = &driver.problem {
+        if !on_bus.is_empty() {
+            topology.unseen.push(format!(
+                "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
+            ));
         }
-        Err(reason) => {
-            if !on_bus.is_empty() {
-                topology.unseen.push(format!(
-                    "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
-                ));
-            }
-            topology.gpus =
-                (0..).zip(&on_bus).map(|(index, bus_id)| silent_gpu(root, &pci, index, bus_id)).collect();
+        topology.gpus =
+            (0..).zip(&on_bus).map(|(index, bus_id)| silent_gpu(root, &pci, index, bus_id)).collect();
+    } else {
+        topology.unseen.extend(
+            (driver.lost.iter())
+                .map(|gpu| format!("the driver does not answer about GPU{}: {}", gpu.index, gpu.error)),
+        );
+        let hidden = on_bus.len().saturating_sub(driver.devices.len() + driver.lost.len());
+        if hidden > 0 {
+            topology.unseen.push(format!(
+                "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or another driver)",
+                on_bus.len()
+            ));
         }
+        topology.gpus = driver.devices.iter().map(|gpu| known_gpu(&pci, gpu, &driver.devices)).collect();
     }
     topology.nics = nics(root);
     note_what_is_hidden(&mut topology, &pci);
@@ -56,23 +52,27 @@ pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
 }
 
 /// A GPU that the driver described.
-fn known_gpu(pci: &Path, told: &DriverGpu) -> Gpu {
-    let folder = pci.join(&told.bus_id);
+fn known_gpu(pci: &Path, told: &gpu::Gpu, all: &[gpu::Gpu]) -> Gpu {
+    let bus_id = told.pci.clone().unwrap_or_default();
+    let folder = pci.join(&bus_id);
     let kernel = pcie_link(&folder);
-    let inactive = told.links.iter().flatten().filter(|link| !link.is_active).count();
+    let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
+    let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
+    let inactive = links.iter().filter(|link| !link.active).count();
     Gpu {
         label: format!("GPU{}", told.index),
         index: told.index,
-        bus_id: told.bus_id.clone(),
-        name: told.name.clone(),
+        bus_id,
+        name: Some(told.name.clone()),
         device: told.device,
         place: place(&folder),
         pcie: PcieLink {
-            gts: told.pcie.gts.or(kernel.gts),
-            width: told.pcie.width.or(kernel.width),
-            max_gts: told.pcie.max_gts.or(kernel.max_gts),
-            max_width: told.pcie.max_width.or(kernel.max_width),
+            gts: told.pcie.generation.and_then(transfer_rate).or(kernel.gts),
+            width: lanes(told.pcie.width).or(kernel.width),
+            max_gts: told.pcie.max_generation.and_then(transfer_rate).or(kernel.max_gts),
+            max_width: lanes(told.pcie.max_width).or(kernel.max_width),
         },
+        nvlinks: told.links_refused.is_none().then(|| by_end(pci, &links, all)),
         inactive_nvlinks: u32::try_from(inactive).unwrap_or(u32::MAX),
         c2c_links: told.c2c_links,
         ..Gpu::default()
@@ -99,11 +99,13 @@ fn silent_gpu(root: &Path, pci: &Path, index: u32, bus_id: &str) -> Gpu {
 }
 
 /// The active links, counted by their other end.
-fn by_end(pci: &Path, links: &[DriverLink], gpus: &[String]) -> Vec<NvLink> {
+fn by_end(pci: &Path, links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Vec<NvLink> {
     let mut ends: Vec<NvLink> = Vec::new();
-    for link in links.iter().filter(|link| link.is_active) {
+    for link in links.iter().filter(|link| link.active) {
         let to = match &link.remote {
-            Some(bus_id) if gpus.contains(bus_id) => NvLinkEnd::Gpu(bus_id.clone()),
+            Some(bus_id) if gpus.iter().any(|gpu| gpu.pci.as_ref() == Some(bus_id)) => {
+                NvLinkEnd::Gpu(bus_id.clone())
+            }
             Some(bus_id) => {
                 let class = text(&pci.join(bus_id).join("class")).unwrap_or_default();
                 if class.starts_with(CPU_CLASS) {

@@ -247,17 +247,6 @@ pub fn read_rate(text: &str) -> Option<f64> {
     (rate.is_finite() && rate > 0.0 && rate < 1000.0).then_some(rate)
 }
 
-/// A bus ID as the kernel writes it: `0000:1b:00.0`. NVML has eight digits for the domain, and capitals.
-pub fn normal_bus_id(text: &str) -> String {
-    let lower = text.trim().to_ascii_lowercase();
-    match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
-            format!("{}:{rest}", &domain[4..])
-        }
-        _ => lower,
-    }
-}
-
 /// Ascending numbers in short: `0-3,8`.
 pub(super) fn ranges(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -292,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_bus_ids_are_read_as_kernel_and_driver_write_them() {
+    fn rates_are_read_as_the_kernel_and_nccl_write_them() {
         for (text, expected) in [
             ("32.0 GT/s PCIe", Some(32.0)),
             ("16 GT/s", Some(16.0)),
@@ -305,10 +294,6 @@ mod tests {
         ] {
             assert_eq!(read_rate(text), expected, "{text}");
         }
-        assert_eq!(normal_bus_id("00000000:1B:00.0"), "0000:1b:00.0");
-        assert_eq!(normal_bus_id("10000:E1:00.0"), "10000:e1:00.0");
-        assert_eq!(normal_bus_id("0000:00:06.0\n"), "0000:00:06.0");
-        assert_eq!(normal_bus_id("日本語日本:1"), "日本語日本:1");
     }
 
     #[test]

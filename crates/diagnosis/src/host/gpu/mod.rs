@@ -1,7 +1,9 @@
 //! The GPUs of a host: facts, their reading through NVML, and what they mean.
 
 mod findings;
-pub(super) mod nvml;
+pub(crate) mod nvml;
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +50,16 @@ pub enum Problem {
     Failed(String),
 }
 
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLibrary(_) => formatter.write_str("NVML (libnvidia-ml.so.1) is not installed here"),
+            Self::NoDriver(error) => write!(formatter, "no NVIDIA driver runs here ({error})"),
+            Self::Mismatch(error) | Self::Stuck(error) | Self::Failed(error) => formatter.write_str(error),
+        }
+    }
+}
+
 /// A GPU that NVML cannot open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
@@ -77,6 +89,8 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// `0000:00:06.0`.
     pub pci: Option<String>,
+    /// PCI device number: equal for equal products.
+    pub device: Option<u32>,
     /// Memory in bytes; a GPU that shares the host's memory has none.
     pub memory: Option<u64>,
     /// Connection to the host.
@@ -113,6 +127,10 @@ pub struct Gpu {
     pub compute_mode: Option<String>,
     /// NVLinks that the GPU has.
     pub links: Vec<Link>,
+    /// NVML's error, where it did not tell all NVLinks.
+    pub links_refused: Option<String>,
+    /// Active links of NVLink-C2C to the CPU.
+    pub c2c_links: Option<u32>,
     /// Membership in a fabric of NVSwitches.
     pub fabric: Option<Fabric>,
     /// Processes that hold memory of the GPU.
@@ -178,6 +196,10 @@ pub struct Link {
     pub version: Option<u32>,
     /// Speed in Mbit/s.
     pub speed: Option<u64>,
+    /// False for a link that cannot carry accesses between GPUs.
+    pub peer_access: Option<bool>,
+    /// Bus ID of the other end, where it is visible.
+    pub remote: Option<String>,
 }
 
 /// Membership in a fabric of NVSwitches.
