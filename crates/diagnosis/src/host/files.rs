@@ -43,7 +43,7 @@ pub(crate) fn text(path: &Path) -> Option<String> {
 }
 
 /// The number that a file contains.
-pub(super) fn number<T: FromStr>(path: &Path) -> Option<T> {
+pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 

@@ -10,7 +10,7 @@ pub mod gpu;
 pub mod kernel;
 pub mod libraries;
 pub mod nic;
-pub(crate) mod pci;
+pub mod pci;
 pub mod rdma;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::counters::Counter;
-use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, OnBus, Pcie, Problem, Rows};
+use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, Pcie, Problem, Rows};
 use super::libraries::{Kind, Library};
+use super::pci::OnPci;
 use super::sample::{Machine, efa_container, efa_host, infiniband_host};
 use super::*;
 use crate::examination::{Body, Examination, Health};
@@ -194,7 +195,7 @@ fn properties_of_machines_are_no_faults() {
 fn a_gpu_that_the_bus_has_and_nvml_has_not_is_missing_but_not_in_a_container() {
     let mut facts = eight_gpus();
     facts.gpus.on_pci = (0..9)
-        .map(|index| OnBus { place: format!("0000:{index:02x}:00.0"), driver: Some("nvidia".to_owned()) })
+        .map(|index| OnPci { bus_id: format!("0000:{index:02x}:00.0"), driver: Some("nvidia".to_owned()) })
         .collect();
     assert_eq!(rules(&examined(std::slice::from_ref(&facts))), [("gpu-missing", Severity::Broken)]);
     facts.system.container = Some("Docker".to_owned());

@@ -8,9 +8,9 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, ranges, read_rate};
+use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, ranges};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
-use crate::host::pci::normal_bus_id;
+use crate::host::pci::{normal_bus_id, read_rate};
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+pub use crate::host::pci::PcieLink;
+
 /// Devices and their places.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Topology {
@@ -47,19 +49,6 @@ pub struct Place {
     pub host_bridge: Option<String>,
     /// PCIe ports above the device, the root port first: root port, then upstream and downstream port of each switch.
     pub ports: Vec<String>,
-}
-
-/// A PCIe link: present and largest rate. Fields are `None` where the machine does not tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct PcieLink {
-    /// Present transfer rate per lane in GT/s.
-    pub gts: Option<f64>,
-    /// Present number of lanes.
-    pub width: Option<u32>,
-    /// Largest transfer rate that both ends support.
-    pub max_gts: Option<f64>,
-    /// Largest number of lanes that both ends support.
-    pub max_width: Option<u32>,
 }
 
 /// A GPU.
@@ -205,48 +194,6 @@ impl Gpu {
     }
 }
 
-impl PcieLink {
-    /// The link in short: `Gen5 x16`. Empty when nothing is known.
-    pub fn text(&self) -> String {
-        let generation = self.gts.and_then(generation).map(|generation| format!("Gen{generation}"));
-        let width = self.width.map(|width| format!("x{width}"));
-        [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
-    }
-
-    /// One-way bandwidth in GB/s, without the protocol's overhead.
-    pub fn gbytes(&self) -> Option<f64> {
-        // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
-        let gts = self.gts?;
-        let coded = if gts < 8.0 {
-            0.8
-        } else if gts < 64.0 {
-            128.0 / 130.0
-        } else {
-            242.0 / 256.0
-        };
-        Some(gts * coded * f64::from(self.width?) / 8.0)
-    }
-}
-
-/// PCIe generation of a transfer rate in GT/s.
-pub fn generation(gts: f64) -> Option<u32> {
-    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
-        .iter()
-        .position(|rate| (rate - gts).abs() < 0.1)
-        .map(|at| at as u32 + 1)
-}
-
-/// Transfer rate of a PCIe generation in GT/s.
-pub fn transfer_rate(generation: u32) -> Option<f64> {
-    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].get(generation.checked_sub(1)? as usize).copied()
-}
-
-/// The transfer rate in a text of the kernel or of NCCL: `32.0 GT/s PCIe`, `16 GT/s`; `None` for `Unknown`.
-pub fn read_rate(text: &str) -> Option<f64> {
-    let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
-    (rate.is_finite() && rate > 0.0 && rate < 1000.0).then_some(rate)
-}
-
 /// Ascending numbers in short: `0-3,8`.
 pub(super) fn ranges(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -278,33 +225,5 @@ mod tests {
         assert_eq!(place(&["root", "up1", "down1", "up2", "down2"]).switches(), ["up1", "up2"]);
         // A virtual machine may have no root port.
         assert_eq!(place(&["up", "down"]).switches(), ["up"]);
-    }
-
-    #[test]
-    fn rates_are_read_as_the_kernel_and_nccl_write_them() {
-        for (text, expected) in [
-            ("32.0 GT/s PCIe", Some(32.0)),
-            ("16 GT/s", Some(16.0)),
-            ("2.5 GT/s PCIe", Some(2.5)),
-            ("Unknown", None),
-            ("", None),
-            ("nan GT/s", None),
-            ("-5 GT/s", None),
-            ("inf", None),
-        ] {
-            assert_eq!(read_rate(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_link_in_short_has_what_is_known() {
-        let link = |gts, width| PcieLink { gts, width, ..PcieLink::default() };
-        assert_eq!(link(Some(32.0), Some(16)).text(), "Gen5 x16");
-        assert_eq!(link(None, Some(16)).text(), "x16");
-        assert_eq!(link(Some(8.0), None).text(), "Gen3");
-        assert_eq!(link(None, None).text(), "");
-        let gbytes = link(Some(32.0), Some(16)).gbytes().unwrap();
-        assert!((gbytes - 63.0).abs() < 0.1, "{gbytes}");
-        assert_eq!((transfer_rate(0), transfer_rate(5), transfer_rate(9)), (None, Some(32.0), None));
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use findings::{judge, prove, sections};
 
 use super::counters::Counter;
+use super::pci::OnPci;
 
 /// The GPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,7 +30,7 @@ pub struct Gpus {
     /// Counters of the NVLinks that count errors.
     pub counters: Vec<Counter>,
     /// NVIDIA GPUs on the PCI bus.
-    pub on_pci: Vec<OnBus>,
+    pub on_pci: Vec<OnPci>,
     /// NVSwitches on the PCI bus.
     pub switches: usize,
 }
@@ -67,15 +68,6 @@ pub struct Lost {
     pub index: u32,
     /// NVML's error.
     pub error: String,
-}
-
-/// A GPU on the PCI bus.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OnBus {
-    /// `0000:00:06.0`.
-    pub place: String,
-    /// The driver that serves it.
-    pub driver: Option<String>,
 }
 
 /// A GPU. What NVML does not tell is `None`.

@@ -17,16 +17,13 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
 use super::super::counters::{self, Counter};
-use super::super::files::{driver, hexadecimal, names};
-use super::super::pci::normal_bus_id;
-use super::{Access, Ecc, Gpu, Gpus, Link, Lost, OnBus, Pages, Pcie, Peer, Problem, Process};
+use super::super::pci::{self, Function, normal_bus_id};
+use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Process};
 
 mod raw;
 
 /// Limit on the calls of NVML, which wait without end for a GPU that hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// NVIDIA's number on the PCI bus.
-const NVIDIA: u32 = 0x10de;
 /// Places of the library that the loader may not search, as in containers of Kubernetes nodes.
 const PLACES: [&str; 3] = [
     "libnvidia-ml.so.1",
@@ -97,20 +94,9 @@ impl Reading {
 
 /// Completes the facts with those of the PCI bus below `root`.
 pub(in super::super) fn on_bus(gpus: &mut Gpus, root: &Path) {
-    let devices = root.join("sys/bus/pci/devices");
-    for place in names(&devices) {
-        let folder = devices.join(&place);
-        if hexadecimal(&folder.join("vendor")) != Some(NVIDIA) {
-            continue;
-        }
-        match hexadecimal(&folder.join("class")).map(|class| class >> 8) {
-            // VGA and 3D controllers.
-            Some(0x0300 | 0x0302) => gpus.on_pci.push(OnBus { driver: driver(&folder), place }),
-            // Bridges of another kind.
-            Some(0x0680) => gpus.switches += 1,
-            _ => {}
-        }
-    }
+    let functions = pci::functions(root);
+    gpus.on_pci = functions.iter().filter(|function| function.is_gpu()).map(Function::on_pci).collect();
+    gpus.switches = functions.iter().filter(|function| function.is_nvswitch()).count();
 }
 
 fn load() -> Result<Nvml, Problem> {

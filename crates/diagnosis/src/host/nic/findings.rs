@@ -204,12 +204,10 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
 
 /// A device whose PCIe connection is narrower than it could be, and too narrow for its port.
 fn narrow(nic: &Nic) -> Option<Finding> {
-    let (width, most) = (nic.pcie_width?, nic.pcie_max_width?);
-    let transfers: f64 = nic.pcie_speed.as_deref()?.split_whitespace().next()?.parse().ok()?;
-    let encoding = if transfers > 5.0 { 128.0 / 130.0 } else { 0.8 };
-    let gigabits = transfers * f64::from(width) * encoding;
+    let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
+    let gigabits = nic.pcie.gbytes()? * 8.0;
     let rate = nic.rate()?;
-    (width > 0 && width < most && gigabits < rate * 1.1).then(|| {
+    (width < most && gigabits < rate * 1.1).then(|| {
         Finding::new(
             "nic-pcie-narrow",
             Severity::Degraded,

@@ -303,7 +303,7 @@ fn acs(system: &System) -> Vec<Finding> {
         .bridges
         .iter()
         .filter(|bridge| bridge.redirects())
-        .map(|bridge| bridge.place.as_str())
+        .map(|bridge| bridge.bus_id.as_str())
         .collect();
     if !places.is_empty() {
         findings.push(

@@ -284,7 +284,7 @@ fn names_of_the_pci_tree_are_told_apart() {
         ("0000:1b:00.0.1", false, false),
         ("", false, false),
     ] {
-        assert_eq!((is_bus_id(name), is_host_bridge(name)), (device, bridge), "{name}");
+        assert_eq!((pci::is_bus_id(name), is_host_bridge(name)), (device, bridge), "{name}");
     }
 }
 

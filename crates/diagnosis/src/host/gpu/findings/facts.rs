@@ -31,7 +31,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
         seen.push(format!("peer-to-peer access between all {pairs} pairs"));
     }
     let (active, links) = gpus.links();
-    if active > 0 {
+    if active > 0 && all(&|gpu| gpu.links_refused.is_none()) {
         seen.push(format!("{active} of {links} NVLinks up"));
     }
     let watched = gpus.counters.iter().filter(|counter| counter.growth.is_some()).count();
