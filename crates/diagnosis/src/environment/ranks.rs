@@ -10,6 +10,7 @@ use super::names;
 use super::setting::Setting;
 use crate::examination::Examination;
 use crate::finding::{Evidence, Finding, Severity};
+use crate::words;
 
 /// The environment of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +60,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
             "the variables that must be equal are equal on all {} ranks ({} {})",
             ranks.len(),
             hosts.len(),
-            if hosts.len() == 1 { "host" } else { "hosts" }
+            words::plural(hosts.len(), "host", "hosts")
         ));
     }
     let others = elsewhere(&examination.findings, ranks);
@@ -89,7 +90,7 @@ fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
     let finding = |(fault, members): (&Fault, Vec<&Snapshot>)| {
         let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
-        let text = format!("on {}: {}", list(&numbers), fault.diagnosis);
+        let text = format!("on {}: {}", words::ranks(&numbers), fault.diagnosis);
         Finding {
             remedy: fault.remedy.clone(),
             source: fault.source.clone(),
@@ -138,7 +139,7 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let described = groups.iter().map(|(value, members)| {
         let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let ranks: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
-        format!("{value} on {}", list(&ranks))
+        format!("{value} on {}", words::ranks(&ranks))
     });
     let text = format!("{name} differs between ranks: {}", described.collect::<Vec<_>>().join(", "));
     let mut numbers: Vec<u32> = odd.iter().map(|rank| rank.rank).collect();
@@ -174,23 +175,6 @@ fn is_equal_by_host(ranks: &[Snapshot], value: impl Fn(&Snapshot) -> Option<Stri
         let own = value(rank);
         *by_host.entry(&rank.host).or_insert_with(|| own.clone()) == own
     })
-}
-
-/// Numbers as text: `ranks 0-6, 9`.
-fn list(ranks: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let text = |&(first, last): &(u32, u32)| match last - first {
-        0 => first.to_string(),
-        _ => format!("{first}-{last}"),
-    };
-    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {}", parts.iter().map(text).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -288,11 +272,5 @@ mod tests {
         let findings = compare(&all);
         assert_eq!(findings[0].severity, Severity::Degraded);
         assert_eq!(compare(&all[..1]), []);
-    }
-
-    #[test]
-    fn ranks_are_listed_in_ranges() {
-        assert_eq!(list(&[0, 1, 2, 5, 7, 8]), "ranks 0-2, 5, 7-8");
-        assert_eq!(list(&[4]), "rank 4");
     }
 }

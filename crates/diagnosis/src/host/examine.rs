@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::complete::{Complete as _, counted, listed};
 use super::facts::Facts;
 use super::gpu;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
+use crate::words::{counted, listed};
 
 /// Devices that each host has to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! Facts about hosts, and what they mean: [`Facts::read`] reads those of this one, [`examine`] judges them.
 
 mod compare;
-mod complete;
 pub mod counters;
 mod examine;
 mod facts;

@@ -3,10 +3,10 @@
 //! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about 100 of
 //! the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
 
-use super::complete::{Complete as _, listed, shown, sized};
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
+use crate::words::{listed, shown, sized};
 
 /// The port's speed in Gbit/s.
 const RATE: f64 = 200.0;

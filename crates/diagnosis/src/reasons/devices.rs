@@ -3,10 +3,11 @@
 use collectives::fabric::Version;
 use rustix::io::Errno;
 
-use super::{Reason, some};
+use super::Reason;
 use crate::host::nic::Nic;
 use crate::host::pci::OnPci;
 use crate::host::rdma::Host;
+use crate::words::{listed, plural};
 
 /// Reasons for which EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
@@ -44,7 +45,7 @@ fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     let on_bus = host.efa_on_pci.iter();
     let by_driver = grouped(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
     if !by_driver.is_empty() {
-        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &some(places))).collect();
+        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &listed(places))).collect();
     }
     let none = if others.is_empty() {
         Reason::new(
@@ -158,8 +159,8 @@ pub fn described(devices: &[&Nic]) -> String {
         ((kind, device.description()), device.name.as_str())
     }));
     let groups = groups.iter().map(|((kind, description), names)| {
-        let plural = if names.len() == 1 { "" } else { "s" };
-        format!("{} {kind} device{plural} ({description}): {}", names.len(), some(names))
+        let ending = plural(names.len(), "", "s");
+        format!("{} {kind} device{ending} ({description}): {}", names.len(), listed(names))
     });
     groups.collect::<Vec<_>>().join("; ")
 }
@@ -212,8 +213,8 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
 fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
-        let is = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", some(names));
+        let is = plural(names.len(), "is", "are");
+        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", listed(names));
         Reason::new(text).advice(opening(host, resource, *error, names[0]))
     };
     by_error.iter().map(reason).collect()

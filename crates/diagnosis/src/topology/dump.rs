@@ -8,9 +8,10 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, ranges};
+use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
 use crate::host::pci::{normal_bus_id, read_rate};
+use crate::words::ranges;
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;
@@ -251,16 +252,16 @@ fn name_devices(topology: &mut Topology) {
 /// The CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`. `None` for an empty
 /// mask, or a text that is none.
 fn cpu_ranges(mask: &str) -> Option<String> {
-    let mut cpus: Vec<usize> = Vec::new();
+    let mut cpus: Vec<u32> = Vec::new();
     let words: Vec<&str> = mask.trim().split(',').collect();
     if words.len() > 256 {
         return None;
     }
-    for (position, word) in words.iter().rev().enumerate() {
+    for (position, word) in (0..).zip(words.iter().rev()) {
         let bits = u32::from_str_radix(word, 16).ok()?;
         cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| position * 32 + bit));
     }
-    (!cpus.is_empty()).then(|| ranges(&cpus))
+    (!cpus.is_empty()).then(|| ranges(&cpus).replace(", ", ","))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::host::gpu::{self, Gpus};
 use crate::host::nic;
 use crate::host::pci::{self, Function, transfer_rate};
 use crate::host::system;
+use crate::words::counted;
 
 /// Class of POWER9's end of an NVLink.
 const CPU_CLASS: u32 = 0x06_8001;
@@ -223,9 +224,8 @@ fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
         .collect();
     if let Some(first) = without_link.first() {
         unseen.push(format!(
-            "the PCIe link of {} {} cannot be seen (the first is {first})",
-            without_link.len(),
-            if without_link.len() == 1 { "NIC" } else { "NICs" }
+            "the PCIe link of {} cannot be seen (the first is {first})",
+            counted(without_link.len(), "NIC")
         ));
     }
     topology.unseen.extend(unseen);

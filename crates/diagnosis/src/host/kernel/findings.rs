@@ -1,10 +1,10 @@
 //! Conclusions about the kernel's messages.
 
-use super::super::complete::{listed, shown};
 use super::{Message, Messages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
+use crate::words::{listed, shown};
 
 /// A finding for each kind of message that is no harmless one. `uptime` is in seconds.
 pub(crate) fn judge(messages: &Messages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {

@@ -1,10 +1,11 @@
 //! Conclusions about network devices.
 
-use super::super::complete::{Complete as _, are, counted, listed, majority, shown};
+use super::super::compare::majority;
 use super::super::counters::Counter;
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
+use crate::words::{counted, listed, plural, shown};
 
 /// Meaning of a counter that grows.
 pub(super) struct Meaning {
@@ -105,7 +106,11 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
         Finding::new(
             rule,
             Severity::Degraded,
-            format!("{} {} visible, and {product} has {expected}", counted(there, "EFA device"), are(there)),
+            format!(
+                "{} {} visible, and {product} has {expected}",
+                counted(there, "EFA device"),
+                plural(there, "is", "are")
+            ),
         )
         .cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
@@ -161,7 +166,7 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         "{name} is {}{physical}; {up} of {} like it {} up",
         port.state,
         counted(alike.len(), &format!("{} device", nic.kind())),
-        are(up)
+        plural(up, "is", "are")
     );
     let remedy = match port.physical.as_str() {
         "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",

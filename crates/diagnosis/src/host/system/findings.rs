@@ -1,10 +1,10 @@
 //! Conclusions about the system.
 
-use super::super::complete::{Complete as _, counted, listed, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
 use crate::finding::{Finding, Severity};
+use crate::words::{counted, listed, sized};
 
 /// Findings about the system, as far as they matter to its GPUs and network devices.
 pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {

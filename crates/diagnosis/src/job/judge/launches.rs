@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::progress::{Member, Progress, Standstill, counts_text, groups, member, standstill};
-use super::words::{World, list, sentence, verb};
+use super::words::World;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::job::status::{Communicator, Format, Status};
+use crate::words::{listed, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -133,28 +134,28 @@ fn finding(
         )
     } else if is_minority {
         let root_count = roots.len();
-        let roots = list(&names(stand, roots, world));
-        let has = verb(root_count, "has", "have");
+        let roots = listed(&names(stand, roots, world));
+        let has = plural(root_count, "has", "have");
         (
             "job-not-arrived",
             if is_certain { Severity::Broken } else { Severity::Unknown },
             format!(
                 "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
                 sentence(&roots),
-                verb(ahead_count, "rank launched and waits", "ranks launched and wait"),
+                plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
             ),
             "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits for an \
              earlier operation.",
         )
     } else {
-        let ahead = list(&names(stand, &stand.ahead, world));
+        let ahead = listed(&names(stand, &stand.ahead, world));
         (
             "job-few-ahead",
             Severity::Unknown,
             format!(
                 "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
                 sentence(&ahead),
-                verb(ahead_count, "has", "have"),
+                plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
             "Most ranks still work on something else, or the few called an operation that the others do not call.",
@@ -218,7 +219,7 @@ fn circle(stands: &[Standstill<'_>], seconds: &str, world: &World<'_>) -> Findin
     let each: Vec<String> = stands
         .iter()
         .map(|stand| {
-            let behind = list(&names(stand, &stand.behind, world));
+            let behind = listed(&names(stand, &stand.behind, world));
             format!("communicator {} waits for {behind}", stand.communicator.identity)
         })
         .collect();
@@ -250,7 +251,7 @@ fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
                 stand.communicator.identity,
                 stand.communicator.size,
                 stand.behind.len(),
-                verb(stand.behind.len(), "rank has", "ranks have"),
+                plural(stand.behind.len(), "rank has", "ranks have"),
                 stand.awaited.join(" and ")
             ),
             ..Evidence::default()
@@ -335,7 +336,7 @@ fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
         Severity::Unknown,
         format!(
             "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not known.",
-            verb(count, "was", "were")
+            plural(count, "was", "were")
         ),
     );
     finding.cause =
@@ -381,7 +382,7 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, world: &World<'_>) 
         Severity::Unknown,
         sentence(&format!(
             "{} launched nothing in {seconds}, while {} of {} ranks did.",
-            list(&names),
+            listed(&names),
             progress.moving(),
             progress.launched.len()
         )),
@@ -415,7 +416,7 @@ fn hidden(last: &Status) -> Option<Finding> {
             "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: whether the \
              job moves cannot be seen.",
             last.nccl_version,
-            verb(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
+            plural(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
         ),
     );
     finding.cause = Some("NCCL before 2.28.7 prints counts only where they differ.".to_owned());

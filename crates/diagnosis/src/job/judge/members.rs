@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::words::{World, list, sentence, verb};
+use super::words::World;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
+use crate::words::{listed, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -77,18 +78,18 @@ fn absence_finding(
     if unnamed > 0 {
         names.push(format!(
             "{unnamed} {} that RAS does not name",
-            verb(unnamed as usize, "process", "processes")
+            plural(unnamed as usize, "process", "processes")
         ));
     }
     let count = names.len();
     let said = match (absence, severity) {
         (Absence::Dead, _) => {
-            format!("{} dead: no process could reach it for 60 s", verb(count, "is", "are"))
+            format!("{} dead: no process could reach it for 60 s", plural(count, "is", "are"))
         }
-        (_, Severity::Broken) => format!("{} not answer the other processes", verb(count, "does", "do")),
+        (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
         _ => "did not answer the other processes once".to_owned(),
     };
-    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", list(&names))));
+    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", listed(&names))));
     finding.cause = Some(match absence {
         Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
         _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
@@ -142,7 +143,7 @@ impl AbsentProcess {
         if self.names.is_empty() {
             self.name.clone()
         } else {
-            list(&self.names.iter().cloned().collect::<Vec<_>>())
+            listed(&self.names.iter().cloned().collect::<Vec<_>>())
         }
     }
 }
@@ -205,7 +206,7 @@ fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
             .map(|(communicator, rank)| world.name(communicator, rank.rank, rank.place.as_ref()))
             .collect();
         let names: Vec<String> = names.into_iter().collect();
-        let text = format!("{} {} {error}", list(&names), verb(names.len(), "reports", "report"));
+        let text = format!("{} {} {error}", listed(&names), plural(names.len(), "reports", "report"));
         let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
         if let (REMOTE_ERROR, Some(root)) = (error, root) {
             root.severity = Severity::Broken;
@@ -275,8 +276,8 @@ fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'
     let diagnosis = if outside.is_empty() {
         format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
     } else {
-        let verb = verb(outside.len(), "has", "have");
-        format!("The initialization of {within} waits: {} {verb} not entered it.", list(&outside))
+        let verb = plural(outside.len(), "has", "have");
+        format!("The initialization of {within} waits: {} {verb} not entered it.", listed(&outside))
     };
     let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
@@ -312,8 +313,8 @@ fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) ->
         Severity::Unknown,
         sentence(&format!(
             "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
-            list(&names),
-            verb(names.len(), "is", "are"),
+            listed(&names),
+            plural(names.len(), "is", "are"),
             now.identity,
             now.size
         )),
@@ -339,7 +340,8 @@ fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> 
     if !aborted.is_empty() {
         let is_cascade = others.iter().any(|finding| finding.severity == Severity::Broken);
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
-        let text = format!("{} {} called ncclCommAbort.", list(&aborted), verb(aborted.len(), "has", "have"));
+        let text =
+            format!("{} {} called ncclCommAbort.", listed(&aborted), plural(aborted.len(), "has", "have"));
         let mut finding = Finding::new("job-aborted", severity, sentence(&text));
         finding.cause = Some(
             "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
@@ -350,7 +352,7 @@ fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> 
     let ending = in_state(State::Finalize);
     if !ending.is_empty() {
         let text =
-            format!("{} {} destroying a communicator.", list(&ending), verb(ending.len(), "is", "are"));
+            format!("{} {} destroying a communicator.", listed(&ending), plural(ending.len(), "is", "are"));
         findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
     }
     findings

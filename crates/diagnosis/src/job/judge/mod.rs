@@ -13,7 +13,8 @@ use super::status::Status;
 use super::watch::Watch;
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
-use words::{World, verb};
+use crate::words::plural;
+use words::World;
 
 /// Judges a job by two answers.
 pub fn examine(watch: &Watch) -> Examination {
@@ -107,23 +108,23 @@ fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
         unseen.push(format!(
             "{} {} to {} {} accepted and not answered: a process that listens there may be stopped.",
             tries.silent,
-            verb(tries.silent as usize, "connection", "connections"),
+            plural(tries.silent as usize, "connection", "connections"),
             watch.address,
-            verb(tries.silent as usize, "was", "were")
+            plural(tries.silent as usize, "was", "were")
         ));
     }
     if tries.others > 0 {
         unseen.push(format!(
             "{} {} about other jobs of this host; `--pid` or `--communicator` selects one.",
             tries.others,
-            verb(tries.others as usize, "answer was", "answers were")
+            plural(tries.others as usize, "answer was", "answers were")
         ));
     }
     if last.timeouts > 0 {
         unseen.push(format!(
             "{} {} in time while RAS collected the state.",
             last.timeouts,
-            verb(
+            plural(
                 usize::try_from(last.timeouts).unwrap_or(usize::MAX),
                 "process did not answer",
                 "processes did not answer"

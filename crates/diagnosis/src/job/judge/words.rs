@@ -4,9 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::job::status::{Communicator, Identity, Place, Status};
 
-/// Ranks that a sentence names before it counts the others.
-const MOST_NAMED: usize = 6;
-
 /// The numbers of the ranks in the largest communicator, by which the ranks of all are named.
 #[derive(Debug)]
 pub(super) struct World<'a> {
@@ -56,29 +53,4 @@ impl<'a> World<'a> {
     pub(super) fn within(&self, identity: &Identity, size: u32) -> String {
         if self.has_several { format!(" in communicator {identity} of {size} ranks") } else { String::new() }
     }
-}
-
-/// `a`, `a and b`, `a, b and 5 more`.
-pub(super) fn list(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        _ if names.len() <= MOST_NAMED => {
-            let (last, others) =
-                names.split_last().map_or(("", names), |(last, others)| (last.as_str(), others));
-            format!("{} and {last}", others.join(", "))
-        }
-        _ => format!("{} and {} more", names[..MOST_NAMED].join(", "), names.len() - MOST_NAMED),
-    }
-}
-
-/// `is` or `are`, `has` or `have`.
-pub(super) fn verb(count: usize, singular: &'static str, plural: &'static str) -> &'static str {
-    if count == 1 { singular } else { plural }
-}
-
-/// The text with a capital letter at the beginning.
-pub(super) fn sentence(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }

@@ -1,9 +1,10 @@
 //! Conclusions about access among GPUs: NVLink, its fabric, and peer-to-peer.
 
-use super::super::super::complete::{Complete as _, listed, majority, shown};
+use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
 use super::named;
 use crate::finding::{Action, Finding, Severity};
+use crate::words::{listed, shown};
 
 pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();

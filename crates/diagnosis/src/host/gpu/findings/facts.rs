@@ -1,9 +1,9 @@
 //! Proof and tables of GPUs.
 
-use super::super::super::complete::{counted, shown, sized};
 use super::super::{Access, Gpu, Gpus};
 use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
+use crate::words::{counted, shown, sized};
 
 /// Statements about what was seen to work; none where a GPU could not be read.
 pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
