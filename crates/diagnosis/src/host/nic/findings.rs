@@ -1,7 +1,7 @@
 //! Conclusions about network devices.
 
 use super::super::compare::majority;
-use super::super::counters::Counter;
+use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
@@ -338,27 +338,7 @@ pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
         title: "Network devices".to_owned(),
         body: Body::Table { columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() },
     }];
-    let nonzero: Vec<Vec<String>> = counters
-        .iter()
-        .filter(|counter| counter.value > 0 || counter.has_grown())
-        .map(|counter| {
-            vec![
-                counter.device.clone(),
-                counter.name.clone(),
-                counter.value.to_string(),
-                shown(counter.growth),
-            ]
-        })
-        .collect();
-    if !nonzero.is_empty() {
-        sections.push(Section {
-            title: "Error counters of network devices".to_owned(),
-            body: Body::Table {
-                columns: ["device", "counter", "value", "growth"].map(str::to_owned).to_vec(),
-                rows: nonzero,
-            },
-        });
-    }
+    sections.extend(counters::table("Error counters of network devices", "device", counters));
     sections
 }
 
