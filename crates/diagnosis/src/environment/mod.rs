@@ -25,6 +25,7 @@ pub use collection::{Collection, Process};
 pub use examine::{Answer, examine};
 pub use judge::{Judged, Verdict};
 pub use knowledge::Kind;
+pub(crate) use knowledge::must_be_equal;
 pub use network::Network;
 pub use ranks::{Fault, Snapshot, compare};
 pub use semver::Version;

@@ -376,3 +376,14 @@ fn knowledge_is_complete_for_its_files() {
     assert!(knowledge::variable("NCCL_PROTO").is_some() && knowledge::variable("FI_PROVIDER").is_some());
     assert!(knowledge::family("NCCL_HOME").is_some());
 }
+
+/// The same list judges environments and logs.
+#[test]
+fn variables_that_must_be_equal_are_told_from_those_of_a_host() {
+    for name in ["NCCL_ALGO", "NCCL_LL128_BUFFSIZE", "NCCL_RUNTIME_CONNECT", "NCCL_MAX_NRINGS"] {
+        assert!(must_be_equal(name), "{name}");
+    }
+    for name in ["NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_NET_GDR_LEVEL", "NO_SUCH_NAME"] {
+        assert!(!must_be_equal(name), "{name}");
+    }
+}
