@@ -8,11 +8,12 @@ use super::nic::Nic;
 use crate::finding::{Finding, Severity};
 use crate::words::{listed, shown, sized};
 
-/// The port's speed in Gbit/s.
+/// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
-/// The recommended MTU of the interfaces.
+/// MTU of the interfaces that dgx-spark-playbooks issue 102 needed for full speed.
 const MTU: u32 = 9000;
-/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some.
+/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some. Our own
+/// judgement.
 const SHARE: u64 = 4;
 
 /// True for a DGX Spark, by the machine's name or the GPU's.

@@ -177,7 +177,7 @@ fn gpu(facts: &mut Facts) -> &mut Gpu {
     &mut facts.gpus.devices[3]
 }
 
-/// Links that are down on all GPUs alike may be the machine's making; an idle GPU slows its PCIe connection.
+/// Links that are down on all GPUs alike may be the machine's making, and are no more than advice; an idle GPU slows its PCIe connection.
 #[test]
 fn properties_of_machines_are_no_faults() {
     let mut facts = eight_gpus();
@@ -188,6 +188,11 @@ fn properties_of_machines_are_no_faults() {
         gpu.slowed = vec!["idle".to_owned(), "application clocks".to_owned(), "power cap".to_owned()];
         gpu.ecc.lifetime_uncorrected = Some(9);
     }
+    let examination = examined(std::slice::from_ref(&facts));
+    assert_eq!(rules(&examination), [("nvlink-down-alike", Severity::Advice)]);
+    assert_eq!(examination.findings[0].diagnosis, "136 of 144 NVLinks are up, on all GPUs alike");
+    // Without a fabric, the links of a bridge are those that are plugged.
+    facts.gpus.devices.iter_mut().for_each(|gpu| gpu.fabric = None);
     assert_eq!(rules(&examined(&[facts])), []);
 }
 

@@ -22,7 +22,7 @@ use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Proc
 
 mod raw;
 
-/// Limit on the calls of NVML, which wait without end for a GPU that hangs.
+/// Limit on the calls of NVML, which wait without end for a GPU that hangs; our own judgement.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Places of the library that the loader may not search, as in containers of Kubernetes nodes.
 const PLACES: [&str; 3] = [

@@ -7,6 +7,13 @@ use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
 use crate::words::{counted, listed, plural, shown};
 
+/// Gbit/s of devices for which the MTU matters; our own judgement.
+const FAST: f64 = 100.0;
+/// Ethernet MTU that an RDMA MTU of 4096 needs for its headers.
+const ROCE_MTU: u32 = 4200;
+/// Gbit/s of PCIe per Gbit/s of the port, with the headers of PCIe; our own judgement.
+const PCIE_PER_PORT: f64 = 1.1;
+
 /// Meaning of a counter that grows.
 pub(super) struct Meaning {
     severity: Severity,
@@ -68,7 +75,7 @@ pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
-/// EFA devices of an instance type with all of its network cards in use.
+/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards in use.
 pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     let (family, size) = product.split_once('.')?;
     match (family, size) {
@@ -212,7 +219,7 @@ fn narrow(nic: &Nic) -> Option<Finding> {
     let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
     let gigabits = nic.pcie.gbytes()? * 8.0;
     let rate = nic.rate()?;
-    (width < most && gigabits < rate * 1.1).then(|| {
+    (width < most && gigabits < rate * PCIE_PER_PORT).then(|| {
         Finding::new(
             "nic-pcie-narrow",
             Severity::Degraded,
@@ -228,12 +235,12 @@ fn narrow(nic: &Nic) -> Option<Finding> {
 
 /// Fast RoCE devices with the MTU of common Ethernet.
 fn mtu(nics: &[Nic]) -> Option<Finding> {
-    const FAST: f64 = 100.0;
     let small: Vec<String> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE" && nic.rate().is_some_and(|rate| rate >= FAST))
         .flat_map(|nic| {
-            let small = nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < 4200));
+            let small =
+                nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < ROCE_MTU));
             small.map(move |interface| format!("{} ({}: {})", nic.name, interface.name, shown(interface.mtu)))
         })
         .collect();
@@ -245,6 +252,7 @@ fn mtu(nics: &[Nic]) -> Option<Finding> {
         )
         .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
         .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
+        .source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
     })
 }
 
