@@ -22,12 +22,12 @@ pub struct Snapshot {
     /// The variables in effect.
     pub settings: Vec<Setting>,
     /// The findings about them on this host.
-    pub findings: Vec<Fault>,
+    pub findings: Vec<RankFinding>,
 }
 
 /// The parts of a finding that ranks send to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Fault {
+pub struct RankFinding {
     rule: String,
     severity: Severity,
     diagnosis: String,
@@ -38,7 +38,7 @@ pub struct Fault {
 impl Snapshot {
     /// The environment of a rank, with what was found about it.
     pub fn new(rank: u32, host: String, settings: Vec<Setting>, examination: &Examination) -> Self {
-        let fault = |finding: &Finding| Fault {
+        let fault = |finding: &Finding| RankFinding {
             rule: finding.rule.clone(),
             severity: finding.severity,
             diagnosis: finding.diagnosis.clone(),
@@ -78,7 +78,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
 
 /// The findings that rank 0 does not have.
 fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
-    let mut found: BTreeMap<&Fault, Vec<&Snapshot>> = BTreeMap::new();
+    let mut found: BTreeMap<&RankFinding, Vec<&Snapshot>> = BTreeMap::new();
     for rank in ranks {
         for fault in &rank.findings {
             let is_known = own.iter().any(|one| one.rule == fault.rule && one.diagnosis == fault.diagnosis);
@@ -87,7 +87,7 @@ fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
             }
         }
     }
-    let finding = |(fault, members): (&Fault, Vec<&Snapshot>)| {
+    let finding = |(fault, members): (&RankFinding, Vec<&Snapshot>)| {
         let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
         let text = format!("on {}: {}", words::ranks(&numbers), fault.diagnosis);
@@ -180,10 +180,10 @@ fn is_equal_by_host(ranks: &[Snapshot], value: impl Fn(&Snapshot) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::setting::Place;
+    use crate::environment::setting::Location;
 
     fn rank(rank: u32, host: &str, settings: &[(&str, &str)]) -> Snapshot {
-        let place = Place::named("environment");
+        let place = Location::named("environment");
         let settings =
             settings.iter().map(|(name, value)| Setting::new(*name, *value, place.clone())).collect();
         Snapshot { rank, host: host.to_owned(), settings, findings: Vec::new() }

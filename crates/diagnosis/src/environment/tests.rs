@@ -24,7 +24,7 @@ fn situation(
 }
 
 fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
-    let setting = Setting::new(name, value, Place::named("environment"));
+    let setting = Setting::new(name, value, Location::named("environment"));
     judge(&setting, situation, &|_| false).worst().unwrap().clone()
 }
 
@@ -62,7 +62,7 @@ fn every_rule_has_examples_that_hold() {
                     example.platform.as_deref(),
                 );
                 let setting =
-                    Setting::new(name.as_str(), example.value.as_str(), Place::named("environment"));
+                    Setting::new(name.as_str(), example.value.as_str(), Location::named("environment"));
                 let with = example.with.clone();
                 let judged = judge(&setting, &situation, &|other| with.as_deref() == Some(other));
                 let verdict = judged.worst().unwrap();

@@ -8,7 +8,7 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology};
+use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
 use crate::host::pci::{normal_bus_id, read_rate};
 use crate::words::ranges;
@@ -84,13 +84,17 @@ fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(),
         cpus: cpu.attribute("affinity").and_then(cpu_ranges),
         model: (!model.is_empty()).then(|| model.join(" ")),
     });
-    let place =
-        Place { host, numa: id, cpus: cpu.attribute("affinity").and_then(cpu_ranges), ..Place::default() };
+    let place = Locality {
+        host,
+        numa: id,
+        cpus: cpu.attribute("affinity").and_then(cpu_ranges),
+        ..Locality::default()
+    };
     read_below(cpu, &place, topology)
 }
 
 /// Reads the devices below a NUMA node or a switch.
-fn read_below(parent: Node<'_, '_>, place: &Place, topology: &mut Topology) -> Result<(), String> {
+fn read_below(parent: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Result<(), String> {
     for pci in children(parent, "pci") {
         read_pci(pci, place, topology)?;
     }
@@ -101,7 +105,7 @@ fn read_below(parent: Node<'_, '_>, place: &Place, topology: &mut Topology) -> R
     Ok(())
 }
 
-fn read_pci(pci: Node<'_, '_>, place: &Place, topology: &mut Topology) -> Result<(), String> {
+fn read_pci(pci: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Result<(), String> {
     let bus_id = normal_bus_id(pci.attribute("busid").unwrap_or_default());
     let link = PcieLink {
         gts: pci.attribute("link_speed").and_then(read_rate),
@@ -139,7 +143,7 @@ fn read_gpu(
     bus_id: &str,
     device: Option<u32>,
     pcie: PcieLink,
-    place: Place,
+    place: Locality,
     topology: &mut Topology,
 ) -> Result<(), String> {
     let rank = number(gpu, "rank");
@@ -198,7 +202,7 @@ fn nvlink_end(link: Node<'_, '_>) -> NvLinkEnd {
 fn read_nets(
     nic: Node<'_, '_>,
     bus_id: Option<&str>,
-    place: &Place,
+    place: &Locality,
     pcie: PcieLink,
     topology: &mut Topology,
 ) -> Result<(), String> {
@@ -239,7 +243,7 @@ fn name_devices(topology: &mut Topology) {
     topology.gpus.sort_by_key(|gpu| (gpu.place.host, gpu.index));
     topology.nics.sort_by_key(|nic| (nic.place.host, nic.dev.unwrap_or(u32::MAX)));
     let several = topology.hosts() > 1;
-    let host = |place: &Place| if several { format!("{}:", place.host) } else { String::new() };
+    let host = |place: &Locality| if several { format!("{}:", place.host) } else { String::new() };
     for gpu in &mut topology.gpus {
         gpu.label = format!("{}GPU{}", host(&gpu.place), gpu.index);
     }

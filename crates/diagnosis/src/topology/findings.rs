@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::graph::Graphs;
 use super::matrix::{Device, path};
-use super::model::{Gpu, Nic, NvLinkEnd, Place, Topology};
+use super::model::{Gpu, Locality, Nic, NvLinkEnd, Topology};
 use super::path::Path;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::words::{listed, plural};
@@ -284,7 +284,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
 
 /// Devices whose NUMA node is not known on a machine with several.
 fn numa(topology: &Topology) -> Option<Finding> {
-    let lost = |place: &Place| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
+    let lost = |place: &Locality| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
     let on_pci = |device: &Device<'_>| match device {
         Device::Gpu(_) => true,
         Device::Nic(nic) => nic.rdma && nic.bus_id.is_some(),

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology};
+use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
 use crate::host::files::{names, number, text};
 use crate::host::gpu::{self, Gpus};
 use crate::host::nic;
@@ -181,12 +181,12 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
 }
 
 /// The place of the PCI function in a folder.
-fn place(folder: &Path) -> Place {
-    let Ok(real) = folder.canonicalize() else { return Place::default() };
+fn place(folder: &Path) -> Locality {
+    let Ok(real) = folder.canonicalize() else { return Locality::default() };
     let mut ports = pci::chain(&real);
     ports.pop();
     let mut parts = real.iter().filter_map(OsStr::to_str);
-    Place {
+    Locality {
         host: 0,
         numa: number(&real.join("numa_node")),
         cpus: text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),

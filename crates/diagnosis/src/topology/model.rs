@@ -38,7 +38,7 @@ pub struct NumaNode {
 
 /// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Locality {
     /// Number of the host, from 0.
     pub host: u32,
     /// NUMA node; `None` where the kernel does not know it (-1).
@@ -68,7 +68,7 @@ pub struct Gpu {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u32>,
     /// Position.
-    pub place: Place,
+    pub place: Locality,
     /// PCIe link.
     pub pcie: PcieLink,
     /// Active NVLinks by their other end; `None` when nobody could be asked.
@@ -120,7 +120,7 @@ pub struct Nic {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dev: Option<u32>,
     /// Position.
-    pub place: Place,
+    pub place: Locality,
     /// PCIe link.
     pub pcie: PcieLink,
     /// Rate of the port in Gb/s.
@@ -159,7 +159,7 @@ impl Topology {
     }
 }
 
-impl Place {
+impl Locality {
     /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one `pci` element
     /// for each of them.
     pub fn switches(&self) -> Vec<&str> {
@@ -198,8 +198,8 @@ impl Gpu {
 mod tests {
     use super::*;
 
-    fn place(ports: &[&str]) -> Place {
-        Place { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..Place::default() }
+    fn place(ports: &[&str]) -> Locality {
+        Locality { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..Locality::default() }
     }
 
     #[test]
