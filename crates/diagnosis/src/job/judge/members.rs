@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::words::World;
+use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
 use crate::words::{listed, plural, sentence};
@@ -10,15 +10,15 @@ use crate::words::{listed, plural, sentence};
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier answer.
-pub(super) fn find(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
-    let mut findings = absent(first, last, world);
-    errors(last, world, &mut findings);
+pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+    let mut findings = absent(first, last, rank_names);
+    errors(last, rank_names, &mut findings);
     for communicator in &last.communicators {
         let before = first.and_then(|first| first.find(&communicator.identity));
-        findings.extend(unfinished(before, communicator, world));
-        findings.extend(left(before, communicator, world));
+        findings.extend(unfinished(before, communicator, rank_names));
+        findings.extend(left(before, communicator, rank_names));
     }
-    findings.extend(ending(last, world, &findings));
+    findings.extend(ending(last, rank_names, &findings));
     findings
 }
 
@@ -35,9 +35,9 @@ struct AbsentProcess {
 /// The key is host and process; for ranks without a known place, communicator and rank.
 type Key = (String, i64);
 
-fn absent(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
-    let now = absent_processes(last, world);
-    let before = first.map(|first| absent_processes(first, world));
+fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+    let now = absent_processes(last, rank_names);
+    let before = first.map(|first| absent_processes(first, rank_names));
     let mut findings = Vec::new();
     for (absence, rule) in
         [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
@@ -148,7 +148,7 @@ impl AbsentProcess {
     }
 }
 
-fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentProcess> {
+fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key, AbsentProcess> {
     let mut found: BTreeMap<Key, AbsentProcess> = BTreeMap::new();
     for (processes, absence) in [(&status.dead, Absence::Dead), (&status.silent, Absence::Unresponsive)] {
         for process in &processes.named {
@@ -165,7 +165,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
     for communicator in &status.communicators {
         for rank in communicator.missing.iter().filter(|rank| rank.absence != Absence::NotAMember) {
             let place = rank.place.as_ref().filter(|place| place.pid >= 0);
-            let name = world.name(communicator, rank.rank, place);
+            let name = rank_names.name(communicator, rank.rank, place);
             let key = place.map_or_else(
                 || (communicator.identity.to_string(), -1 - i64::from(rank.rank)),
                 |place| (place.host.clone(), place.pid),
@@ -179,7 +179,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
                 names: BTreeSet::new(),
             });
             process.absence = process.absence.min(rank.absence);
-            if let Some(number) = world.number(communicator, rank.rank, place) {
+            if let Some(number) = rank_names.number(communicator, rank.rank, place) {
                 process.ranks.insert(number);
                 process.names.insert(name);
             }
@@ -189,7 +189,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
 }
 
 /// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not another cause.
-fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
+fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
     let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
@@ -203,7 +203,7 @@ fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
     for ((is_init, error), ranks) in by_error {
         let names: BTreeSet<String> = ranks
             .iter()
-            .map(|(communicator, rank)| world.name(communicator, rank.rank, rank.place.as_ref()))
+            .map(|(communicator, rank)| rank_names.name(communicator, rank.rank, rank.place.as_ref()))
             .collect();
         let names: Vec<String> = names.into_iter().collect();
         let text = format!("{} {} {error}", listed(&names), plural(names.len(), "reports", "report"));
@@ -230,7 +230,9 @@ fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
         );
         let numbers: BTreeSet<u32> = ranks
             .iter()
-            .filter_map(|(communicator, rank)| world.number(communicator, rank.rank, rank.place.as_ref()))
+            .filter_map(|(communicator, rank)| {
+                rank_names.number(communicator, rank.rank, rank.place.as_ref())
+            })
             .collect();
         finding.ranks = numbers.into_iter().collect();
         finding.hosts = hosts(ranks.iter().map(|(_, rank)| *rank));
@@ -261,7 +263,11 @@ fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
 }
 
 /// Finds a communicator that is not ready in both answers, and names the ranks that are not in it.
-fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+fn unfinished(
+    before: Option<&Communicator>,
+    now: &Communicator,
+    rank_names: &RankNames<'_>,
+) -> Option<Finding> {
     let waiting = |communicator: &Communicator| -> BTreeSet<u32> {
         let ranks = communicator.ranks.iter();
         let waiting = ranks.filter(|rank| rank.state == Some(State::Init) && rank.init_error.is_none());
@@ -271,7 +277,7 @@ fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'
     if inside.is_empty() || before.is_none_or(|before| waiting(before).is_disjoint(&inside)) {
         return None;
     }
-    let outside: Vec<String> = not_members(now, world);
+    let outside: Vec<String> = not_members(now, rank_names);
     let within = format!("communicator {} of {} ranks", now.identity, now.size);
     let diagnosis = if outside.is_empty() {
         format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
@@ -286,25 +292,28 @@ fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'
          NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
             .to_owned(),
     );
-    finding.ranks =
-        now.missing.iter().filter_map(|rank| world.number(now, rank.rank, rank.place.as_ref())).collect();
+    finding.ranks = now
+        .missing
+        .iter()
+        .filter_map(|rank| rank_names.number(now, rank.rank, rank.place.as_ref()))
+        .collect();
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 
 /// Names of the ranks whose process answers without having the communicator.
-fn not_members(communicator: &Communicator, world: &World<'_>) -> Vec<String> {
+fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<String> {
     let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
-    missing.map(|rank| world.name(communicator, rank.rank, rank.place.as_ref())).collect()
+    missing.map(|rank| rank_names.name(communicator, rank.rank, rank.place.as_ref())).collect()
 }
 
 /// Finds ranks that are not in a communicator that the others use.
-fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankNames<'_>) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
     let is_ending =
         now.ranks.iter().any(|rank| matches!(rank.state, Some(State::Finalize | State::Abort | State::Init)));
-    let names = not_members(now, world);
-    let is_lasting = before.is_some_and(|before| !not_members(before, world).is_empty());
+    let names = not_members(now, rank_names);
+    let is_lasting = before.is_some_and(|before| !not_members(before, rank_names).is_empty());
     if names.is_empty() || !is_lasting || !is_used || is_ending {
         return None;
     }
@@ -327,11 +336,11 @@ fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) ->
 }
 
 /// Finds communicators that are aborted or destroyed.
-fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> {
+fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
     let in_state = |wanted: State| -> Vec<String> {
         let all = last.communicators.iter().flat_map(|communicator| {
             let ranks = communicator.ranks.iter().filter(move |rank| rank.state == Some(wanted));
-            ranks.map(move |rank| world.name(communicator, rank.rank, rank.place.as_ref()))
+            ranks.map(move |rank| rank_names.name(communicator, rank.rank, rank.place.as_ref()))
         });
         all.collect::<BTreeSet<String>>().into_iter().collect()
     };

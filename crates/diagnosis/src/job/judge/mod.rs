@@ -14,18 +14,18 @@ use super::watch::Watch;
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
 use crate::words::plural;
-use words::World;
+use words::RankNames;
 
 /// Judges a job by two answers.
 pub fn examine(watch: &Watch) -> Examination {
     let mut examination = Examination::new("job");
     let last = &watch.last().status;
-    let world = World::new(last);
+    let rank_names = RankNames::new(last);
     let first = watch.second.is_ok().then_some(&watch.first.status);
-    examination.findings = members::find(first, last, &world);
+    examination.findings = members::find(first, last, &rank_names);
     match &watch.second {
         Ok(_) => {
-            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &world);
+            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &rank_names);
             // Ranks stand still because another one is gone: only that one is the cause.
             let is_explained =
                 examination.findings.iter().any(|finding| finding.severity == Severity::Broken);
@@ -39,7 +39,7 @@ pub fn examine(watch: &Watch) -> Examination {
         Err(unanswered) => examination.findings.push(ended(unanswered)),
     }
     examination.unseen.extend(unseen(watch, last));
-    examination.sections = tables::sections(watch, &world);
+    examination.sections = tables::sections(watch, &rank_names);
     examination.facts = json!({
         "address": watch.address,
         "interval_s": watch.second.is_ok().then(|| watch.interval().as_secs_f64()),

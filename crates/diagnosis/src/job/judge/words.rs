@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::status::{Communicator, Identity, Place, Status};
+use crate::job::status::{Communicator, Identity, RankPlace, Status};
 
 /// The numbers of the ranks in the largest communicator, by which the ranks of all are named.
 #[derive(Debug)]
-pub(super) struct World<'a> {
+pub(super) struct RankNames<'a> {
     /// The largest communicator.
     pub largest: Option<&'a Communicator>,
-    numbers: BTreeMap<&'a Place, u32>,
+    numbers: BTreeMap<&'a RankPlace, u32>,
     has_several: bool,
 }
 
-impl<'a> World<'a> {
+impl<'a> RankNames<'a> {
     pub(super) fn new(status: &'a Status) -> Self {
         // The first one of equal size, so that both answers have the same.
         let largest = status.communicators.iter().rev().max_by_key(|each| each.size);
@@ -30,14 +30,14 @@ impl<'a> World<'a> {
         &self,
         communicator: &Communicator,
         rank: u32,
-        place: Option<&Place>,
+        place: Option<&RankPlace>,
     ) -> Option<u32> {
         let is_largest = self.largest.is_some_and(|largest| largest.identity == communicator.identity);
         if is_largest { Some(rank) } else { self.numbers.get(place?).copied() }
     }
 
     /// `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
-    pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&Place>) -> String {
+    pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
         let number = self.number(communicator, rank, place);
         let name = match number {
             Some(number) => format!("rank {number}"),
