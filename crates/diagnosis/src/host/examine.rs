@@ -121,6 +121,7 @@ impl Parts {
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
         let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
+        parts.findings.extend(nic::fixed_gid(nics, &facts.environment));
         let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];

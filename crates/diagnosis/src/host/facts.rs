@@ -52,7 +52,7 @@ pub struct Source {
 }
 
 /// Variables that are compared with the host.
-const VARIABLES: [&str; 1] = ["NCCL_IB_HCA"];
+const VARIABLES: [&str; 2] = ["NCCL_IB_HCA", "NCCL_IB_GID_INDEX"];
 
 impl Source {
     /// This host.

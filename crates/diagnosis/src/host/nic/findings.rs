@@ -274,6 +274,38 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
     })
 }
 
+/// Active RoCE ports on which the entry of `NCCL_IB_GID_INDEX` has no address, or one of RoCE v1.
+pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Option<Finding> {
+    let (_, value) = environment.iter().find(|(name, _)| name == "NCCL_IB_GID_INDEX")?;
+    let index: u32 = value.trim().parse().ok()?;
+    let (mut empty, mut first) = (Vec::new(), Vec::new());
+    for nic in nics.iter().filter(|nic| nic.kind() == "RoCE") {
+        // Without any address, `roce-without-ipv4` tells it.
+        for port in nic.ports.iter().filter(|port| port.is_active() && !port.gids.is_empty()) {
+            match port.gids.iter().find(|gid| gid.index == index) {
+                None => empty.push(format!("{} port {}", nic.name, port.number)),
+                Some(gid) if gid.kind == "IB/RoCE v1" => {
+                    first.push(format!("{} port {}", nic.name, port.number));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    let (severity, text) = match (&empty[..], &first[..]) {
+        ([], []) => return None,
+        ([], ports) => {
+            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", listed(ports)))
+        }
+        (ports, _) => (Severity::Broken, format!("selects an entry without an address on {}", listed(ports))),
+    };
+    Some(
+        Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
+            .cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
+            .remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
+    )
+}
+
 /// Counters that grew between the two readings, grouped by counter.
 fn growing(counters: &[Counter]) -> Vec<Finding> {
     let grown = |name: &str| -> Vec<&Counter> {

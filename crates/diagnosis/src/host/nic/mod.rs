@@ -6,14 +6,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, prove, sections};
+pub(super) use findings::{fixed_gid, judge, prove, sections};
 
 use super::counters::Counter;
 use super::files::{driver, names, number, text};
 use super::pci::{self, PcieLink};
 
 /// Entries of a port's table of addresses that are read at most.
-const MOST_GIDS: usize = 64;
+const MOST_GIDS: usize = 256;
 
 /// A network device that RDMA can use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -302,6 +302,27 @@ mod tests {
             ("nic-counter-grows", degraded, "packet_seq_err grows: packets are lost: mlx5_1 port 1 +7")
         );
         assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_fixed_entry_of_the_gid_table_must_have_an_address_of_roce_v2() {
+        let machine = roce(9000)
+            .file("sys/class/infiniband/mlx5_1/ports/1/gids/3", "fe80:0000:0000:0000:0000:0000:0000:0007\n")
+            .file("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
+        let nics = read(machine.root());
+        let told = |index: &str| {
+            let environment = [("NCCL_IB_GID_INDEX".to_owned(), index.to_owned())];
+            fixed_gid(&nics, &environment).map(|finding| (finding.severity, finding.diagnosis))
+        };
+        assert_eq!(["2", "-1", "none"].map(told), [None, None, None]);
+        let empty =
+            "NCCL_IB_GID_INDEX=1 selects an entry without an address on mlx5_0 port 1 and mlx5_1 port 1";
+        assert_eq!(told("1"), Some((Severity::Broken, empty.to_owned())));
+        assert_eq!(told("3").map(|(severity, _)| severity), Some(Severity::Broken));
+        let version_1 = "NCCL_IB_GID_INDEX=3 selects RoCE v1, which is not routed, on mlx5_1 port 1";
+        let environment = [("NCCL_IB_GID_INDEX".to_owned(), "3".to_owned())];
+        assert_eq!(fixed_gid(&nics[1..], &environment).unwrap().diagnosis, version_1);
+        assert_eq!(fixed_gid(&nics, &[]), None);
     }
 
     /// Totals since the start of the driver are facts: the cable may have been pulled on purpose.

@@ -169,7 +169,7 @@ fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
 
 /// The heading of an examination.
 fn title(examination: &Examination) -> String {
-    sentence(&examination.subject)
+    sentence(examination.subject)
 }
 
 /// The place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
