@@ -105,7 +105,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding without cause, remedy, evidence; to be completed with a struct update or by assignment.
+    /// A finding without cause, remedy, evidence; to be completed.
     pub fn new(rule: impl Into<String>, severity: Severity, diagnosis: impl Into<String>) -> Self {
         Self {
             rule: rule.into(),
@@ -121,6 +121,32 @@ impl Finding {
             consequences: Vec::new(),
             source: None,
         }
+    }
+
+    /// Adds the cause.
+    pub fn cause(self, text: impl Into<String>) -> Self {
+        Self { cause: Some(text.into()), ..self }
+    }
+
+    /// Adds the remedy.
+    pub fn remedy(self, text: impl Into<String>) -> Self {
+        Self { remedy: Some(text.into()), ..self }
+    }
+
+    /// Adds the thing to do with the node.
+    pub fn action(self, action: Action) -> Self {
+        Self { action, ..self }
+    }
+
+    /// Adds a place where the fact can be seen, and its text.
+    pub fn seen(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
+        self.evidence.push(Evidence { place: place.into(), text: text.into(), ..Evidence::default() });
+        self
+    }
+
+    /// Adds the source of the knowledge.
+    pub fn source(self, text: impl Into<String>) -> Self {
+        Self { source: Some(text.into()), ..self }
     }
 }
 

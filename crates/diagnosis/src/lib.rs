@@ -12,3 +12,4 @@ pub mod knowledge;
 pub mod log;
 pub mod reasons;
 pub mod topology;
+pub mod words;

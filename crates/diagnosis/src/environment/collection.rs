@@ -8,7 +8,7 @@ use semver::Version;
 
 use super::conf;
 use super::parse::parse;
-use super::setting::{Place, Setting, is_collected};
+use super::setting::{Location, Setting, is_collected};
 use super::submission::Submission;
 use crate::finding::{Evidence, Finding, Severity};
 
@@ -131,7 +131,7 @@ impl Collection {
     /// which is before `/etc/nccl.conf`.
     pub fn of_process(process: &Process, nccl: &Version) -> Self {
         let mut all = Self::default();
-        let place = Place::named(&process.place);
+        let place = Location::named(&process.place);
         let own = process.variables.iter();
         all.add(own.map(|(name, value)| Setting::new(name, value, place.clone())).collect());
         all.read_user_file(process, nccl);

@@ -2,7 +2,7 @@
 
 use semver::Version;
 
-use super::setting::{Place, Setting, is_collected};
+use super::setting::{Location, Setting, is_collected};
 use crate::finding::{Evidence, Finding, Severity};
 
 /// First version that skips lines that begin with `#`.
@@ -23,7 +23,7 @@ pub(super) struct Conf {
 pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
     let mut conf = Conf::default();
     for (number, line) in (1..).zip(text.split('\n')) {
-        let place = Place { name: file.to_owned(), line: Some(number) };
+        let place = Location { name: file.to_owned(), line: Some(number) };
         let has_return = line.ends_with('\r');
         let line = if has_return && *nccl >= CARRIAGE_RETURNS { line.trim_end_matches('\r') } else { line };
         if line.starts_with('#') && (*nccl >= COMMENTS || !line.contains('=')) {
@@ -74,7 +74,7 @@ fn spoilt(value: &str) -> Option<(&'static str, String)> {
     (trimmed != value).then(|| ("spaces around a value are part of it", trimmed.to_owned()))
 }
 
-fn fault(place: &Place, line: &str, reason: &str, remedy: &str) -> Finding {
+fn fault(place: &Location, line: &str, reason: &str, remedy: &str) -> Finding {
     let text = format!("{place}: {reason}");
     // A value may be a secret.
     let (name, _) = line.split_once('=').unwrap_or((line, ""));

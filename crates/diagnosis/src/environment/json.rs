@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Deserializer, Map, Value};
 
-use super::setting::{Place, is_collected};
+use super::setting::{Location, is_collected};
 use super::submission::{Origin, Submission};
 
 /// An annotation of kubectl with an older state of the whole object, as text.
@@ -94,21 +94,21 @@ impl<'a> Walk<'a> {
                 all.forward(text, place);
             }
             _ => {
-                let place = Place::named(self.file);
+                let place = Location::named(self.file);
                 text.lines().for_each(|line| all.line(line, &place));
             }
         }
     }
 
     /// The next line with a name.
-    fn place(&mut self, name: &str) -> Place {
+    fn place(&mut self, name: &str) -> Location {
         let numbered = || (1..).zip(self.text.lines());
         let lines = self.lines.entry(name.to_owned()).or_insert_with(|| {
             let found = numbered().filter(|(_, line)| line.contains(name));
             found.map(|(number, _)| number).collect::<Vec<u64>>().into_iter().rev().collect()
         });
         let line = if lines.len() > 1 { lines.pop() } else { lines.last().copied() };
-        Place { name: self.file.to_owned(), line }
+        Location { name: self.file.to_owned(), line }
     }
 }
 

@@ -6,7 +6,7 @@ use super::knowledge::{self, Kind, Rule};
 use super::names::{self, Absence, Component, Name};
 use super::setting::Setting;
 use super::situation::Situation;
-use super::value::{self, Fault};
+use super::value::{self, BadValue};
 use crate::finding::Severity;
 
 /// A verdict with its reason.
@@ -130,8 +130,8 @@ fn ruled(rule: &Rule) -> Verdict {
     }
 }
 
-fn faulty(name: &Name, fault: Fault) -> Verdict {
-    let Fault { kind, severity, reason, remedy } = fault;
+fn faulty(name: &Name, fault: BadValue) -> Verdict {
+    let BadValue { kind, severity, reason, remedy } = fault;
     let source = Some(match name.component {
         Component::Nccl => "NCCL user guide, Environment Variables; src/misc/param.cc".to_owned(),
         other => format!("source of {}", other.name()),

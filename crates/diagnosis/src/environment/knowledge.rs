@@ -138,6 +138,11 @@ pub(super) enum Ranks {
     MayDiffer,
 }
 
+/// Returns true for a variable whose value all ranks of a job must have in common.
+pub(crate) fn must_be_equal(name: &str) -> bool {
+    variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
+}
+
 /// A judgement with its conditions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

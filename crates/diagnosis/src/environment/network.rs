@@ -224,7 +224,7 @@ fn broken(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::setting::Place;
+    use crate::environment::setting::Location;
 
     fn verdict(name: &str, value: &str) -> Option<Verdict> {
         let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -240,7 +240,7 @@ mod tests {
                 "rocep1s0f1",
             ]),
         };
-        network.check(&Setting::new(name, value, Place::named("environment")), &Situation::default())
+        network.check(&Setting::new(name, value, Location::named("environment")), &Situation::default())
     }
 
     #[test]

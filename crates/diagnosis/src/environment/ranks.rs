@@ -10,6 +10,7 @@ use super::names;
 use super::setting::Setting;
 use crate::examination::Examination;
 use crate::finding::{Evidence, Finding, Severity};
+use crate::words;
 
 /// The environment of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,12 +22,12 @@ pub struct Snapshot {
     /// The variables in effect.
     pub settings: Vec<Setting>,
     /// The findings about them on this host.
-    pub findings: Vec<Fault>,
+    pub findings: Vec<RankFinding>,
 }
 
 /// The parts of a finding that ranks send to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Fault {
+pub struct RankFinding {
     rule: String,
     severity: Severity,
     diagnosis: String,
@@ -37,7 +38,7 @@ pub struct Fault {
 impl Snapshot {
     /// The environment of a rank, with what was found about it.
     pub fn new(rank: u32, host: String, settings: Vec<Setting>, examination: &Examination) -> Self {
-        let fault = |finding: &Finding| Fault {
+        let fault = |finding: &Finding| RankFinding {
             rule: finding.rule.clone(),
             severity: finding.severity,
             diagnosis: finding.diagnosis.clone(),
@@ -59,7 +60,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
             "the variables that must be equal are equal on all {} ranks ({} {})",
             ranks.len(),
             hosts.len(),
-            if hosts.len() == 1 { "host" } else { "hosts" }
+            words::plural(hosts.len(), "host", "hosts")
         ));
     }
     let others = elsewhere(&examination.findings, ranks);
@@ -77,7 +78,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
 
 /// The findings that rank 0 does not have.
 fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
-    let mut found: BTreeMap<&Fault, Vec<&Snapshot>> = BTreeMap::new();
+    let mut found: BTreeMap<&RankFinding, Vec<&Snapshot>> = BTreeMap::new();
     for rank in ranks {
         for fault in &rank.findings {
             let is_known = own.iter().any(|one| one.rule == fault.rule && one.diagnosis == fault.diagnosis);
@@ -86,10 +87,10 @@ fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
             }
         }
     }
-    let finding = |(fault, members): (&Fault, Vec<&Snapshot>)| {
+    let finding = |(fault, members): (&RankFinding, Vec<&Snapshot>)| {
         let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
-        let text = format!("on {}: {}", list(&numbers), fault.diagnosis);
+        let text = format!("on {}: {}", words::ranks(&numbers), fault.diagnosis);
         Finding {
             remedy: fault.remedy.clone(),
             source: fault.source.clone(),
@@ -138,7 +139,7 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let described = groups.iter().map(|(value, members)| {
         let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let ranks: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
-        format!("{value} on {}", list(&ranks))
+        format!("{value} on {}", words::ranks(&ranks))
     });
     let text = format!("{name} differs between ranks: {}", described.collect::<Vec<_>>().join(", "));
     let mut numbers: Vec<u32> = odd.iter().map(|rank| rank.rank).collect();
@@ -176,30 +177,13 @@ fn is_equal_by_host(ranks: &[Snapshot], value: impl Fn(&Snapshot) -> Option<Stri
     })
 }
 
-/// Numbers as text: `ranks 0-6, 9`.
-fn list(ranks: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let text = |&(first, last): &(u32, u32)| match last - first {
-        0 => first.to_string(),
-        _ => format!("{first}-{last}"),
-    };
-    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {}", parts.iter().map(text).collect::<Vec<_>>().join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::setting::Place;
+    use crate::environment::setting::Location;
 
     fn rank(rank: u32, host: &str, settings: &[(&str, &str)]) -> Snapshot {
-        let place = Place::named("environment");
+        let place = Location::named("environment");
         let settings =
             settings.iter().map(|(name, value)| Setting::new(*name, *value, place.clone())).collect();
         Snapshot { rank, host: host.to_owned(), settings, findings: Vec::new() }
@@ -288,11 +272,5 @@ mod tests {
         let findings = compare(&all);
         assert_eq!(findings[0].severity, Severity::Degraded);
         assert_eq!(compare(&all[..1]), []);
-    }
-
-    #[test]
-    fn ranks_are_listed_in_ranges() {
-        assert_eq!(list(&[0, 1, 2, 5, 7, 8]), "ranks 0-2, 5, 7-8");
-        assert_eq!(list(&[4]), "rank 4");
     }
 }

@@ -37,12 +37,12 @@ pub struct Setting {
     /// Its value; hidden for secrets.
     pub value: String,
     /// The place where it is set.
-    pub place: Place,
+    pub place: Location,
 }
 
 /// The place where a variable is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Location {
     /// `environment`, `environment of process 7`, or a file.
     pub name: String,
     /// Line in the file, from 1.
@@ -52,7 +52,7 @@ pub struct Place {
 
 impl Setting {
     /// A variable, whose value is hidden if it is a secret.
-    pub fn new(name: impl Into<String>, value: impl Into<String>, place: Place) -> Self {
+    pub fn new(name: impl Into<String>, value: impl Into<String>, place: Location) -> Self {
         let name = name.into();
         let is_secret = SECRETS.iter().any(|ending| name.ends_with(ending));
         let value = if is_secret { HIDDEN.to_owned() } else { value.into() };
@@ -60,14 +60,14 @@ impl Setting {
     }
 }
 
-impl Place {
+impl Location {
     /// A place without line.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), line: None }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Some(line) => write!(formatter, "{}:{line}", self.name),

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::setting::{Place, Setting, is_collected};
+use super::setting::{Location, Setting, is_collected};
 use super::words::{assigned, consumed, ends_in_list, is_name_of_entry, is_output_of_env, key, scalar, word};
 
 /// A word that may be the name of a variable.
@@ -32,7 +32,7 @@ pub(super) struct Submission {
     /// Variables that the launcher passes on with their values.
     pub(super) passed: BTreeSet<String>,
     /// Variables that the launcher passes on from its environment.
-    pub(super) forwarded: Vec<(String, Place)>,
+    pub(super) forwarded: Vec<(String, Location)>,
     /// Inside of a list `[a, b]` of YAML that goes on in the next line.
     in_list: bool,
     previous: String,
@@ -52,7 +52,7 @@ pub(super) enum Origin {
 #[derive(Default)]
 struct Entry {
     indent: usize,
-    name: Option<(String, Place)>,
+    name: Option<(String, Location)>,
     value: Option<String>,
     is_elsewhere: bool,
 }
@@ -63,7 +63,7 @@ impl Submission {
         self.is_env = is_output_of_env(text);
         let mut entry = Entry::default();
         for (number, line) in (1..).zip(text.lines()) {
-            let place = Place { name: file.to_owned(), line: Some(number) };
+            let place = Location { name: file.to_owned(), line: Some(number) };
             let trimmed = line.trim();
             if trimmed.starts_with('#') && !trimmed.starts_with("#SBATCH") && !trimmed.starts_with("#PBS")
                 || trimmed.starts_with("//")
@@ -79,7 +79,7 @@ impl Submission {
     }
 
     /// Takes a key of an entry of `env:`; true for a line that is no more than the name of a variable.
-    fn entry(&mut self, line: &str, place: &Place, entry: &mut Entry) -> bool {
+    fn entry(&mut self, line: &str, place: &Location, entry: &mut Entry) -> bool {
         let body = line.trim_start();
         let rest = body.strip_prefix("- ").map_or(body, str::trim_start);
         let indent = line.len() - rest.len();
@@ -124,7 +124,7 @@ impl Submission {
     }
 
     /// Takes the variables of a line.
-    pub(super) fn line(&mut self, line: &str, place: &Place) {
+    pub(super) fn line(&mut self, line: &str, place: &Location) {
         let Some(pattern) = NAME.as_ref() else { return };
         let mut from = 0;
         while let Some(found) = pattern.find_at(line, from) {
@@ -162,7 +162,7 @@ impl Submission {
     }
 
     /// Takes an entry in one line: `{name: NCCL_DEBUG, value: INFO}`, in any order.
-    fn flow(&mut self, name: &str, before: &str, after: &str, place: &Place) {
+    fn flow(&mut self, name: &str, before: &str, after: &str, place: &Location) {
         let start = before.rfind('{').map_or(0, |start| start + 1);
         let inside = after.split('}').next().unwrap_or_default();
         // The value may have a comma in quotes, so it is read from its beginning.
@@ -187,7 +187,7 @@ impl Submission {
     }
 
     /// Sets a variable.
-    pub(super) fn set(&mut self, name: &str, value: &str, place: Place, origin: Origin) {
+    pub(super) fn set(&mut self, name: &str, value: &str, place: Location, origin: Origin) {
         if value.contains('$') || value.contains('`') || value.contains("{{") {
             self.miss(format!("{name} ({place}) is computed when the text is used"));
             return;
@@ -207,22 +207,22 @@ impl Submission {
     }
 
     /// Notes a variable that the launcher passes on from its environment.
-    pub(super) fn forward(&mut self, name: &str, place: Place) {
+    pub(super) fn forward(&mut self, name: &str, place: Location) {
         self.forwarded.push((name.to_owned(), place));
     }
 
     /// Notes a variable with `valueFrom`.
-    pub(super) fn elsewhere(&mut self, name: &str, place: &Place) {
+    pub(super) fn elsewhere(&mut self, name: &str, place: &Location) {
         self.miss(format!("{name} ({place}) takes its value from another object"));
     }
 
     /// Notes a variable without value.
-    pub(super) fn valueless(&mut self, name: &str, place: &Place) {
+    pub(super) fn valueless(&mut self, name: &str, place: &Location) {
         self.miss(format!("{name} ({place}) has no value that could be read"));
     }
 
     /// Notes variables of another object.
-    pub(super) fn env_from(&mut self, place: &Place) {
+    pub(super) fn env_from(&mut self, place: &Location) {
         self.miss(format!("envFrom ({place}) sets the variables of another object, which were not read"));
     }
 

@@ -24,7 +24,7 @@ fn situation(
 }
 
 fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
-    let setting = Setting::new(name, value, Place::named("environment"));
+    let setting = Setting::new(name, value, Location::named("environment"));
     judge(&setting, situation, &|_| false).worst().unwrap().clone()
 }
 
@@ -62,7 +62,7 @@ fn every_rule_has_examples_that_hold() {
                     example.platform.as_deref(),
                 );
                 let setting =
-                    Setting::new(name.as_str(), example.value.as_str(), Place::named("environment"));
+                    Setting::new(name.as_str(), example.value.as_str(), Location::named("environment"));
                 let with = example.with.clone();
                 let judged = judge(&setting, &situation, &|other| with.as_deref() == Some(other));
                 let verdict = judged.worst().unwrap();
@@ -375,4 +375,15 @@ fn a_variable_that_is_set_twice_is_told() {
 fn knowledge_is_complete_for_its_files() {
     assert!(knowledge::variable("NCCL_PROTO").is_some() && knowledge::variable("FI_PROVIDER").is_some());
     assert!(knowledge::family("NCCL_HOME").is_some());
+}
+
+/// The same list judges environments and logs.
+#[test]
+fn variables_that_must_be_equal_are_told_from_those_of_a_host() {
+    for name in ["NCCL_ALGO", "NCCL_LL128_BUFFSIZE", "NCCL_RUNTIME_CONNECT", "NCCL_MAX_NRINGS"] {
+        assert!(must_be_equal(name), "{name}");
+    }
+    for name in ["NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_NET_GDR_LEVEL", "NO_SUCH_NAME"] {
+        assert!(!must_be_equal(name), "{name}");
+    }
 }

@@ -21,14 +21,14 @@ const NO: [&str; 4] = ["false", "no", "off", "disable"];
 
 /// A fault of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct BadValue {
     pub kind: Kind,
     pub severity: Severity,
     pub reason: String,
     pub remedy: Option<String>,
 }
 
-impl Fault {
+impl BadValue {
     fn invalid(reason: String, remedy: Option<String>) -> Self {
         Self { kind: Kind::Invalid, severity: Severity::Degraded, reason, remedy }
     }
@@ -43,7 +43,12 @@ impl Fault {
 }
 
 /// Checks the value of a variable.
-pub(super) fn check(name: &Name, knowledge: Option<&Variable>, value: &str, nccl: &Version) -> Option<Fault> {
+pub(super) fn check(
+    name: &Name,
+    knowledge: Option<&Variable>,
+    value: &str,
+    nccl: &Version,
+) -> Option<BadValue> {
     let set = |right: &str| Some(format!("set {}={right}", name.name));
     let fault = match knowledge.and_then(|variable| Some((variable, variable.form?))) {
         None if name.component == Component::Nccl && name.content == Content::Number => {
@@ -57,7 +62,7 @@ pub(super) fn check(name: &Name, knowledge: Option<&Variable>, value: &str, nccl
     }?;
     let severity = knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == Kind::Invalid);
     Some(match severity {
-        Some(severity) if fault.severity != Severity::Advice => Fault { severity, ..fault },
+        Some(severity) if fault.severity != Severity::Advice => BadValue { severity, ..fault },
         _ => fault,
     })
 }
@@ -68,7 +73,7 @@ fn of_form(
     value: &str,
     nccl: &Version,
     set: &dyn Fn(&str) -> Option<String>,
-) -> Option<Fault> {
+) -> Option<BadValue> {
     let values: Vec<&str> = variable.values.iter().map(String::as_str).collect();
     let otherwise = variable.otherwise.as_deref().unwrap_or("it is ignored");
     match form {
@@ -84,7 +89,7 @@ fn of_form(
             let nearest = nearest(value, &values);
             let reason =
                 format!("`{value}` is none of its values, which are {}: {otherwise}", values.join(", "));
-            Some(Fault::invalid(reason, nearest.and_then(set)))
+            Some(BadValue::invalid(reason, nearest.and_then(set)))
         }
         Form::Words => words(value, &values, otherwise, set),
         Form::Level => level(value, otherwise, set),
@@ -97,37 +102,37 @@ fn of_form(
 }
 
 /// Checks a number of NCCL.
-fn number(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+fn number(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let word = value.trim().to_ascii_lowercase();
     match number::read(value) {
         Number::None if word.is_empty() => {
-            Some(Fault::advice("it is empty, which counts as not set".to_owned(), None))
+            Some(BadValue::advice("it is empty, which counts as not set".to_owned(), None))
         }
         Number::None if NO.contains(&word.as_str()) => {
-            Some(Fault::advice(format!("NCCL reads numbers only: `{value}` counts as 0"), set("0")))
+            Some(BadValue::advice(format!("NCCL reads numbers only: `{value}` counts as 0"), set("0")))
         }
         Number::None => {
             let right = if YES.contains(&word.as_str()) { set("1") } else { None };
             let reason = format!("NCCL reads numbers only: `{value}` counts as 0, not as what was meant");
-            Some(Fault::invalid(reason, right))
+            Some(BadValue::invalid(reason, right))
         }
         Number::TooLarge => {
-            Some(Fault::invalid(format!("{value} is too large: NCCL uses the default"), None))
+            Some(BadValue::invalid(format!("{value} is too large: NCCL uses the default"), None))
         }
         Number::Read { value: read, rest, .. } if !rest.is_empty() => {
             let meant = number::with_unit(read, rest).map(|bytes| bytes.to_string());
             let reason = format!("NCCL stops reading at `{rest}`: `{value}` is {read}");
-            Some(Fault::invalid(reason, meant.as_deref().and_then(set)))
+            Some(BadValue::invalid(reason, meant.as_deref().and_then(set)))
         }
         Number::Read { value: read, is_octal: true, .. } => {
-            Some(Fault::advice(format!("a leading zero makes it octal: `{value}` is {read}"), None))
+            Some(BadValue::advice(format!("a leading zero makes it octal: `{value}` is {read}"), None))
         }
         Number::Read { .. } => None,
     }
 }
 
 /// Checks that a number is within the limits.
-fn range(variable: Option<&Variable>, value: &str) -> Option<Fault> {
+fn range(variable: Option<&Variable>, value: &str) -> Option<BadValue> {
     let variable = variable?;
     let Number::Read { value, .. } = number::read(value) else { return None };
     let otherwise = variable.otherwise.as_deref().unwrap_or("it is out of range");
@@ -135,18 +140,18 @@ fn range(variable: Option<&Variable>, value: &str) -> Option<Fault> {
     if !allowed.is_empty() && !allowed.contains(&value) {
         let reason =
             format!("{value} is none of its values, which are {}: {otherwise}", variable.values.join(", "));
-        return Some(Fault::invalid(reason, None));
+        return Some(BadValue::invalid(reason, None));
     }
     let limit = match (variable.minimum, variable.maximum) {
         (Some(minimum), _) if value < minimum => format!("below {minimum}"),
         (_, Some(maximum)) if value > maximum => format!("above {maximum}"),
         _ => return None,
     };
-    Some(Fault::invalid(format!("{value} is {limit}: {otherwise}"), None))
+    Some(BadValue::invalid(format!("{value} is {limit}: {otherwise}"), None))
 }
 
 /// Checks a flag of libfabric.
-fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let lower = value.to_ascii_lowercase();
     if ["0", "1", "true", "false", "yes", "no", "on", "off"].contains(&lower.as_str()) {
         return None;
@@ -154,7 +159,7 @@ fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<F
     let right = if lower.is_empty() { None } else { set("1") };
     let reason =
         format!("libfabric reads 0, false, no, off and 1, true, yes, on only: it does not take `{value}`");
-    Some(Fault::invalid(reason, right))
+    Some(BadValue::invalid(reason, right))
 }
 
 /// Checks a list of words, which may begin with `^`.
@@ -163,7 +168,7 @@ fn words(
     values: &[&str],
     otherwise: &str,
     set: &dyn Fn(&str) -> Option<String>,
-) -> Option<Fault> {
+) -> Option<BadValue> {
     let wrong = |token: &&str| {
         let token = token.trim_start_matches('^');
         !token.is_empty() && !values.iter().any(|known| known.eq_ignore_ascii_case(token))
@@ -171,11 +176,11 @@ fn words(
     let token = value.split(',').find(wrong)?;
     let right = nearest(token.trim_start_matches('^'), values);
     let reason = format!("`{token}` is none of {}: {otherwise}", values.join(", "));
-    Some(Fault::invalid(reason, right.and_then(|right| set(&value.replace(token, right)))))
+    Some(BadValue::invalid(reason, right.and_then(|right| set(&value.replace(token, right)))))
 }
 
 /// Checks a distance.
-fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     if LEVELS.contains(&value) || value.starts_with(|digit: char| digit.is_ascii_digit()) {
         return None;
     }
@@ -184,7 +189,7 @@ fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> 
     let reason = format!(
         "`{value}` is none of LOC, NVL, PIX, PXB, PHB, SYS, which are written in capitals: {otherwise}"
     );
-    Some(Fault::invalid(reason, nearest.and_then(set)))
+    Some(BadValue::invalid(reason, nearest.and_then(set)))
 }
 
 /// Checks the choice of algorithms or protocols.
@@ -193,11 +198,11 @@ fn choices(
     known: &[&str],
     nccl: &Version,
     set: &dyn Fn(&str) -> Option<String>,
-) -> Option<Fault> {
+) -> Option<BadValue> {
     let by_collective = *nccl >= Version::new(2, 24, 0);
     if !by_collective && value.contains([':', ';']) {
         let reason = format!("NCCL {nccl} does not know values by collective, which came with 2.24");
-        return Some(Fault::invalid(reason, None));
+        return Some(BadValue::invalid(reason, None));
     }
     for (index, part) in value.split(';').enumerate() {
         let (collective, list) = match part.split_once(':') {
@@ -212,12 +217,12 @@ fn choices(
                 COLLECTIVES.join(", ")
             );
             let right = nearest(collective, &COLLECTIVES).map(|right| value.replace(collective, right));
-            return Some(Fault::invalid(reason, right.as_deref().and_then(set)).broken());
+            return Some(BadValue::invalid(reason, right.as_deref().and_then(set)).broken());
         }
         if collective.is_none() && index > 0 {
             let reason =
                 "all parts but the first must name a collective: NCCL's initialization fails".to_owned();
-            return Some(Fault::invalid(reason, None).broken());
+            return Some(BadValue::invalid(reason, None).broken());
         }
         let list = list.strip_prefix('^').unwrap_or(list);
         let unknown = |token: &&str| !known.iter().any(|known| known.eq_ignore_ascii_case(token));
@@ -228,29 +233,29 @@ fn choices(
         return Some(if by_collective {
             let reason =
                 format!("`{token}` is none of {names}: since 2.24, NCCL's initialization fails on it");
-            Fault::invalid(reason, right).broken()
+            BadValue::invalid(reason, right).broken()
         } else {
             let reason = format!(
                 "`{token}` is none of {names}: NCCL {nccl} skips it silently, and disables what is not listed"
             );
-            Fault::invalid(reason, right)
+            BadValue::invalid(reason, right)
         });
     }
     None
 }
 
 /// Checks the signs in a list of interfaces or devices.
-fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let body = value.trim_start_matches(['^', '=']);
     let sign = &value[..value.len() - body.len()];
     if !["", "^", "=", "^="].contains(&sign) {
         let reason = format!("`{sign}` is no sign before a list: only `^`, `=` and `^=` are");
-        return Some(Fault::invalid(reason, None));
+        return Some(BadValue::invalid(reason, None));
     }
     if value.chars().any(char::is_whitespace) {
         let right: String = value.chars().filter(|letter| !letter.is_whitespace()).collect();
         let reason = "spaces count as part of the names, which then match nothing".to_owned();
-        return Some(Fault::invalid(reason, set(&right)));
+        return Some(BadValue::invalid(reason, set(&right)));
     }
     if let Some(token) = body.split(',').skip(1).find(|token| token.starts_with(['^', '='])) {
         let right = format!(
@@ -260,16 +265,16 @@ fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
         let reason = format!(
             "`^` and `=` stand once, before the whole list: `{token}` counts as a name, which matches nothing"
         );
-        return Some(Fault::invalid(reason, set(&right)));
+        return Some(BadValue::invalid(reason, set(&right)));
     }
     if body.is_empty() && !sign.is_empty() {
-        return Some(Fault::invalid(format!("`{sign}` has no names behind it"), None));
+        return Some(BadValue::invalid(format!("`{sign}` has no names behind it"), None));
     }
     None
 }
 
 /// Checks the name of a network: one that resembles a known name is taken for misspelt.
-fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<Fault> {
+fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let lower = value.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
     if known.iter().any(|word| distance(word) == 0) {
@@ -281,15 +286,15 @@ fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) ->
     let reason =
         format!("no network is called `{value}`, and the initialization fails: did you mean {right}?");
     let quoted = if right.contains(' ') { format!("\"{right}\"") } else { right.to_owned() };
-    Some(Fault::invalid(reason, set(&quoted)).broken())
+    Some(BadValue::invalid(reason, set(&quoted)).broken())
 }
 
 /// Checks the name of a file.
-fn file(value: &str) -> Option<Fault> {
+fn file(value: &str) -> Option<BadValue> {
     let reason = "`~` is not expanded: no file of this name is found".to_owned();
     value
         .starts_with('~')
-        .then(|| Fault::invalid(reason, Some("write the absolute path of the file".to_owned())))
+        .then(|| BadValue::invalid(reason, Some("write the absolute path of the file".to_owned())))
 }
 
 /// The known word that a wrong one resembles.

@@ -1,10 +1,10 @@
 //! Comparison of the hosts of a job: the odd one out, with the value that most have.
 
-use super::complete::{Complete as _, counted, listed, majority, shown, sized};
 use super::facts::Facts;
 use super::libraries::Kind;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
+use crate::words::{counted, listed, shown, sized};
 
 /// Result of a comparison.
 pub(super) struct Compared {
@@ -271,4 +271,23 @@ fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<
         }
     }
     Some(finding)
+}
+
+/// The value that most have, if more than half do.
+pub(super) fn majority<'a, T: PartialEq + ?Sized>(values: &[&'a T]) -> Option<&'a T> {
+    let count = |value: &T| values.iter().filter(|other| **other == value).count();
+    let most = values.iter().copied().max_by_key(|value| count(value))?;
+    (count(most) * 2 > values.len()).then_some(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_is_more_than_half() {
+        assert_eq!(majority(&["a", "b", "a"]), Some("a"));
+        assert_eq!(majority(&["a", "b"]), None);
+        assert_eq!(majority::<str>(&[]), None);
+    }
 }

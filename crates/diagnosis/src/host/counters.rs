@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::examination::{Body, Section};
+use crate::words::shown;
+
 /// A counter of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
@@ -36,6 +39,17 @@ pub fn complete(first: &mut [Counter], second: &[Counter]) {
         let later = second.get(index).filter(same).or_else(|| second.iter().find(same));
         counter.growth = later.map(|later| later.value.checked_sub(counter.value).unwrap_or(later.value));
     }
+}
+
+/// A table of the counters that are not zero.
+pub(super) fn table(title: &str, device: &str, counters: &[Counter]) -> Option<Section> {
+    let counted = counters.iter().filter(|counter| counter.value > 0 || counter.has_grown());
+    let row = |counter: &Counter| {
+        vec![counter.device.clone(), counter.name.clone(), counter.value.to_string(), shown(counter.growth)]
+    };
+    let rows: Vec<Vec<String>> = counted.map(row).collect();
+    let columns = [device, "counter", "value", "growth"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Section { title: title.to_owned(), body: Body::Table { columns, rows } })
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::complete::{Complete as _, counted, listed};
 use super::facts::Facts;
-use super::gpu::{self, Problem};
+use super::gpu;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
+use crate::words::{counted, listed};
 
 /// Devices that each host has to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +121,7 @@ impl Parts {
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
         let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
+        parts.findings.extend(nic::fixed_gid(nics, &facts.environment));
         let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
@@ -171,18 +172,20 @@ fn unseen(facts: &Facts) -> Vec<String> {
     let mut unseen = Vec::new();
     let gpus = &facts.gpus;
     match &gpus.problem {
-        Some(Problem::NoLibrary(_)) => {
-            unseen.push("GPUs: NVML (libnvidia-ml.so.1) is not installed here".to_owned())
-        }
-        Some(Problem::NoDriver(error)) => unseen.push(format!("GPUs: no NVIDIA driver runs here ({error})")),
-        Some(Problem::Mismatch(error) | Problem::Stuck(error) | Problem::Failed(error)) => {
-            unseen.push(format!("GPUs: {error}"));
-        }
+        Some(problem) => unseen.push(format!("GPUs: {problem}")),
         None if gpus.devices.is_empty() => {
             unseen.push("GPUs: there is none, or none is visible here".to_owned())
         }
         None => {}
     }
+    unseen.extend(gpus.devices.iter().filter_map(|gpu| {
+        Some(format!(
+            "NVLinks of GPU {}, of which {} were told: {}",
+            gpu.index,
+            gpu.links.len(),
+            gpu.links_refused.as_ref()?
+        ))
+    }));
     if !facts.nics.is_empty() && !facts.nics.iter().any(nic::Nic::is_up) {
         unseen.push("the network: no RDMA device is up".to_owned());
     }

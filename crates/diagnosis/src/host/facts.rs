@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::{self, Counter};
 use super::gpu::{self, Gpus};
-use super::kernel::{self, Messages};
-use super::libraries::{self, Library, Paths};
+use super::kernel::{self, KernelMessages};
+use super::libraries::{self, Library, SearchPaths};
 use super::nic::{self, Nic};
 use super::rdma::SERVICE;
 use super::system::{self, System};
@@ -29,7 +29,7 @@ pub struct Facts {
     /// Libraries that a job may load.
     pub libraries: Vec<Library>,
     /// Messages of the kernel.
-    pub messages: Messages,
+    pub messages: KernelMessages,
     /// Variables that are compared with the host.
     pub environment: Vec<(String, String)>,
 }
@@ -44,7 +44,7 @@ pub struct Source {
     /// True to ask NVML, which does not know a root.
     pub nvml: bool,
     /// Variables with folders of libraries.
-    pub paths: Paths,
+    pub paths: SearchPaths,
     /// Value of [`SERVICE`].
     pub service: Option<std::ffi::OsString>,
     /// Variables that are compared with the host.
@@ -52,7 +52,7 @@ pub struct Source {
 }
 
 /// Variables that are compared with the host.
-const VARIABLES: [&str; 1] = ["NCCL_IB_HCA"];
+const VARIABLES: [&str; 2] = ["NCCL_IB_HCA", "NCCL_IB_GID_INDEX"];
 
 impl Source {
     /// This host.
@@ -62,7 +62,7 @@ impl Source {
             root: PathBuf::from("/"),
             interval,
             nvml: true,
-            paths: Paths::of_environment(),
+            paths: SearchPaths::of_environment(),
             service: std::env::var_os(SERVICE),
             environment: VARIABLES.into_iter().filter_map(variable).collect(),
         }
@@ -74,7 +74,7 @@ impl Source {
             root: root.to_owned(),
             interval: Duration::ZERO,
             nvml: false,
-            paths: Paths::default(),
+            paths: SearchPaths::default(),
             service: None,
             environment: Vec::new(),
         }

@@ -5,6 +5,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::str::FromStr;
 
+use crate::words::natural;
+
 /// Bytes of a file that are read at most. The kernel's files are shorter.
 const LONGEST: u64 = 4 << 20;
 
@@ -20,21 +22,6 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Sort key of the natural order.
-pub(super) fn natural(name: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while !rest.is_empty() {
-        let word = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
-        let (text, after) = rest.split_at(word);
-        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
-        let (number, after) = after.split_at(digits);
-        parts.push((text.to_owned(), number.parse().unwrap_or(0)));
-        rest = after;
-    }
-    parts
-}
-
 /// The text of a file, without the blanks around it.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
@@ -43,7 +30,7 @@ pub(crate) fn text(path: &Path) -> Option<String> {
 }
 
 /// The number that a file contains.
-pub(super) fn number<T: FromStr>(path: &Path) -> Option<T> {
+pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 

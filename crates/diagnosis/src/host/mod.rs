@@ -1,7 +1,6 @@
 //! Facts about hosts, and what they mean: [`Facts::read`] reads those of this one, [`examine`] judges them.
 
 mod compare;
-mod complete;
 pub mod counters;
 mod examine;
 mod facts;
@@ -10,6 +9,7 @@ pub mod gpu;
 pub mod kernel;
 pub mod libraries;
 pub mod nic;
+pub mod pci;
 pub mod rdma;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;

@@ -7,23 +7,24 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use rustix::io::Errno;
-use serde::Serialize;
 
-use super::files::{driver, names, text};
+use super::files::{names, text};
+use super::nic::{self, Nic};
+use super::pci::{self, OnPci};
 
 /// Amazon's number on the PCI bus.
-const AMAZON: &str = "0x1d0f";
-/// Prefix of the PCI device ids of EFA devices.
-const EFA: &str = "0xefa";
+const AMAZON: u32 = 0x1d0f;
+/// The first digits of the PCI device numbers of EFA devices.
+const EFA: u32 = 0xefa;
 
 /// The variable that Kubernetes sets in every container: the address of its API.
 pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The machine, or the container, as this process sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// `/sys/class/infiniband`.
-    pub devices: Vec<RdmaDevice>,
+    pub devices: Vec<Nic>,
     /// Loaded kernel modules, of those that EFA and verbs need.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
@@ -44,31 +45,6 @@ pub struct Host {
 /// The kernel's modules that matter.
 const MODULES: [&str; 4] = ["efa", "ib_uverbs", "rdma_cm", "mlx5_ib"];
 
-/// An RDMA device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RdmaDevice {
-    /// Name: `rdmap0s6`.
-    pub name: String,
-    /// Kernel driver: `efa`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub driver: Option<String>,
-    /// Ports, by number.
-    pub ports: Vec<Port>,
-}
-
-/// A port of a device, in the kernel's words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Port {
-    /// Number, from 1.
-    pub number: u32,
-    /// `ACTIVE`, `DOWN`.
-    pub state: String,
-    /// `100 Gb/sec (4X EDR)`.
-    pub rate: String,
-    /// `InfiniBand`, `Ethernet`, `Unspecified`.
-    pub link_layer: String,
-}
-
 /// A device file that is there, and cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -76,15 +52,6 @@ pub struct Refused {
     pub name: String,
     /// The kernel's error.
     pub error: Errno,
-}
-
-/// A device on the PCI bus.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OnPci {
-    /// `0000:00:06.0`.
-    pub place: String,
-    /// The driver that serves it.
-    pub driver: Option<String>,
 }
 
 impl Host {
@@ -99,11 +66,11 @@ impl Host {
             .collect();
         let uverbs = device_files.iter().filter(|name| name.starts_with("uverbs"));
         Self {
-            devices: devices(&root.join("sys/class/infiniband")),
+            devices: nic::read(root),
             modules: modules.collect(),
             refused: uverbs.filter_map(|name| refused(&folder, name)).collect(),
             device_files,
-            efa_on_pci: efa_on_pci(&root.join("sys/bus/pci/devices")),
+            efa_on_pci: efa_on_pci(root),
             shared_devices: match text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref() {
                 Some("Y") => Some(true),
                 Some("N") => Some(false),
@@ -125,75 +92,18 @@ impl Host {
     }
 }
 
-impl RdmaDevice {
-    /// True for a device of the driver efa, or, without a known driver, of its name.
-    pub fn is_efa(&self) -> bool {
-        match &self.driver {
-            Some(driver) => driver == "efa",
-            None => self.name.starts_with("efa_"),
-        }
-    }
-
-    /// Returns true when a port is active.
-    pub fn is_up(&self) -> bool {
-        self.ports.iter().any(|port| port.state == "ACTIVE")
-    }
-
-    /// Driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
-    pub fn description(&self) -> String {
-        let driver =
-            self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
-        let mut parts = vec![driver];
-        parts.extend(self.ports.iter().map(|Port { state, rate, link_layer, .. }| {
-            // EFA has no link layer that the kernel knows.
-            let layer = Some(link_layer.as_str()).filter(|layer| !["", "Unspecified"].contains(layer));
-            let known: Vec<&str> =
-                layer.into_iter().chain([state.as_str(), rate]).filter(|part| !part.is_empty()).collect();
-            known.join(" ")
-        }));
-        parts.retain(|part| !part.is_empty());
-        parts.join(", ")
-    }
-}
-
-fn devices(class: &Path) -> Vec<RdmaDevice> {
-    let of = |name: String| {
-        let folder = class.join(&name);
-        let driver = driver(&folder.join("device"));
-        let mut ports: Vec<Port> = names(&folder.join("ports"))
-            .into_iter()
-            .filter_map(|port| {
-                let of_port =
-                    |file: &str| text(&folder.join("ports").join(&port).join(file)).unwrap_or_default();
-                let state = of_port("state");
-                Some(Port {
-                    number: port.parse().ok()?,
-                    // `4: ACTIVE`
-                    state: state.split_once(": ").map_or(state.as_str(), |(_, word)| word).to_owned(),
-                    rate: of_port("rate"),
-                    link_layer: of_port("link_layer"),
-                })
-            })
-            .collect();
-        ports.sort_by_key(|port| port.number);
-        RdmaDevice { name, driver, ports }
-    };
-    names(class).into_iter().map(of).collect()
-}
-
 /// Opens a device's file as libraries do.
 fn refused(folder: &Path, name: &str) -> Option<Refused> {
     let error = OpenOptions::new().read(true).write(true).open(folder.join(name)).err()?;
     Some(Refused { name: name.to_owned(), error: Errno::from_io_error(&error).unwrap_or(Errno::IO) })
 }
 
-fn efa_on_pci(devices: &Path) -> Vec<OnPci> {
-    let is = |place: &String| {
-        let number = |file: &str| text(&devices.join(place).join(file)).unwrap_or_default();
-        number("vendor") == AMAZON && number("device").starts_with(EFA)
-    };
-    let found = names(devices).into_iter().filter(is);
-    found.map(|place| OnPci { driver: driver(&devices.join(&place)), place }).collect()
+fn efa_on_pci(root: &Path) -> Vec<OnPci> {
+    let functions = pci::functions(root).into_iter();
+    functions
+        .filter(|function| function.vendor == AMAZON && function.device >> 4 == EFA)
+        .map(|function| function.on_pci())
+        .collect()
 }
 
 /// The soft limit in the text of `/proc/self/limits`, unless it is `unlimited`.
@@ -250,12 +160,12 @@ mod tests {
         let host = efa_host().look();
         let names: Vec<&str> = host.devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["rdmap0s6", "rdmap10s6"]);
-        assert!(host.devices.iter().all(RdmaDevice::is_efa));
+        assert!(host.devices.iter().all(Nic::is_efa));
         assert_eq!([0, 1].map(|index| host.devices[index].is_up()), [true, false]);
         assert_eq!(host.devices[0].description(), "driver efa, ACTIVE 100 Gb/sec (4X EDR)");
         assert_eq!(host.modules, ["efa", "ib_uverbs"]);
         assert_eq!(host.device_files, ["uverbs0", "uverbs1"]);
-        let on_pci = OnPci { place: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
+        let on_pci = OnPci { bus_id: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
         assert_eq!(host.efa_on_pci, [on_pci]);
         assert!(host.refused.is_empty() && host.shared_devices.is_none());
         assert_eq!((host.memlock, host.container), (None, None));

@@ -3,16 +3,17 @@
 //! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about 100 of
 //! the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
 
-use super::complete::{Complete as _, listed, shown, sized};
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
+use crate::words::{listed, shown, sized};
 
-/// The port's speed in Gbit/s.
+/// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
-/// The recommended MTU of the interfaces.
+/// MTU of the interfaces that dgx-spark-playbooks issue 102 needed for full speed.
 const MTU: u32 = 9000;
-/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some.
+/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some. Our own
+/// judgement.
 const SHARE: u64 = 4;
 
 /// True for a DGX Spark, by the machine's name or the GPU's.

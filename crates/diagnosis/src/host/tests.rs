@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::counters::Counter;
-use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, OnBus, Pcie, Problem, Rows};
+use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, Pcie, Problem, Rows};
 use super::libraries::{Kind, Library};
+use super::pci::OnPci;
 use super::sample::{Machine, efa_container, efa_host, infiniband_host};
 use super::*;
 use crate::examination::{Body, Examination, Health};
@@ -41,7 +42,13 @@ fn eight_gpus() -> Facts {
         recovery: Some(0),
         persistence: Some(true),
         links: (0..18)
-            .map(|number| gpu::Link { number, active: true, version: Some(7), speed: Some(26562) })
+            .map(|number| gpu::Link {
+                number,
+                active: true,
+                version: Some(7),
+                speed: Some(26562),
+                ..gpu::Link::default()
+            })
             .collect(),
         fabric: Some(Fabric { state: 3, ..Fabric::default() }),
         ..Gpu::default()
@@ -107,6 +114,14 @@ fn eight_gpus_without_faults_are_healthy_with_proof() {
     );
 }
 
+#[test]
+fn links_that_nvml_refuses_to_tell_are_unseen() {
+    let mut facts = eight_gpus();
+    facts.gpus.devices[3].links_refused = Some("a timeout".to_owned());
+    let unseen = examined(&[facts]).unseen;
+    assert!(unseen.contains(&"NVLinks of GPU 3, of which 18 were told: a timeout".to_owned()), "{unseen:?}");
+}
+
 /// Each fault alone, in the facts of a healthy host.
 #[test]
 fn faults_of_gpus_are_found() {
@@ -162,7 +177,7 @@ fn gpu(facts: &mut Facts) -> &mut Gpu {
     &mut facts.gpus.devices[3]
 }
 
-/// Links that are down on all GPUs alike may be the machine's making; an idle GPU slows its PCIe connection.
+/// Links that are down on all GPUs alike may be the machine's making, and are no more than advice; an idle GPU slows its PCIe connection.
 #[test]
 fn properties_of_machines_are_no_faults() {
     let mut facts = eight_gpus();
@@ -173,6 +188,11 @@ fn properties_of_machines_are_no_faults() {
         gpu.slowed = vec!["idle".to_owned(), "application clocks".to_owned(), "power cap".to_owned()];
         gpu.ecc.lifetime_uncorrected = Some(9);
     }
+    let examination = examined(std::slice::from_ref(&facts));
+    assert_eq!(rules(&examination), [("nvlink-down-alike", Severity::Advice)]);
+    assert_eq!(examination.findings[0].diagnosis, "136 of 144 NVLinks are up, on all GPUs alike");
+    // Without a fabric, the links of a bridge are those that are plugged.
+    facts.gpus.devices.iter_mut().for_each(|gpu| gpu.fabric = None);
     assert_eq!(rules(&examined(&[facts])), []);
 }
 
@@ -180,7 +200,7 @@ fn properties_of_machines_are_no_faults() {
 fn a_gpu_that_the_bus_has_and_nvml_has_not_is_missing_but_not_in_a_container() {
     let mut facts = eight_gpus();
     facts.gpus.on_pci = (0..9)
-        .map(|index| OnBus { place: format!("0000:{index:02x}:00.0"), driver: Some("nvidia".to_owned()) })
+        .map(|index| OnPci { bus_id: format!("0000:{index:02x}:00.0"), driver: Some("nvidia".to_owned()) })
         .collect();
     assert_eq!(rules(&examined(std::slice::from_ref(&facts))), [("gpu-missing", Severity::Broken)]);
     facts.system.container = Some("Docker".to_owned());
@@ -333,7 +353,7 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
     let two = examined(&hosts[..2]);
     assert_eq!(
         two.findings[0].diagnosis,
-        "NVIDIA driver: no value is that of most hosts: node1 (580.95.05), node2 (570.1)"
+        "NVIDIA driver: no value is that of most hosts: node1 (580.95.05) and node2 (570.1)"
     );
 }
 

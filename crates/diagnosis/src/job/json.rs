@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::malformed::Malformed;
 use super::status::{
-    Absence, Communicator, Format, Identity, MissingRank, Place, Processes, Rank, State, Status, error_name,
+    Absence, Communicator, Format, Identity, MissingRank, Processes, Rank, RankPlace, State, Status,
+    error_name,
 };
 
 /// Reads an answer in JSON.
@@ -137,7 +138,7 @@ struct PlaceEntry {
     nvml_dev: i64,
 }
 
-impl From<PlaceEntry> for Place {
+impl From<PlaceEntry> for RankPlace {
     fn from(entry: PlaceEntry) -> Self {
         Self { host: entry.host, pid: entry.pid, cuda_dev: entry.cuda_dev, nvml_dev: entry.nvml_dev }
     }

@@ -108,7 +108,7 @@ pub struct Communicator {
 
 /// Place of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Place {
+pub struct RankPlace {
     /// Address of the host.
     pub host: String,
     /// Number of the process; -1 when RAS does not know it.
@@ -126,7 +126,7 @@ pub struct Rank {
     pub rank: u32,
     /// Its place, where known.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub place: Option<RankPlace>,
     /// State, where known.
     pub state: Option<State>,
     /// Error of the initialization.
@@ -144,7 +144,7 @@ pub struct MissingRank {
     pub rank: u32,
     /// Its place, where known.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub place: Option<RankPlace>,
     /// Reason of the absence.
     pub absence: Absence,
 }
@@ -187,7 +187,7 @@ impl Status {
     }
 
     /// Places of all ranks that are named, absent ones included.
-    pub fn places(&self) -> BTreeSet<&Place> {
+    pub fn places(&self) -> BTreeSet<&RankPlace> {
         let present =
             self.communicators.iter().flat_map(|each| &each.ranks).filter_map(|rank| rank.place.as_ref());
         let absent =
@@ -285,7 +285,7 @@ impl Serialize for Identity {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RankPlace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "GPU {}", self.cuda_dev)?;
         if self.cuda_dev != self.nvml_dev {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::client::{Client, Poll, Unanswered};
-use super::status::{Format, Identity, Place, Status};
+use super::status::{Format, Identity, RankPlace, Status};
 
 /// The job that is meant, where several answer at one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn same_job(first: &Status, second: &Status) -> bool {
         return sizes(first) == sizes(second);
     }
     let processes = |status: &Status| -> BTreeSet<(String, i64)> {
-        status.places().into_iter().map(|Place { host, pid, .. }| (host.clone(), *pid)).collect()
+        status.places().into_iter().map(|RankPlace { host, pid, .. }| (host.clone(), *pid)).collect()
     };
     !processes(first).is_disjoint(&processes(second))
         || (first.communicators.is_empty() && second.communicators.is_empty())

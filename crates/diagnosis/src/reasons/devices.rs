@@ -3,14 +3,16 @@
 use collectives::fabric::Version;
 use rustix::io::Errno;
 
-use super::{Reason, some};
-use crate::host::rdma::{Host, OnPci, RdmaDevice};
+use super::Reason;
+use crate::host::nic::Nic;
+use crate::host::pci::OnPci;
+use crate::host::rdma::Host;
+use crate::words::{listed, plural};
 
 /// Reasons for which EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (devices, others): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
-        host.devices.iter().partition(|device| device.is_efa());
+    let (devices, others): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         reasons.extend(no_efa_device(host, &others));
         if !host.efa_is_served() && !host.modules.contains(&"efa") {
@@ -39,11 +41,11 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
 }
 
 /// Reasons for which `/sys/class/infiniband` has no EFA device.
-fn no_efa_device(host: &Host, others: &[&RdmaDevice]) -> Vec<Reason> {
+fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     let on_bus = host.efa_on_pci.iter();
-    let by_driver = grouped(on_bus.map(|OnPci { place, driver }| (driver.as_deref(), place.as_str())));
+    let by_driver = grouped(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
     if !by_driver.is_empty() {
-        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &some(places))).collect();
+        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &listed(places))).collect();
     }
     let none = if others.is_empty() {
         Reason::new(
@@ -106,8 +108,7 @@ fn into_the_network(host: &Host) -> String {
 /// Reasons for which verbs cannot be used, or facts about its devices.
 pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (efa, devices): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
-        host.devices.iter().partition(|device| device.is_efa());
+    let (efa, devices): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
         let loaded = host.modules.contains(&"mlx5_ib");
@@ -143,7 +144,7 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
 }
 
 /// The devices that there are, with advice when none of them is up.
-fn state(devices: &[&RdmaDevice], kind: &str, advice: &str) -> Reason {
+fn state(devices: &[&Nic], kind: &str, advice: &str) -> Reason {
     if devices.iter().any(|device| device.is_up()) {
         return Reason::new(format!("this host has {}", described(devices)));
     }
@@ -152,14 +153,14 @@ fn state(devices: &[&RdmaDevice], kind: &str, advice: &str) -> Reason {
 
 /// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,
 /// rdmap1s6`.
-pub fn described(devices: &[&RdmaDevice]) -> String {
+pub fn described(devices: &[&Nic]) -> String {
     let groups = grouped(devices.iter().map(|device| {
         let kind = if device.is_efa() { "EFA" } else { "RDMA" };
         ((kind, device.description()), device.name.as_str())
     }));
     let groups = groups.iter().map(|((kind, description), names)| {
-        let plural = if names.len() == 1 { "" } else { "s" };
-        format!("{} {kind} device{plural} ({description}): {}", names.len(), some(names))
+        let ending = plural(names.len(), "", "s");
+        format!("{} {kind} device{ending} ({description}): {}", names.len(), listed(names))
     });
     groups.collect::<Vec<_>>().join("; ")
 }
@@ -212,8 +213,8 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
 fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
-        let is = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", some(names));
+        let is = plural(names.len(), "is", "are");
+        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", listed(names));
         Reason::new(text).advice(opening(host, resource, *error, names[0]))
     };
     by_error.iter().map(reason).collect()

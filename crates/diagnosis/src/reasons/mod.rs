@@ -10,6 +10,7 @@ use collectives::fabric::{self, Hints, Info, Registered, Version};
 use serde::Serialize;
 
 use crate::host::rdma::Host;
+use crate::words::listed;
 pub use devices::described;
 
 /// Maximum edit distance at which a name is taken for a misspelt one.
@@ -101,7 +102,7 @@ impl Hint {
             _ => return None,
         };
         let names = distinct(entries.iter().map(|entry| name(entry)));
-        Some(format!("{} {}", self.kind, some(&names)))
+        Some(format!("{} {}", self.kind, listed(&names)))
     }
 
     fn advice(&self) -> Option<&'static str> {
@@ -110,15 +111,6 @@ impl Hint {
             "service" => Some("give a port as a number"),
             _ => None,
         }
-    }
-}
-
-/// The first of these names, with the number of the others.
-fn some(names: &[&str]) -> String {
-    const MOST: usize = 8;
-    match names.len().checked_sub(MOST) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..MOST].join(", ")),
     }
 }
 

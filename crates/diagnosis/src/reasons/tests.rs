@@ -79,7 +79,7 @@ fn the_capability_that_excluded_a_provider_is_named() {
 #[test]
 fn without_a_provider_each_is_explained() {
     let expected = [
-        "provider tcp would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM, FI_EP_MSG)",
+        "provider tcp would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM and FI_EP_MSG)",
         "provider shm would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM)",
         "provider udp would match without the capability FI_RMA",
     ];
@@ -99,7 +99,7 @@ fn a_domain_that_is_not_there_is_answered_with_those_that_are() {
     let asked = Hints { domain: Some("eth9".to_owned()), ..hints(Some("tcp"), None, &[]) };
     assert_eq!(
         explained(&asked),
-        ["provider tcp would match without the domain eth9 (it has domain eth0, lo)"]
+        ["provider tcp would match without the domain eth9 (it has domain eth0 and lo)"]
     );
     let asked = Hints { fabric: Some("other".to_owned()), ..hints(Some("shm"), None, &[]) };
     assert_eq!(explained(&asked), ["provider shm would match without the fabric other (it has fabric net)"]);
@@ -224,7 +224,7 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
     };
     let mode = |machine: Machine, mode| machine.file("sys/module/ib_core/parameters/netns_mode", mode);
     let why = |machine: Machine| why("efa", (2, 5), &["efa"], "", &machine.look());
-    let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0, 0000:00:07.0), but";
+    let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0 and 0000:00:07.0), but";
 
     let found = why(mode(served("efa"), "N\n").file(".dockerenv", ""));
     let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma system: netns \
@@ -245,7 +245,7 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
 
     let mixed = served("vfio-pci").on_pci("0000:00:08.0", "0xefa2", None);
     let found = why(mixed);
-    let held = "EFA devices (0000:00:06.0, 0000:00:07.0), which the driver vfio-pci holds, not efa";
+    let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), which the driver vfio-pci holds, not efa";
     assert!(says(&found, held, "/sys/bus/pci/drivers/efa/bind"), "{found:#?}");
     assert!(says(&found, "(0000:00:08.0), which no driver serves", "modprobe efa"), "{found:#?}");
 }
@@ -257,7 +257,8 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
         let refused = ["uverbs0", "uverbs1"].map(|name| Refused { name: name.to_owned(), error });
         Host { container, refused: refused.to_vec(), ..efa_host().look() }
     };
-    let forbidden = "uverbs0, uverbs1 are there, but cannot be opened: Operation not permitted (os error 1)";
+    let forbidden =
+        "uverbs0 and uverbs1 are there, but cannot be opened: Operation not permitted (os error 1)";
     for (container, error, text, advice) in [
         (Some("Docker"), Errno::PERM, forbidden, "--device=/dev/infiniband/uverbs0, not -v"),
         (
@@ -300,7 +301,7 @@ fn on_an_infiniband_host_efa_is_not_to_be_had() {
     let host = infiniband_host().look();
     let found = why("efa", (2, 5), &["efa"], "", &host);
     let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)): \
-                   mlx5_2, mlx5_10";
+                   mlx5_2 and mlx5_10";
     assert!(says(&found, devices, "-p 'verbs;ofi_rxm'"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "ulimit -l unlimited"), "{found:#?}");
 

@@ -8,10 +8,10 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{
-    Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, normal_bus_id, ranges, read_rate,
-};
+use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
 use super::xml::{self, Unreadable, children, hexadecimal, number};
+use crate::host::pci::{normal_bus_id, read_rate};
+use crate::words::ranges;
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;
@@ -84,13 +84,17 @@ fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(),
         cpus: cpu.attribute("affinity").and_then(cpu_ranges),
         model: (!model.is_empty()).then(|| model.join(" ")),
     });
-    let place =
-        Place { host, numa: id, cpus: cpu.attribute("affinity").and_then(cpu_ranges), ..Place::default() };
+    let place = Locality {
+        host,
+        numa: id,
+        cpus: cpu.attribute("affinity").and_then(cpu_ranges),
+        ..Locality::default()
+    };
     read_below(cpu, &place, topology)
 }
 
 /// Reads the devices below a NUMA node or a switch.
-fn read_below(parent: Node<'_, '_>, place: &Place, topology: &mut Topology) -> Result<(), String> {
+fn read_below(parent: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Result<(), String> {
     for pci in children(parent, "pci") {
         read_pci(pci, place, topology)?;
     }
@@ -101,7 +105,7 @@ fn read_below(parent: Node<'_, '_>, place: &Place, topology: &mut Topology) -> R
     Ok(())
 }
 
-fn read_pci(pci: Node<'_, '_>, place: &Place, topology: &mut Topology) -> Result<(), String> {
+fn read_pci(pci: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Result<(), String> {
     let bus_id = normal_bus_id(pci.attribute("busid").unwrap_or_default());
     let link = PcieLink {
         gts: pci.attribute("link_speed").and_then(read_rate),
@@ -139,7 +143,7 @@ fn read_gpu(
     bus_id: &str,
     device: Option<u32>,
     pcie: PcieLink,
-    place: Place,
+    place: Locality,
     topology: &mut Topology,
 ) -> Result<(), String> {
     let rank = number(gpu, "rank");
@@ -198,7 +202,7 @@ fn nvlink_end(link: Node<'_, '_>) -> NvLinkEnd {
 fn read_nets(
     nic: Node<'_, '_>,
     bus_id: Option<&str>,
-    place: &Place,
+    place: &Locality,
     pcie: PcieLink,
     topology: &mut Topology,
 ) -> Result<(), String> {
@@ -239,7 +243,7 @@ fn name_devices(topology: &mut Topology) {
     topology.gpus.sort_by_key(|gpu| (gpu.place.host, gpu.index));
     topology.nics.sort_by_key(|nic| (nic.place.host, nic.dev.unwrap_or(u32::MAX)));
     let several = topology.hosts() > 1;
-    let host = |place: &Place| if several { format!("{}:", place.host) } else { String::new() };
+    let host = |place: &Locality| if several { format!("{}:", place.host) } else { String::new() };
     for gpu in &mut topology.gpus {
         gpu.label = format!("{}GPU{}", host(&gpu.place), gpu.index);
     }
@@ -252,16 +256,16 @@ fn name_devices(topology: &mut Topology) {
 /// The CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`. `None` for an empty
 /// mask, or a text that is none.
 fn cpu_ranges(mask: &str) -> Option<String> {
-    let mut cpus: Vec<usize> = Vec::new();
+    let mut cpus: Vec<u32> = Vec::new();
     let words: Vec<&str> = mask.trim().split(',').collect();
     if words.len() > 256 {
         return None;
     }
-    for (position, word) in words.iter().rev().enumerate() {
+    for (position, word) in (0..).zip(words.iter().rev()) {
         let bits = u32::from_str_radix(word, 16).ok()?;
         cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| position * 32 + bit));
     }
-    (!cpus.is_empty()).then(|| ranges(&cpus))
+    (!cpus.is_empty()).then(|| ranges(&cpus).replace(", ", ","))
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use serde_json::json;
 use super::findings;
 use super::graph::{Channel, Graph, Graphs, Stop};
 use super::matrix::{Device, devices, matrix, path, paths, transports};
-use super::model::{Nic, Topology, ranges};
+use super::model::{Nic, Topology};
 use super::path::Path;
 use crate::examination::{Body, Examination, Section};
+use crate::words::{self, plural};
 
 /// Examines a topology, NCCL's graphs, or both of one job.
 pub fn examine(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examination {
@@ -146,9 +147,8 @@ fn proof(topology: &Topology) -> Vec<String> {
     }
     let full = |gpu: &super::model::Gpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
     if !gpus.is_empty() && gpus.iter().all(full) {
-        let count =
-            if gpus.len() == 1 { "1 GPU has".to_owned() } else { format!("{} GPUs have", gpus.len()) };
-        proof.push(format!("the PCIe links of {count} all lanes"));
+        let have = plural(gpus.len(), "has", "have");
+        proof.push(format!("the PCIe links of {} {have} all lanes", words::counted(gpus.len(), "GPU")));
     }
     proof
 }
@@ -188,10 +188,10 @@ fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
         .iter()
         .flat_map(|channel| &channel.stops)
         .any(|stop| matches!(stop, Stop::Gpu { host: 1.., .. } | Stop::Net { host: 1.., .. }));
-    let line = |(numbers, channel): (Vec<usize>, &Channel)| {
+    let line = |(numbers, channel): (Vec<u32>, &Channel)| {
         let stops: Vec<String> = channel.stops.iter().map(|stop| name(*stop, several, topology)).collect();
         let stops = if stops.is_empty() { "no device".to_owned() } else { stops.join(" > ") };
-        format!("{}: {stops}", ranges(&numbers))
+        format!("{}: {stops}", words::ranges(&numbers))
     };
     Section {
         title: format!("{}: channels", graph.algorithm),

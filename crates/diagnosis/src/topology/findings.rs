@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::graph::Graphs;
 use super::matrix::{Device, path};
-use super::model::{Gpu, Nic, NvLinkEnd, Place, Topology};
+use super::model::{Gpu, Locality, Nic, NvLinkEnd, Topology};
 use super::path::Path;
 use crate::finding::{Action, Evidence, Finding, Severity};
+use crate::words::{listed, plural};
 
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
@@ -283,7 +284,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
 
 /// Devices whose NUMA node is not known on a machine with several.
 fn numa(topology: &Topology) -> Option<Finding> {
-    let lost = |place: &Place| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
+    let lost = |place: &Locality| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
     let on_pci = |device: &Device<'_>| match device {
         Device::Gpu(_) => true,
         Device::Nic(nic) => nic.rdma && nic.bus_id.is_some(),
@@ -299,7 +300,7 @@ fn numa(topology: &Topology) -> Option<Finding> {
         Severity::Degraded,
         format!(
             "The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.",
-            short_list(&labels)
+            listed(&labels)
         ),
     );
     finding.cause = Some(
@@ -347,7 +348,7 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
         if equal && enough_gpus { Severity::Degraded } else { Severity::Advice },
         format!(
             "No channel uses {}; {} of {} NICs carry data.",
-            short_list(&labels),
+            listed(&labels),
             busy.len(),
             busy.len() + idle.len()
         ),
@@ -384,22 +385,12 @@ fn named(nic: &Nic) -> String {
 /// `GPU0 has`, `GPU0 and GPU3 have`.
 fn has(gpus: &[&Gpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
-    format!("{} {}", short_list(&labels), if gpus.len() == 1 { "has" } else { "have" })
+    format!("{} {}", listed(&labels), plural(gpus.len(), "has", "have"))
 }
 
 /// `NIC0 is`, `NIC0 and NIC1 are`.
 fn list(labels: &[&str]) -> String {
-    format!("{} {}", short_list(labels), if labels.len() == 1 { "is" } else { "are" })
-}
-
-/// The first labels, and the number of the others.
-fn short_list(labels: &[&str]) -> String {
-    match labels {
-        [] => "nothing".to_owned(),
-        [one] => (*one).to_owned(),
-        [rest @ .., last] if labels.len() <= 8 => format!("{} and {last}", rest.join(", ")),
-        _ => format!("{} and {} more", labels[..8].join(", "), labels.len() - 8),
-    }
+    format!("{} {}", listed(labels), plural(labels.len(), "is", "are"))
 }
 
 fn indices(gpus: &[&Gpu]) -> String {

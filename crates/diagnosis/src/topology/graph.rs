@@ -162,10 +162,10 @@ impl Graph {
     }
 
     /// Channels that are equal, with their numbers, in the order of the first of them.
-    pub fn distinct(&self) -> Vec<(Vec<usize>, &Channel)> {
-        let mut distinct: Vec<(Vec<usize>, &Channel)> = Vec::new();
+    pub fn distinct(&self) -> Vec<(Vec<u32>, &Channel)> {
+        let mut distinct: Vec<(Vec<u32>, &Channel)> = Vec::new();
         let mut known: std::collections::HashMap<&Channel, usize> = std::collections::HashMap::new();
-        for (index, channel) in self.channels.iter().enumerate() {
+        for (index, channel) in (0..).zip(&self.channels) {
             let at = *known.entry(channel).or_insert_with(|| {
                 distinct.push((Vec::new(), channel));
                 distinct.len() - 1

@@ -1,78 +1,79 @@
 //! The topology of a machine, from the files of the kernel and the answer of the driver.
 
-use std::path::{Component, Path};
+use std::ffi::OsStr;
+use std::path::Path;
 
-use super::driver::{Driver, DriverGpu, DriverLink};
-use super::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Place, Topology, read_rate};
-use crate::host::files::{names, text};
+use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
+use crate::host::files::{names, number, text};
+use crate::host::gpu::{self, Gpus};
+use crate::host::nic;
+use crate::host::pci::{self, Function, transfer_rate};
+use crate::host::system;
+use crate::words::counted;
 
-const NVIDIA: &str = "0x10de";
-/// Classes of GPUs: VGA and 3D controllers.
-const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 /// Class of POWER9's end of an NVLink.
-const CPU_CLASS: &str = "0x068001";
+const CPU_CLASS: u32 = 0x06_8001;
 
-/// Reads the topology of the machine below a root folder.
-pub fn read(root: &Path, driver: Result<Driver, String>) -> Topology {
-    let pci = root.join("sys/bus/pci/devices");
+/// Reads the topology of the machine below a root folder; `driver` has what NVML tells.
+pub fn read(root: &Path, driver: &Gpus) -> Topology {
+    let functions = pci::functions(root);
+    let on_bus: Vec<&Function> = functions.iter().filter(|function| function.is_gpu()).collect();
     let mut topology = Topology {
         source: "this machine".to_owned(),
         numa_nodes: numa_nodes(root),
-        is_virtual: is_virtual(root),
+        is_virtual: system::virtual_machine(root) == Some(true),
         ..Topology::default()
     };
-    let on_bus = gpus_on_bus(&pci);
-    match driver {
-        Ok(driver) => {
-            topology
-                .unseen
-                .extend(driver.silent.iter().map(|gpu| format!("the driver does not answer about {gpu}")));
-            let hidden = on_bus.len().saturating_sub(driver.gpus.len() + driver.silent.len());
-            if hidden > 0 {
-                topology.unseen.push(format!(
-                    "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or another driver)",
-                    on_bus.len()
-                ));
-            }
-            topology.gpus = driver.gpus.iter().map(|gpu| known_gpu(&pci, gpu)).collect();
-            let bus_ids: Vec<String> = topology.gpus.iter().map(|gpu| gpu.bus_id.clone()).collect();
-            for (gpu, told) in topology.gpus.iter_mut().zip(&driver.gpus) {
-                gpu.nvlinks = told.links.as_deref().map(|links| by_end(&pci, links, &bus_ids));
-            }
+    if let Some(reason) = &driver.problem {
+        if !on_bus.is_empty() {
+            topology.unseen.push(format!(
+                "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
+            ));
         }
-        Err(reason) => {
-            if !on_bus.is_empty() {
-                topology.unseen.push(format!(
-                    "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
-                ));
-            }
-            topology.gpus =
-                (0..).zip(&on_bus).map(|(index, bus_id)| silent_gpu(root, &pci, index, bus_id)).collect();
+        topology.gpus =
+            (0..).zip(&on_bus).map(|(index, function)| silent_gpu(root, index, function)).collect();
+    } else {
+        topology.unseen.extend(
+            (driver.lost.iter())
+                .map(|gpu| format!("the driver does not answer about GPU{}: {}", gpu.index, gpu.error)),
+        );
+        let hidden = on_bus.len().saturating_sub(driver.devices.len() + driver.lost.len());
+        if hidden > 0 {
+            topology.unseen.push(format!(
+                "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or another driver)",
+                on_bus.len()
+            ));
         }
+        topology.gpus =
+            driver.devices.iter().map(|gpu| known_gpu(root, &functions, gpu, &driver.devices)).collect();
     }
     topology.nics = nics(root);
-    note_what_is_hidden(&mut topology, &pci);
+    note_what_is_hidden(&mut topology, functions.is_empty());
     topology
 }
 
 /// A GPU that the driver described.
-fn known_gpu(pci: &Path, told: &DriverGpu) -> Gpu {
-    let folder = pci.join(&told.bus_id);
-    let kernel = pcie_link(&folder);
-    let inactive = told.links.iter().flatten().filter(|link| !link.is_active).count();
+fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Gpu {
+    let bus_id = told.pci.clone().unwrap_or_default();
+    let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));
+    let kernel = PcieLink::read_with_port(&folder);
+    let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
+    let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
+    let inactive = links.iter().filter(|link| !link.active).count();
     Gpu {
         label: format!("GPU{}", told.index),
         index: told.index,
-        bus_id: told.bus_id.clone(),
-        name: told.name.clone(),
+        bus_id,
+        name: Some(told.name.clone()),
         device: told.device,
         place: place(&folder),
         pcie: PcieLink {
-            gts: told.pcie.gts.or(kernel.gts),
-            width: told.pcie.width.or(kernel.width),
-            max_gts: told.pcie.max_gts.or(kernel.max_gts),
-            max_width: told.pcie.max_width.or(kernel.max_width),
+            gts: told.pcie.generation.and_then(transfer_rate).or(kernel.gts),
+            width: lanes(told.pcie.width).or(kernel.width),
+            max_gts: told.pcie.max_generation.and_then(transfer_rate).or(kernel.max_gts),
+            max_width: lanes(told.pcie.max_width).or(kernel.max_width),
         },
+        nvlinks: told.links_refused.is_none().then(|| by_end(functions, &links, all)),
         inactive_nvlinks: u32::try_from(inactive).unwrap_or(u32::MAX),
         c2c_links: told.c2c_links,
         ..Gpu::default()
@@ -80,40 +81,36 @@ fn known_gpu(pci: &Path, told: &DriverGpu) -> Gpu {
 }
 
 /// A GPU that only the kernel shows.
-fn silent_gpu(root: &Path, pci: &Path, index: u32, bus_id: &str) -> Gpu {
-    let folder = pci.join(bus_id);
+fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
+    let Function { bus_id, folder, device, .. } = function;
     let information = text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
     let model =
         information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
     Gpu {
         label: format!("GPU{index}"),
         index,
-        bus_id: bus_id.to_owned(),
+        bus_id: bus_id.clone(),
         name: model.map(|model| model.trim().to_owned()),
-        device: text(&folder.join("device"))
-            .and_then(|number| u32::from_str_radix(number.trim_start_matches("0x"), 16).ok()),
-        place: place(&folder),
-        pcie: pcie_link(&folder),
+        device: Some(*device).filter(|number| *number > 0),
+        place: place(folder),
+        pcie: PcieLink::read_with_port(folder),
         ..Gpu::default()
     }
 }
 
 /// The active links, counted by their other end.
-fn by_end(pci: &Path, links: &[DriverLink], gpus: &[String]) -> Vec<NvLink> {
+fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Vec<NvLink> {
     let mut ends: Vec<NvLink> = Vec::new();
-    for link in links.iter().filter(|link| link.is_active) {
+    for link in links.iter().filter(|link| link.active) {
         let to = match &link.remote {
-            Some(bus_id) if gpus.contains(bus_id) => NvLinkEnd::Gpu(bus_id.clone()),
-            Some(bus_id) => {
-                let class = text(&pci.join(bus_id).join("class")).unwrap_or_default();
-                if class.starts_with(CPU_CLASS) {
-                    NvLinkEnd::Cpu
-                } else if GPU_CLASSES.iter().any(|gpu| class.starts_with(gpu)) {
-                    NvLinkEnd::Gpu(bus_id.clone())
-                } else {
-                    NvLinkEnd::Switch
-                }
+            Some(bus_id) if gpus.iter().any(|gpu| gpu.pci.as_ref() == Some(bus_id)) => {
+                NvLinkEnd::Gpu(bus_id.clone())
             }
+            Some(bus_id) => match functions.iter().find(|function| function.bus_id == *bus_id) {
+                Some(function) if function.class == CPU_CLASS => NvLinkEnd::Cpu,
+                Some(function) if function.is_gpu() => NvLinkEnd::Gpu(bus_id.clone()),
+                _ => NvLinkEnd::Switch,
+            },
             None => NvLinkEnd::Switch,
         };
         match ends.iter_mut().find(|end| end.to == to) {
@@ -124,22 +121,12 @@ fn by_end(pci: &Path, links: &[DriverLink], gpus: &[String]) -> Vec<NvLink> {
     ends
 }
 
-fn gpus_on_bus(pci: &Path) -> Vec<String> {
-    let is_gpu = |bus_id: &String| {
-        let read = |file: &str| text(&pci.join(bus_id).join(file)).unwrap_or_default();
-        let class = read("class");
-        read("vendor") == NVIDIA && GPU_CLASSES.iter().any(|gpu| class.starts_with(gpu))
-    };
-    bus_ids(pci).into_iter().filter(is_gpu).collect()
-}
-
 /// RDMA devices; where there is none, the network interfaces on the PCI bus, which sockets use.
 fn nics(root: &Path) -> Vec<Nic> {
-    let class = root.join("sys/class/infiniband");
-    let mut nics: Vec<Nic> = names(&class).iter().map(|name| rdma_nic(&class, name)).collect();
+    let mut nics: Vec<Nic> = nic::read(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
-        let class = root.join("sys/class/net");
-        nics = names(&class).iter().filter_map(|name| interface(&class, name)).collect();
+        let interfaces = names(&root.join("sys/class/net"));
+        nics = interfaces.into_iter().filter_map(|name| ethernet_nic(root, name)).collect();
     }
     for (index, nic) in nics.iter_mut().enumerate() {
         nic.label = format!("NIC{index}");
@@ -147,49 +134,35 @@ fn nics(root: &Path) -> Vec<Nic> {
     nics
 }
 
-fn rdma_nic(class: &Path, name: &str) -> Nic {
-    let folder = class.join(name);
-    let device = folder.join("device");
-    let port = names(&folder.join("ports")).into_iter().next().unwrap_or_else(|| "1".to_owned());
-    let of_port = |file: &str| text(&folder.join("ports").join(&port).join(file));
-    let place = place(&device);
+fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
+    let folder = pci::folder(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
+    let port = nic.ports.into_iter().next().unwrap_or_default();
+    let known = |text: String| Some(text).filter(|text| !["", "Unspecified"].contains(&text.as_str()));
     Nic {
-        name: name.to_owned(),
-        interface: names(&device.join("net")).into_iter().next(),
-        bus_id: bus_id(&device),
-        pcie: pcie_link(&device),
-        place,
-        // `400 Gb/sec (4X NDR)`
-        gbps: of_port("rate").and_then(|rate| rate.split(' ').next()?.parse().ok()).filter(is_rate),
-        // `4: ACTIVE`
-        state: of_port("state").map(|state| state.rsplit(": ").next().unwrap_or_default().to_owned()),
-        link_layer: of_port("link_layer").filter(|layer| layer != "Unspecified"),
+        gbps: port.gigabits(),
+        interface: nic.interfaces.into_iter().next().map(|interface| interface.name),
+        state: known(port.state),
+        link_layer: known(port.link_layer),
         rdma: true,
-        ..Nic::default()
+        ..on_bus(nic.name, nic.pci, &folder)
     }
 }
 
-fn interface(class: &Path, name: &str) -> Option<Nic> {
-    let folder = class.join(name);
-    let device = folder.join("device");
-    let bus_id = bus_id(&device)?;
+/// An interface, if it is on the PCI bus.
+fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
+    let device = root.join("sys/class/net").join(&name).join("device");
+    let bus_id = pci::bus_id(&device)?;
+    let interface = nic::interface(root, name);
     Some(Nic {
-        name: name.to_owned(),
-        bus_id: Some(bus_id),
-        place: place(&device),
-        pcie: pcie_link(&pci_folder(&device)),
-        gbps: text(&folder.join("speed"))
-            .and_then(|mbps| mbps.parse().ok())
-            .map(|mbps: f64| mbps / 1000.0)
-            .filter(is_rate),
-        state: text(&folder.join("operstate")).map(|state| state.to_uppercase()),
+        gbps: interface.speed.filter(|mbps| *mbps > 0).map(|mbps| mbps as f64 / 1000.0),
+        state: interface.state.map(|state| state.to_uppercase()),
         link_layer: Some("Ethernet".to_owned()),
-        ..Nic::default()
+        ..on_bus(interface.name, Some(bus_id), &pci::folder(&device))
     })
 }
 
-fn is_rate(gbps: &f64) -> bool {
-    gbps.is_finite() && *gbps > 0.0
+fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> Nic {
+    Nic { name, bus_id, place: place(folder), pcie: PcieLink::read_with_port(folder), ..Nic::default() }
 }
 
 fn numa_nodes(root: &Path) -> Vec<NumaNode> {
@@ -207,60 +180,19 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     names(&folder).into_iter().filter_map(node).collect()
 }
 
-fn is_virtual(root: &Path) -> bool {
-    let cpus = text(&root.join("proc/cpuinfo")).unwrap_or_default();
-    let flags = cpus.lines().find(|line| line.starts_with("flags"));
-    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
-}
-
-/// The place of the device that a folder or a link to it stands for.
-fn place(device: &Path) -> Place {
-    let Ok(real) = device.canonicalize() else { return Place::default() };
-    let parts: Vec<&str> = real
-        .components()
-        .filter_map(|part| if let Component::Normal(name) = part { name.to_str() } else { None })
-        .collect();
-    // A virtual device may follow the PCI device: `0000:00:03.0/virtio2`.
-    let chain: Vec<&str> = parts.iter().copied().filter(|part| is_bus_id(part)).collect();
-    let pci = pci_folder(device);
-    let numa = text(&pci.join("numa_node")).and_then(|node| node.parse().ok());
-    Place {
+/// The place of the PCI function in a folder.
+fn place(folder: &Path) -> Locality {
+    let Ok(real) = folder.canonicalize() else { return Locality::default() };
+    let mut ports = pci::chain(&real);
+    ports.pop();
+    let mut parts = real.iter().filter_map(OsStr::to_str);
+    Locality {
         host: 0,
-        numa,
-        cpus: text(&pci.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
-        host_bridge: parts.iter().find(|part| is_host_bridge(part)).map(|part| (*part).to_owned()),
-        ports: chain.iter().rev().skip(1).rev().map(|part| (*part).to_owned()).collect(),
+        numa: number(&real.join("numa_node")),
+        cpus: text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
+        host_bridge: parts.find(|part| is_host_bridge(part)).map(str::to_owned),
+        ports,
     }
-}
-
-/// The real folder of the PCI device, without devices behind it.
-fn pci_folder(device: &Path) -> std::path::PathBuf {
-    let Ok(mut real) = device.canonicalize() else { return device.to_owned() };
-    while !real.file_name().and_then(|name| name.to_str()).is_some_and(is_bus_id) {
-        if !real.pop() {
-            return device.to_owned();
-        }
-    }
-    real
-}
-
-fn bus_id(device: &Path) -> Option<String> {
-    let folder = pci_folder(device);
-    folder.file_name().and_then(|name| name.to_str()).filter(|name| is_bus_id(name)).map(str::to_owned)
-}
-
-/// Returns true for `0000:1b:00.0`.
-fn is_bus_id(name: &str) -> bool {
-    let mut parts = name.split([':', '.']);
-    let hexadecimal = |part: Option<&str>, least: usize| {
-        part.is_some_and(|part| part.len() >= least && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    };
-    hexadecimal(parts.next(), 4)
-        && hexadecimal(parts.next(), 2)
-        && hexadecimal(parts.next(), 2)
-        && hexadecimal(parts.next(), 1)
-        && parts.next().is_none()
-        && name.contains('.')
 }
 
 /// Returns true for `pci0000:17`.
@@ -271,39 +203,13 @@ fn is_host_bridge(name: &str) -> bool {
     [domain, bus].iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The link of a device, limited by the port above it.
-fn pcie_link(device: &Path) -> PcieLink {
-    let folder = pci_folder(device);
-    let rate = |folder: &Path, file: &str| text(&folder.join(file)).as_deref().and_then(read_rate);
-    // 255: the kernel could not read it.
-    let width = |folder: &Path, file: &str| {
-        text(&folder.join(file))?.parse().ok().filter(|width: &u32| (1..=32).contains(width))
-    };
-    let port = folder
-        .parent()
-        .filter(|parent| parent.file_name().and_then(|name| name.to_str()).is_some_and(is_bus_id));
-    let both = |own: Option<f64>, of_port: Option<f64>| match (own, of_port) {
-        (Some(own), Some(port)) => Some(own.min(port)),
-        (own, _) => own,
-    };
-    let port_rate = port.and_then(|port| rate(port, "max_link_speed"));
-    let port_width = port.and_then(|port| width(port, "max_link_width"));
-    let max_width = width(&folder, "max_link_width");
-    PcieLink {
-        gts: rate(&folder, "current_link_speed"),
-        width: width(&folder, "current_link_width"),
-        max_gts: both(rate(&folder, "max_link_speed"), port_rate),
-        max_width: max_width.map(|own| port_width.map_or(own, |port| own.min(port))),
-    }
-}
-
 /// Adds what the kernel or the virtual machine does not show.
-fn note_what_is_hidden(topology: &mut Topology, pci: &Path) {
+fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
     let places =
         || topology.gpus.iter().map(|gpu| &gpu.place).chain(topology.nics.iter().map(|nic| &nic.place));
     let flat = places().all(|place| place.ports.is_empty());
     let mut unseen = Vec::new();
-    if names(pci).is_empty() {
+    if no_pci {
         unseen.push("PCIe cannot be seen: /sys/bus/pci/devices is empty".to_owned());
     } else if flat && places().count() > 1 {
         let machine = if topology.is_virtual { "the virtual machine" } else { "the machine" };
@@ -318,20 +224,11 @@ fn note_what_is_hidden(topology: &mut Topology, pci: &Path) {
         .collect();
     if let Some(first) = without_link.first() {
         unseen.push(format!(
-            "the PCIe link of {} {} cannot be seen (the first is {first})",
-            without_link.len(),
-            if without_link.len() == 1 { "NIC" } else { "NICs" }
+            "the PCIe link of {} cannot be seen (the first is {first})",
+            counted(without_link.len(), "NIC")
         ));
     }
     topology.unseen.extend(unseen);
-}
-
-/// The PCI devices, by bus ID.
-fn bus_ids(pci: &Path) -> Vec<String> {
-    let mut bus_ids = names(pci);
-    // The natural order would take the digits of hexadecimal numbers apart.
-    bus_ids.sort();
-    bus_ids
 }
 
 #[cfg(test)]

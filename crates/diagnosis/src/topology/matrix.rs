@@ -1,6 +1,6 @@
 //! The paths between all devices, as `nvidia-smi topo -m` shows them.
 
-use super::model::{Gpu, Nic, Place, Topology};
+use super::model::{Gpu, Locality, Nic, Topology};
 use super::path::{Pair, Path, Platform};
 use crate::examination::{Body, Cell, Matrix, Section};
 
@@ -28,7 +28,7 @@ impl<'a> Device<'a> {
     }
 
     /// Position.
-    pub fn place(self) -> &'a Place {
+    pub fn place(self) -> &'a Locality {
         match self {
             Self::Gpu(gpu) => &gpu.place,
             Self::Nic(nic) => &nic.place,
@@ -122,7 +122,7 @@ fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
 pub fn devices(topology: &Topology) -> Section {
     let columns = ["device", "name", "bus ID", "NUMA", "CPUs", "PCIe", "rate"].map(str::to_owned).to_vec();
     let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
-    let numa = |place: &Place| place.numa.map_or("-1".to_owned(), |node| node.to_string());
+    let numa = |place: &Locality| place.numa.map_or("-1".to_owned(), |node| node.to_string());
     let gpus = topology.gpus.iter().map(|gpu| {
         vec![
             gpu.label.clone(),

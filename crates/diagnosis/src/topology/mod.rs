@@ -3,7 +3,6 @@
 //! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]); [`graph`] reads the
 //! rings and trees that NCCL chose. [`examine`] turns them into facts and findings, [`layout`] into a drawing.
 
-pub mod driver;
 pub mod dump;
 mod examine;
 mod findings;
@@ -19,6 +18,7 @@ mod xml;
 
 use std::path::Path;
 
+use crate::host::gpu::nvml::Reading;
 pub use dump::{Dump, read_dump};
 pub use examine::examine;
 pub use model::Topology;
@@ -26,5 +26,5 @@ pub use xml::Unreadable;
 
 /// Reads the topology of this machine from the kernel and the driver.
 pub fn of_this_machine() -> Topology {
-    machine::read(Path::new("/"), driver::ask())
+    machine::read(Path::new("/"), &Reading::start().first())
 }

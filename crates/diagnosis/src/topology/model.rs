@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+pub use crate::host::pci::PcieLink;
+
 /// Devices and their places.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Topology {
@@ -36,7 +38,7 @@ pub struct NumaNode {
 
 /// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Locality {
     /// Number of the host, from 0.
     pub host: u32,
     /// NUMA node; `None` where the kernel does not know it (-1).
@@ -47,19 +49,6 @@ pub struct Place {
     pub host_bridge: Option<String>,
     /// PCIe ports above the device, the root port first: root port, then upstream and downstream port of each switch.
     pub ports: Vec<String>,
-}
-
-/// A PCIe link: present and largest rate. Fields are `None` where the machine does not tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct PcieLink {
-    /// Present transfer rate per lane in GT/s.
-    pub gts: Option<f64>,
-    /// Present number of lanes.
-    pub width: Option<u32>,
-    /// Largest transfer rate that both ends support.
-    pub max_gts: Option<f64>,
-    /// Largest number of lanes that both ends support.
-    pub max_width: Option<u32>,
 }
 
 /// A GPU.
@@ -79,7 +68,7 @@ pub struct Gpu {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u32>,
     /// Position.
-    pub place: Place,
+    pub place: Locality,
     /// PCIe link.
     pub pcie: PcieLink,
     /// Active NVLinks by their other end; `None` when nobody could be asked.
@@ -131,7 +120,7 @@ pub struct Nic {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dev: Option<u32>,
     /// Position.
-    pub place: Place,
+    pub place: Locality,
     /// PCIe link.
     pub pcie: PcieLink,
     /// Rate of the port in Gb/s.
@@ -170,7 +159,7 @@ impl Topology {
     }
 }
 
-impl Place {
+impl Locality {
     /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one `pci` element
     /// for each of them.
     pub fn switches(&self) -> Vec<&str> {
@@ -205,80 +194,12 @@ impl Gpu {
     }
 }
 
-impl PcieLink {
-    /// The link in short: `Gen5 x16`. Empty when nothing is known.
-    pub fn text(&self) -> String {
-        let generation = self.gts.and_then(generation).map(|generation| format!("Gen{generation}"));
-        let width = self.width.map(|width| format!("x{width}"));
-        [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
-    }
-
-    /// One-way bandwidth in GB/s, without the protocol's overhead.
-    pub fn gbytes(&self) -> Option<f64> {
-        // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
-        let gts = self.gts?;
-        let coded = if gts < 8.0 {
-            0.8
-        } else if gts < 64.0 {
-            128.0 / 130.0
-        } else {
-            242.0 / 256.0
-        };
-        Some(gts * coded * f64::from(self.width?) / 8.0)
-    }
-}
-
-/// PCIe generation of a transfer rate in GT/s.
-pub fn generation(gts: f64) -> Option<u32> {
-    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
-        .iter()
-        .position(|rate| (rate - gts).abs() < 0.1)
-        .map(|at| at as u32 + 1)
-}
-
-/// Transfer rate of a PCIe generation in GT/s.
-pub fn transfer_rate(generation: u32) -> Option<f64> {
-    [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].get(generation.checked_sub(1)? as usize).copied()
-}
-
-/// The transfer rate in a text of the kernel or of NCCL: `32.0 GT/s PCIe`, `16 GT/s`; `None` for `Unknown`.
-pub fn read_rate(text: &str) -> Option<f64> {
-    let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
-    (rate.is_finite() && rate > 0.0 && rate < 1000.0).then_some(rate)
-}
-
-/// A bus ID as the kernel writes it: `0000:1b:00.0`. NVML has eight digits for the domain, and capitals.
-pub fn normal_bus_id(text: &str) -> String {
-    let lower = text.trim().to_ascii_lowercase();
-    match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
-            format!("{}:{rest}", &domain[4..])
-        }
-        _ => lower,
-    }
-}
-
-/// Ascending numbers in short: `0-3,8`.
-pub(super) fn ranges(numbers: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *number => *last = *number,
-            _ => ranges.push((*number, *number)),
-        }
-    }
-    let text = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(ports: &[&str]) -> Place {
-        Place { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..Place::default() }
+    fn place(ports: &[&str]) -> Locality {
+        Locality { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..Locality::default() }
     }
 
     #[test]
@@ -289,37 +210,5 @@ mod tests {
         assert_eq!(place(&["root", "up1", "down1", "up2", "down2"]).switches(), ["up1", "up2"]);
         // A virtual machine may have no root port.
         assert_eq!(place(&["up", "down"]).switches(), ["up"]);
-    }
-
-    #[test]
-    fn rates_and_bus_ids_are_read_as_kernel_and_driver_write_them() {
-        for (text, expected) in [
-            ("32.0 GT/s PCIe", Some(32.0)),
-            ("16 GT/s", Some(16.0)),
-            ("2.5 GT/s PCIe", Some(2.5)),
-            ("Unknown", None),
-            ("", None),
-            ("nan GT/s", None),
-            ("-5 GT/s", None),
-            ("inf", None),
-        ] {
-            assert_eq!(read_rate(text), expected, "{text}");
-        }
-        assert_eq!(normal_bus_id("00000000:1B:00.0"), "0000:1b:00.0");
-        assert_eq!(normal_bus_id("10000:E1:00.0"), "10000:e1:00.0");
-        assert_eq!(normal_bus_id("0000:00:06.0\n"), "0000:00:06.0");
-        assert_eq!(normal_bus_id("日本語日本:1"), "日本語日本:1");
-    }
-
-    #[test]
-    fn the_link_in_short_has_what_is_known() {
-        let link = |gts, width| PcieLink { gts, width, ..PcieLink::default() };
-        assert_eq!(link(Some(32.0), Some(16)).text(), "Gen5 x16");
-        assert_eq!(link(None, Some(16)).text(), "x16");
-        assert_eq!(link(Some(8.0), None).text(), "Gen3");
-        assert_eq!(link(None, None).text(), "");
-        let gbytes = link(Some(32.0), Some(16)).gbytes().unwrap();
-        assert!((gbytes - 63.0).abs() < 0.1, "{gbytes}");
-        assert_eq!((transfer_rate(0), transfer_rate(5), transfer_rate(9)), (None, Some(32.0), None));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::model::{Place, Topology};
+use super::model::{Locality, Topology};
 use crate::examination::Grade;
 
 /// Class of the path between two devices, nearest first.
@@ -48,7 +48,7 @@ pub struct Platform {
 
 impl Path {
     /// Classifies the path over PCIe between two places.
-    pub fn between(topology: &Topology, a: &Place, b: &Place) -> Self {
+    pub fn between(topology: &Topology, a: &Locality, b: &Locality) -> Self {
         if a.host != b.host {
             return Self::Net;
         }
@@ -162,12 +162,12 @@ mod tests {
     use super::super::model::NumaNode;
     use super::*;
 
-    fn place(numa: Option<u32>, bridge: &str, ports: &str) -> Place {
-        Place {
+    fn place(numa: Option<u32>, bridge: &str, ports: &str) -> Locality {
+        Locality {
             numa,
             host_bridge: (!bridge.is_empty()).then(|| bridge.to_owned()),
             ports: ports.split_whitespace().map(str::to_owned).collect(),
-            ..Place::default()
+            ..Locality::default()
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
         assert_eq!(Path::between(&topology, &node(None), &node(None)), Path::Phb);
         assert_eq!(Path::between(&topology, &node(None), &node(Some(0))), Path::Sys);
-        let far = Place { host: 1, ..node(Some(0)) };
+        let far = Locality { host: 1, ..node(Some(0)) };
         assert_eq!(Path::between(&topology, &node(Some(0)), &far), Path::Net);
     }
 

@@ -3,9 +3,10 @@
 mod access;
 mod facts;
 
-use super::super::complete::{Complete as _, counted, listed, majority, shown, sized};
+use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
+use crate::words::{counted, listed, shown, sized};
 
 pub(crate) use facts::{prove, sections};
 

@@ -1,13 +1,16 @@
 //! The GPUs of a host: facts, their reading through NVML, and what they mean.
 
 mod findings;
-pub(super) mod nvml;
+pub(crate) mod nvml;
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 pub(super) use findings::{judge, prove, sections};
 
 use super::counters::Counter;
+use super::pci::OnPci;
 
 /// The GPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,7 +30,7 @@ pub struct Gpus {
     /// Counters of the NVLinks that count errors.
     pub counters: Vec<Counter>,
     /// NVIDIA GPUs on the PCI bus.
-    pub on_pci: Vec<OnBus>,
+    pub on_pci: Vec<OnPci>,
     /// NVSwitches on the PCI bus.
     pub switches: usize,
 }
@@ -48,6 +51,16 @@ pub enum Problem {
     Failed(String),
 }
 
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLibrary(_) => formatter.write_str("NVML (libnvidia-ml.so.1) is not installed here"),
+            Self::NoDriver(error) => write!(formatter, "no NVIDIA driver runs here ({error})"),
+            Self::Mismatch(error) | Self::Stuck(error) | Self::Failed(error) => formatter.write_str(error),
+        }
+    }
+}
+
 /// A GPU that NVML cannot open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
@@ -55,15 +68,6 @@ pub struct Lost {
     pub index: u32,
     /// NVML's error.
     pub error: String,
-}
-
-/// A GPU on the PCI bus.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OnBus {
-    /// `0000:00:06.0`.
-    pub place: String,
-    /// The driver that serves it.
-    pub driver: Option<String>,
 }
 
 /// A GPU. What NVML does not tell is `None`.
@@ -77,6 +81,8 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// `0000:00:06.0`.
     pub pci: Option<String>,
+    /// PCI device number: equal for equal products.
+    pub device: Option<u32>,
     /// Memory in bytes; a GPU that shares the host's memory has none.
     pub memory: Option<u64>,
     /// Connection to the host.
@@ -113,6 +119,10 @@ pub struct Gpu {
     pub compute_mode: Option<String>,
     /// NVLinks that the GPU has.
     pub links: Vec<Link>,
+    /// NVML's error, where it did not tell all NVLinks.
+    pub links_refused: Option<String>,
+    /// Active links of NVLink-C2C to the CPU.
+    pub c2c_links: Option<u32>,
     /// Membership in a fabric of NVSwitches.
     pub fabric: Option<Fabric>,
     /// Processes that hold memory of the GPU.
@@ -178,6 +188,10 @@ pub struct Link {
     pub version: Option<u32>,
     /// Speed in Mbit/s.
     pub speed: Option<u64>,
+    /// False for a link that cannot carry accesses between GPUs.
+    pub peer_access: Option<bool>,
+    /// Bus ID of the other end, where it is visible.
+    pub remote: Option<String>,
 }
 
 /// Membership in a fabric of NVSwitches.

@@ -12,20 +12,18 @@ use nvml_wrapper::enum_wrappers::device::{
     Clock, ComputeMode, EccCounter, MemoryError, P2pCapabilitiesIndex, P2pStatus, PerformanceState,
     RetirementCause, TemperatureSensor,
 };
-use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
+use nvml_wrapper::enum_wrappers::nv_link::{Capability, ErrorCounter};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
 use super::super::counters::{self, Counter};
-use super::super::files::{driver, hexadecimal, names};
-use super::{Access, Ecc, Gpu, Gpus, Link, Lost, OnBus, Pages, Pcie, Peer, Problem, Process};
+use super::super::pci::{self, Function, normal_bus_id};
+use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Process};
 
 mod raw;
 
-/// Limit on the calls of NVML, which wait without end for a GPU that hangs.
+/// Limit on the calls of NVML, which wait without end for a GPU that hangs; our own judgement.
 const LIMIT: Duration = Duration::from_secs(60);
-/// NVIDIA's number on the PCI bus.
-const NVIDIA: u32 = 0x10de;
 /// Places of the library that the loader may not search, as in containers of Kubernetes nodes.
 const PLACES: [&str; 3] = [
     "libnvidia-ml.so.1",
@@ -37,14 +35,14 @@ const MOST_LINKS: u32 = 36;
 
 /// GPUs, read by a thread of their own: NVML may never answer.
 #[derive(Debug)]
-pub(in super::super) struct Reading {
+pub(crate) struct Reading {
     asking: mpsc::Sender<()>,
     answers: mpsc::Receiver<Result<Gpus, Problem>>,
 }
 
 impl Reading {
     /// Starts to read.
-    pub(in super::super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (asking, asked) = mpsc::channel();
         let (sender, answers) = mpsc::channel();
         let work = move || {
@@ -66,7 +64,7 @@ impl Reading {
     }
 
     /// The first reading.
-    pub(in super::super) fn first(&self) -> Gpus {
+    pub(crate) fn first(&self) -> Gpus {
         self.answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
     }
 
@@ -96,20 +94,9 @@ impl Reading {
 
 /// Completes the facts with those of the PCI bus below `root`.
 pub(in super::super) fn on_bus(gpus: &mut Gpus, root: &Path) {
-    let devices = root.join("sys/bus/pci/devices");
-    for place in names(&devices) {
-        let folder = devices.join(&place);
-        if hexadecimal(&folder.join("vendor")) != Some(NVIDIA) {
-            continue;
-        }
-        match hexadecimal(&folder.join("class")).map(|class| class >> 8) {
-            // VGA and 3D controllers.
-            Some(0x0300 | 0x0302) => gpus.on_pci.push(OnBus { driver: driver(&folder), place }),
-            // Bridges of another kind.
-            Some(0x0680) => gpus.switches += 1,
-            _ => {}
-        }
-    }
+    let functions = pci::functions(root);
+    gpus.on_pci = functions.iter().filter(|function| function.is_gpu()).map(Function::on_pci).collect();
+    gpus.switches = functions.iter().filter(|function| function.is_nvswitch()).count();
 }
 
 fn load() -> Result<Nvml, Problem> {
@@ -154,15 +141,18 @@ type Device<'nvml> = nvml_wrapper::Device<'nvml>;
 fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let name = device.name()?;
+    let pci = device.pci_info().ok();
     let ecc = device.is_ecc_enabled().ok();
     let uncorrected = |counter| device.total_ecc_errors(MemoryError::Uncorrected, counter).ok();
     let causes = [RetirementCause::MultipleSingleBitEccErrors, RetirementCause::DoubleBitEccError];
     let retired = causes.into_iter().filter_map(|cause| device.retired_pages(cause).ok());
+    let (links, links_refused) = links(nvml, &device);
     Ok(Gpu {
         index,
         name,
         uuid: device.uuid().ok(),
-        pci: device.pci_info().ok().map(|info| place(&info.bus_id)),
+        pci: pci.as_ref().map(|info| normal_bus_id(&info.bus_id)),
+        device: pci.map(|info| info.pci_device_id >> 16),
         memory: device.memory_info().ok().map(|memory| memory.total),
         pcie: Pcie {
             generation: device.current_pcie_link_gen().ok(),
@@ -193,20 +183,12 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
         mig: device.mig_mode().ok().map(|mode| mode.current != 0),
         recovery: raw::recovery_action(nvml, &device),
         compute_mode: device.compute_mode().ok().map(|mode| compute_mode(mode).to_owned()),
-        links: links(nvml, &device),
+        links,
+        links_refused,
+        c2c_links: raw::c2c_links(nvml, &device),
         fabric: raw::fabric(nvml, &device),
         processes: processes(nvml, &device),
     })
-}
-
-/// The place on the PCI bus as the kernel writes it: `00000000:00:06.0` is `0000:00:06.0`.
-fn place(bus_id: &str) -> String {
-    let bus_id = bus_id.to_ascii_lowercase();
-    bus_id
-        .strip_prefix("0000")
-        .filter(|rest| rest.len() == "0000:00:06.0".len())
-        .unwrap_or(&bus_id)
-        .to_owned()
 }
 
 fn slowed(reasons: ThrottleReasons) -> Vec<String> {
@@ -251,23 +233,29 @@ fn processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
     others.map(process).collect()
 }
 
-/// NVLinks: those whose state NVML tells.
-fn links(nvml: &Nvml, device: &Device<'_>) -> Vec<Link> {
+/// NVLinks, and the error with which NVML refused to tell more of them.
+fn links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
     let mut links = Vec::new();
     for number in 0..raw::link_count(nvml, device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
         let link = device.link_wrapper_for(number);
-        match link.is_active() {
-            Ok(active) => links.push(Link {
-                number,
-                active,
-                version: link.version().ok().filter(|_| active),
-                speed: raw::link_speed(nvml, device, number).filter(|_| active),
-            }),
-            Err(NvmlError::InvalidArg | NvmlError::NotSupported) => break,
-            Err(_) => {}
-        }
+        let active = match link.is_active() {
+            Ok(active) => active,
+            Err(NvmlError::InvalidArg) => break,
+            Err(NvmlError::NotSupported) => continue,
+            Err(error) => return (links, Some(error.to_string())),
+        };
+        // A device that is not visible has an empty bus ID.
+        let remote = link.remote_pci_info().ok().map(|pci| normal_bus_id(&pci.bus_id));
+        links.push(Link {
+            number,
+            active,
+            version: link.version().ok().filter(|_| active),
+            speed: raw::link_speed(nvml, device, number).filter(|_| active),
+            peer_access: link.has_capability(Capability::P2p).ok(),
+            remote: remote.filter(|bus_id| active && bus_id.contains(':')),
+        });
     }
-    links
+    (links, None)
 }
 
 /// Error counters of all NVLinks that work.
@@ -321,16 +309,4 @@ fn peers(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<Peer>> {
         (0..devices.len()).map(peer).collect()
     };
     (0..devices.len()).map(row).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_written_as_the_kernel_does() {
-        assert_eq!(place("00000000:00:06.0"), "0000:00:06.0");
-        assert_eq!(place("00000002:0F:00.0"), "0002:0f:00.0");
-        assert_eq!(place("0000:3B:00.0"), "0000:3b:00.0");
-    }
 }

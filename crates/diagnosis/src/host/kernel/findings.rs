@@ -1,24 +1,24 @@
 //! Conclusions about the kernel's messages.
 
-use super::super::complete::{listed, shown};
-use super::{Message, Messages};
+use super::{KernelMessage, KernelMessages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
+use crate::words::{listed, shown};
 
 /// A finding for each kind of message that is no harmless one. `uptime` is in seconds.
-pub(crate) fn judge(messages: &Messages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
+pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
     messages.kinds.iter().filter_map(|message| finding(messages, message, uptime, rules)).collect()
 }
 
 /// True for a message about a process, after whose end the host is as good as before.
-fn is_about_process(message: &Message, action: Action) -> bool {
+fn is_about_process(message: &KernelMessage, action: Action) -> bool {
     let words = ["pid", "process", "segfault", "task ", "name="];
     action == Action::None && words.iter().any(|word| message.text.contains(word))
 }
 
 /// `6456.471 s after the start, 2.1 h ago`
-fn time(message: &Message, uptime: Option<f64>) -> Option<String> {
+fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     let (first, last) = (message.first?, message.last?);
     let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
         ..100.0 => format!(", {ago:.0} s ago"),
@@ -29,7 +29,12 @@ fn time(message: &Message, uptime: Option<f64>) -> Option<String> {
     Some(format!("[{first:.0} s{last} after the start{}] ", ago.unwrap_or_default()))
 }
 
-fn finding(messages: &Messages, message: &Message, uptime: Option<f64>, rules: &Rules) -> Option<Finding> {
+fn finding(
+    messages: &KernelMessages,
+    message: &KernelMessage,
+    uptime: Option<f64>,
+    rules: &Rules,
+) -> Option<Finding> {
     let on =
         if message.devices.is_empty() { String::new() } else { format!(" ({})", listed(&message.devices)) };
     let rule = message.rule.as_deref().and_then(|name| rules.get(name));
@@ -64,12 +69,12 @@ fn finding(messages: &Messages, message: &Message, uptime: Option<f64>, rules: &
 }
 
 /// The table of messages.
-pub(crate) fn sections(messages: &Messages) -> Vec<Section> {
+pub(crate) fn sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();
     }
     let seconds = |time: Option<f64>| shown(time.map(|seconds| format!("{seconds:.1}")));
-    let row = |message: &Message| {
+    let row = |message: &KernelMessage| {
         vec![message.count.to_string(), seconds(message.first), seconds(message.last), message.text.clone()]
     };
     let columns = ["times", "first (s since boot)", "last (s since boot)", "message"];

@@ -12,18 +12,18 @@ pub(super) use read::read;
 
 /// Messages that matter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Messages {
+pub struct KernelMessages {
     /// The file that they were read from; `None` where none could be read.
     pub place: Option<String>,
     /// True when all messages since the start of the kernel were read, or as many as the kernel keeps.
     pub complete: bool,
     /// Kinds of messages, in the order of their first one.
-    pub kinds: Vec<Message>,
+    pub kinds: Vec<KernelMessage>,
 }
 
 /// Messages of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Message {
+pub struct KernelMessage {
     /// Name of the rule that knows it; `None` for a message that no rule explains.
     pub rule: Option<String>,
     /// The first message.

@@ -9,7 +9,7 @@ use regex::bytes::Regex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Message, Messages};
+use super::{KernelMessage, KernelMessages};
 use crate::knowledge::rules::{Origin, Rules};
 
 /// Bytes of messages that are read at most.
@@ -24,8 +24,8 @@ const LONGEST: usize = 400;
 const FILES: [&str; 4] = ["var/log/kern.log", "var/log/messages", "var/log/syslog", "var/log/dmesg"];
 
 /// Reads the messages below `root`, and keeps those that rules know, and those that report errors of GPUs.
-pub(in super::super) fn read(root: &Path, rules: &Rules) -> Messages {
-    let mut messages = Messages::default();
+pub(in super::super) fn read(root: &Path, rules: &Rules) -> KernelMessages {
+    let mut messages = KernelMessages::default();
     if let Some(bytes) = kmsg(&root.join("dev/kmsg")) {
         messages.place = Some("/dev/kmsg".to_owned());
         messages.complete = true;
@@ -103,7 +103,7 @@ fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
 }
 
 /// Adds a message to its kind, if it matters.
-fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) {
+fn take(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<f64>) {
     let rule = rules.find(text, Origin::Kernel);
     let number = error_of_gpu(text);
     if rule.is_none() && number.is_none() {
@@ -111,7 +111,7 @@ fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) 
     }
     let text: String = String::from_utf8_lossy(text).chars().take(LONGEST).collect();
     let name = rule.map(|rule| rule.id.clone());
-    let same = |kind: &&mut Message| kind.rule == name && error_of_gpu(kind.text.as_bytes()) == number;
+    let same = |kind: &&mut KernelMessage| kind.rule == name && error_of_gpu(kind.text.as_bytes()) == number;
     let device = device(text.as_bytes());
     if let Some(kind) = messages.kinds.iter_mut().find(same) {
         kind.count += 1;
@@ -123,7 +123,7 @@ fn take(messages: &mut Messages, rules: &Rules, text: &[u8], time: Option<f64>) 
         }
     } else if messages.kinds.len() < MOST_KINDS {
         let devices = device.into_iter().collect();
-        messages.kinds.push(Message { rule: name, text, first: time, last: time, count: 1, devices });
+        messages.kinds.push(KernelMessage { rule: name, text, first: time, last: time, count: 1, devices });
     }
 }
 

@@ -3,7 +3,7 @@ use crate::finding::{Finding, Severity};
 use crate::host::sample::Machine;
 use crate::knowledge::rules::Rules;
 
-fn judged(machine: &Machine) -> (Messages, Vec<Finding>) {
+fn judged(machine: &Machine) -> (KernelMessages, Vec<Finding>) {
     let rules = Rules::built_in();
     let messages = read(machine.root(), &rules);
     let findings = judge(&messages, Some(7300.0), &rules);
@@ -58,5 +58,5 @@ fn files_of_the_system_s_logger_are_read_without_kmsg() {
     let (messages, _) = judged(&machine);
     assert_eq!((messages.place.as_deref(), messages.complete), (Some("/var/log/kern.log"), false));
     assert_eq!((messages.kinds.len(), messages.kinds[0].count, messages.kinds[0].first), (1, 2, Some(100.5)));
-    assert_eq!(judged(&Machine::new()).0, Messages::default());
+    assert_eq!(judged(&Machine::new()).0, KernelMessages::default());
 }

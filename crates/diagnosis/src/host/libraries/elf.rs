@@ -72,7 +72,7 @@ fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Ve
             })
         })
         .collect();
-    names.sort_by_cached_key(|name| super::super::files::natural(name));
+    names.sort_by_cached_key(|name| crate::words::natural(name));
     names.dedup();
     names
 }

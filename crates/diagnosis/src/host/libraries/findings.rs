@@ -1,12 +1,12 @@
 //! Conclusions about libraries.
 
-use super::super::complete::{Complete as _, listed, shown, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::super::system::System;
 use super::{Kind, Library, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
+use crate::words::{listed, shown, sized};
 
 /// Findings about the libraries.
 pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {

@@ -2,7 +2,6 @@
 
 use semver::Version;
 
-use super::super::complete::{Complete as _, counted};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::{Kind, Library};
@@ -10,6 +9,7 @@ use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
+use crate::words::counted;
 
 /// A library with its version as a number.
 struct Versioned<'a> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use findings::{judge, sections};
 pub(super) use known::section as known_faults;
-pub use search::Paths;
+pub use search::SearchPaths;
 pub(super) use search::find;
 
 /// Kind of a library.

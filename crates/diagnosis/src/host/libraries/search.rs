@@ -8,7 +8,7 @@ use super::{Kind, Library, cache, elf, kind};
 
 /// Variables with folders of libraries.
 #[derive(Clone, Debug, Default)]
-pub struct Paths {
+pub struct SearchPaths {
     /// `LD_LIBRARY_PATH`.
     pub loader: Option<String>,
     /// `VIRTUAL_ENV` and `CONDA_PREFIX`.
@@ -17,7 +17,7 @@ pub struct Paths {
     pub home: Option<PathBuf>,
 }
 
-impl Paths {
+impl SearchPaths {
     /// Those of this process.
     pub fn of_environment() -> Self {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -64,7 +64,7 @@ struct Found {
 }
 
 /// Libraries below `root`, in the order in which the loader searches; those that it does not find come last.
-pub(in super::super) fn find(root: &Path, paths: &Paths) -> Vec<Library> {
+pub(in super::super) fn find(root: &Path, paths: &SearchPaths) -> Vec<Library> {
     let mut found = Vec::new();
     for folder in
         paths.loader.iter().flat_map(|path| path.split([':', ';'])).filter(|path| path.starts_with('/'))
@@ -108,7 +108,7 @@ fn look(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<F
 }
 
 /// `nvidia/nccl/lib` in the site-packages of all Pythons.
-fn python_folders(root: &Path, paths: &Paths) -> Vec<String> {
+fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
     let homes = paths.home.iter().map(|home| home.join(".local"));
     let bases = paths.python.iter().cloned().chain(homes).chain(PYTHONS.iter().map(PathBuf::from));
     let mut folders = Vec::new();

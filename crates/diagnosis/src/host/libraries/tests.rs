@@ -28,7 +28,8 @@ fn the_loader_s_order_tells_which_file_is_taken() {
     let bytes = cache(&[("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libnccl.so.2", "/gone/libnccl.so.2")]);
     std::fs::create_dir_all(machine.root().join("etc")).unwrap();
     std::fs::write(machine.root().join("etc/ld.so.cache"), bytes).unwrap();
-    let paths = Paths { loader: Some("relative:/home/user/lib::/none".to_owned()), ..Paths::default() };
+    let paths =
+        SearchPaths { loader: Some("relative:/home/user/lib::/none".to_owned()), ..SearchPaths::default() };
     let found = find(machine.root(), &paths);
     let told: Vec<(&str, &str, bool, bool)> = found
         .iter()

@@ -1,10 +1,18 @@
 //! Conclusions about network devices.
 
-use super::super::complete::{Complete as _, are, counted, listed, majority, shown};
-use super::super::counters::Counter;
+use super::super::compare::majority;
+use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
+use crate::words::{counted, listed, plural, shown};
+
+/// Gbit/s of devices for which the MTU matters; our own judgement.
+const FAST: f64 = 100.0;
+/// Ethernet MTU that an RDMA MTU of 4096 needs for its headers.
+const ROCE_MTU: u32 = 4200;
+/// Gbit/s of PCIe per Gbit/s of the port, with the headers of PCIe; our own judgement.
+const PCIE_PER_PORT: f64 = 1.1;
 
 /// Meaning of a counter that grows.
 pub(super) struct Meaning {
@@ -67,7 +75,7 @@ pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
-/// EFA devices of an instance type with all of its network cards in use.
+/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards in use.
 pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     let (family, size) = product.split_once('.')?;
     match (family, size) {
@@ -105,7 +113,11 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
         Finding::new(
             rule,
             Severity::Degraded,
-            format!("{} {} visible, and {product} has {expected}", counted(there, "EFA device"), are(there)),
+            format!(
+                "{} {} visible, and {product} has {expected}",
+                counted(there, "EFA device"),
+                plural(there, "is", "are")
+            ),
         )
         .cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
@@ -161,7 +173,7 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         "{name} is {}{physical}; {up} of {} like it {} up",
         port.state,
         counted(alike.len(), &format!("{} device", nic.kind())),
-        are(up)
+        plural(up, "is", "are")
     );
     let remedy = match port.physical.as_str() {
         "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",
@@ -204,12 +216,10 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
 
 /// A device whose PCIe connection is narrower than it could be, and too narrow for its port.
 fn narrow(nic: &Nic) -> Option<Finding> {
-    let (width, most) = (nic.pcie_width?, nic.pcie_max_width?);
-    let transfers: f64 = nic.pcie_speed.as_deref()?.split_whitespace().next()?.parse().ok()?;
-    let encoding = if transfers > 5.0 { 128.0 / 130.0 } else { 0.8 };
-    let gigabits = transfers * f64::from(width) * encoding;
+    let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
+    let gigabits = nic.pcie.gbytes()? * 8.0;
     let rate = nic.rate()?;
-    (width > 0 && width < most && gigabits < rate * 1.1).then(|| {
+    (width < most && gigabits < rate * PCIE_PER_PORT).then(|| {
         Finding::new(
             "nic-pcie-narrow",
             Severity::Degraded,
@@ -225,12 +235,12 @@ fn narrow(nic: &Nic) -> Option<Finding> {
 
 /// Fast RoCE devices with the MTU of common Ethernet.
 fn mtu(nics: &[Nic]) -> Option<Finding> {
-    const FAST: f64 = 100.0;
     let small: Vec<String> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE" && nic.rate().is_some_and(|rate| rate >= FAST))
         .flat_map(|nic| {
-            let small = nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < 4200));
+            let small =
+                nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < ROCE_MTU));
             small.map(move |interface| format!("{} ({}: {})", nic.name, interface.name, shown(interface.mtu)))
         })
         .collect();
@@ -242,6 +252,7 @@ fn mtu(nics: &[Nic]) -> Option<Finding> {
         )
         .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
         .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
+        .source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
     })
 }
 
@@ -261,6 +272,38 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
         .cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
         .remedy("give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)")
     })
+}
+
+/// Active RoCE ports on which the entry of `NCCL_IB_GID_INDEX` has no address, or one of RoCE v1.
+pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Option<Finding> {
+    let (_, value) = environment.iter().find(|(name, _)| name == "NCCL_IB_GID_INDEX")?;
+    let index: u32 = value.trim().parse().ok()?;
+    let (mut empty, mut first) = (Vec::new(), Vec::new());
+    for nic in nics.iter().filter(|nic| nic.kind() == "RoCE") {
+        // Without any address, `roce-without-ipv4` tells it.
+        for port in nic.ports.iter().filter(|port| port.is_active() && !port.gids.is_empty()) {
+            match port.gids.iter().find(|gid| gid.index == index) {
+                None => empty.push(format!("{} port {}", nic.name, port.number)),
+                Some(gid) if gid.kind == "IB/RoCE v1" => {
+                    first.push(format!("{} port {}", nic.name, port.number));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    let (severity, text) = match (&empty[..], &first[..]) {
+        ([], []) => return None,
+        ([], ports) => {
+            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", listed(ports)))
+        }
+        (ports, _) => (Severity::Broken, format!("selects an entry without an address on {}", listed(ports))),
+    };
+    Some(
+        Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
+            .cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
+            .remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
+    )
 }
 
 /// Counters that grew between the two readings, grouped by counter.
@@ -335,27 +378,7 @@ pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
         title: "Network devices".to_owned(),
         body: Body::Table { columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() },
     }];
-    let nonzero: Vec<Vec<String>> = counters
-        .iter()
-        .filter(|counter| counter.value > 0 || counter.has_grown())
-        .map(|counter| {
-            vec![
-                counter.device.clone(),
-                counter.name.clone(),
-                counter.value.to_string(),
-                shown(counter.growth),
-            ]
-        })
-        .collect();
-    if !nonzero.is_empty() {
-        sections.push(Section {
-            title: "Error counters of network devices".to_owned(),
-            body: Body::Table {
-                columns: ["device", "counter", "value", "growth"].map(str::to_owned).to_vec(),
-                rows: nonzero,
-            },
-        });
-    }
+    sections.extend(counters::table("Error counters of network devices", "device", counters));
     sections
 }
 

@@ -6,16 +6,17 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, prove, sections};
+pub(super) use findings::{fixed_gid, judge, prove, sections};
 
 use super::counters::Counter;
-use super::files::{driver, link_name, names, number, text};
+use super::files::{driver, names, number, text};
+use super::pci::{self, PcieLink};
 
 /// Entries of a port's table of addresses that are read at most.
-const MOST_GIDS: usize = 64;
+const MOST_GIDS: usize = 256;
 
 /// A network device that RDMA can use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
     /// `mlx5_0`, `rdmap16s27`.
     pub name: String,
@@ -29,12 +30,8 @@ pub struct Nic {
     pub pci: Option<String>,
     /// NUMA node; `None` where the firmware names none.
     pub numa: Option<u32>,
-    /// Speed of the PCIe connection: `32.0 GT/s PCIe`.
-    pub pcie_speed: Option<String>,
-    /// Lanes in use.
-    pub pcie_width: Option<u32>,
-    /// Lanes of the device.
-    pub pcie_max_width: Option<u32>,
+    /// PCIe link, whose slot may have fewer lanes than the device.
+    pub pcie: PcieLink,
     /// Network interfaces of the same function.
     pub interfaces: Vec<Interface>,
     /// Ports.
@@ -83,7 +80,7 @@ pub struct Gid {
 }
 
 impl Nic {
-    /// True for a device of the driver efa.
+    /// True for a device of the driver efa, or, without a known driver, of its name.
     pub fn is_efa(&self) -> bool {
         match &self.driver {
             Some(driver) => driver == "efa",
@@ -105,6 +102,22 @@ impl Nic {
     /// Returns true when a port is active.
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(Port::is_active)
+    }
+
+    /// Driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
+    pub fn description(&self) -> String {
+        let driver =
+            self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
+        let mut parts = vec![driver];
+        parts.extend(self.ports.iter().map(|Port { state, rate, link_layer, .. }| {
+            // EFA has no link layer that the kernel knows.
+            let layer = Some(link_layer.as_str()).filter(|layer| !["", "Unspecified"].contains(layer));
+            let known: Vec<&str> =
+                layer.into_iter().chain([state.as_str(), rate]).filter(|part| !part.is_empty()).collect();
+            known.join(" ")
+        }));
+        parts.retain(|part| !part.is_empty());
+        parts.join(", ")
     }
 
     /// Gbit/s of the fastest active port.
@@ -139,7 +152,7 @@ impl Gid {
 }
 
 /// Reads the devices below `root`.
-pub(super) fn read(root: &Path) -> Vec<Nic> {
+pub(crate) fn read(root: &Path) -> Vec<Nic> {
     let class = root.join("sys/class/infiniband");
     names(&class).into_iter().map(|name| nic(root, &class.join(&name), name)).collect()
 }
@@ -157,12 +170,10 @@ fn nic(root: &Path, folder: &Path, name: String) -> Nic {
         driver: driver(&device),
         firmware: text(&folder.join("fw_ver")),
         board: text(&folder.join("board_id")).filter(|text| !text.is_empty()),
-        pci: link_name(&device),
+        pci: pci::bus_id(&device),
         // The kernel writes -1 for none.
         numa: number(&device.join("numa_node")),
-        pcie_speed: text(&device.join("current_link_speed")),
-        pcie_width: number(&device.join("current_link_width")),
-        pcie_max_width: number(&device.join("max_link_width")),
+        pcie: PcieLink::read(&device),
         interfaces: interfaces.into_iter().map(|name| interface(root, name)).collect(),
         ports,
         name,
@@ -201,7 +212,8 @@ fn gids(port: &Path) -> Vec<Gid> {
     entries.filter(|gid| gid.address != "fe80:0000:0000:0000:0000:0000:0000:0000").collect()
 }
 
-fn interface(root: &Path, name: String) -> Interface {
+/// Reads an interface of the network.
+pub(crate) fn interface(root: &Path, name: String) -> Interface {
     let folder = root.join("sys/class/net").join(&name);
     Interface {
         mtu: number(&folder.join("mtu")),
@@ -290,6 +302,27 @@ mod tests {
             ("nic-counter-grows", degraded, "packet_seq_err grows: packets are lost: mlx5_1 port 1 +7")
         );
         assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_fixed_entry_of_the_gid_table_must_have_an_address_of_roce_v2() {
+        let machine = roce(9000)
+            .file("sys/class/infiniband/mlx5_1/ports/1/gids/3", "fe80:0000:0000:0000:0000:0000:0000:0007\n")
+            .file("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
+        let nics = read(machine.root());
+        let told = |index: &str| {
+            let environment = [("NCCL_IB_GID_INDEX".to_owned(), index.to_owned())];
+            fixed_gid(&nics, &environment).map(|finding| (finding.severity, finding.diagnosis))
+        };
+        assert_eq!(["2", "-1", "none"].map(told), [None, None, None]);
+        let empty =
+            "NCCL_IB_GID_INDEX=1 selects an entry without an address on mlx5_0 port 1 and mlx5_1 port 1";
+        assert_eq!(told("1"), Some((Severity::Broken, empty.to_owned())));
+        assert_eq!(told("3").map(|(severity, _)| severity), Some(Severity::Broken));
+        let version_1 = "NCCL_IB_GID_INDEX=3 selects RoCE v1, which is not routed, on mlx5_1 port 1";
+        let environment = [("NCCL_IB_GID_INDEX".to_owned(), "3".to_owned())];
+        assert_eq!(fixed_gid(&nics[1..], &environment).unwrap().diagnosis, version_1);
+        assert_eq!(fixed_gid(&nics, &[]), None);
     }
 
     /// Totals since the start of the driver are facts: the cable may have been pulled on purpose.

@@ -1,8 +1,8 @@
 //! Table of the system's facts.
 
-use super::super::complete::{shown, sized};
 use super::System;
 use crate::examination::{Body, Section};
+use crate::words::{shown, sized};
 
 /// The facts.
 pub(crate) fn section(system: &System) -> Section {

@@ -1,10 +1,37 @@
 //! Conclusions about the system.
 
-use super::super::complete::{Complete as _, counted, listed, sized};
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
 use crate::finding::{Finding, Severity};
+use crate::words::{counted, listed, sized};
+
+/// NVIDIA's advice on limits, settings of containers, ACS and GPUDirect.
+const TROUBLESHOOTING: &str =
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html";
+
+// Limits below which a job is likely to fail. Where no source is named they are our own judgement.
+
+/// Locked memory in bytes, of which RDMA needs more than this for the buffers of a few ranks.
+const LITTLE_LOCKED: u64 = 1 << 30;
+/// Free bytes of `/dev/shm` for one pair of processes, which Docker's default of 64 MiB has.
+const LEAST_SHARED: u64 = 32 << 20;
+/// Free bytes of `/dev/shm` for several GPUs: `--shm-size=1g` of [`TROUBLESHOOTING`].
+const ENOUGH_SHARED: u64 = 1 << 30;
+/// Open files of a job on few GPUs.
+const FEW_FILES: u64 = 4096;
+/// Open files of a job of hundreds of ranks.
+const MANY_FILES: u64 = 32768;
+/// Open files of one process that uses devices of the network at all: the usual default.
+const LEAST_FILES: u64 = 1024;
+/// Processes and threads of a user, per GPU.
+const USER_PROCESSES: u64 = 1024;
+/// Processes and threads that a control group has room for, per GPU.
+const GROUP_PROCESSES: u64 = 512;
+/// Processors per GPU: one for the rank, one for NCCL's network thread.
+const PROCESSORS: usize = 2;
+/// Bytes of host memory per GPU.
+const MEMORY: u64 = 4 << 30;
 
 /// Findings about the system, as far as they matter to its GPUs and network devices.
 pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
@@ -66,9 +93,8 @@ fn verbs_files(system: &System) -> Option<Finding> {
 }
 
 fn locked_memory(system: &System) -> Option<Finding> {
-    const LITTLE: u64 = 1 << 30;
     let bytes = system.limits.locked_memory.filter(|_| system.limits.known && !system.may_lock_any())?;
-    let severity = if bytes < LITTLE { Severity::Broken } else { Severity::Advice };
+    let severity = if bytes < LITTLE_LOCKED { Severity::Broken } else { Severity::Advice };
     Some(
         Finding::new("memlock", severity, format!("this process may lock {} of memory (ulimit -l)", sized(bytes)))
             .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
@@ -77,7 +103,8 @@ fn locked_memory(system: &System) -> Option<Finding> {
                 "start the container with --ulimit memlock=-1:-1",
                 "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the pod",
                 "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other services",
-            )),
+            ))
+            .source(TROUBLESHOOTING),
     )
 }
 
@@ -92,12 +119,11 @@ fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
         )
         .cause("libfabric's EFA provider takes its buffers from huge pages, and falls back to common ones")
         .remedy("sysctl vm.nr_hugepages=5128, or FI_EFA_USE_HUGE_PAGE=0")
+        .source("vm.nr_hugepages of AWS's EFA installer; libfabric fi_efa(7), FI_EFA_USE_HUGE_PAGE")
     })
 }
 
 fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
-    const NEEDED: u64 = 32 << 20;
-    const ENOUGH: u64 = 1 << 30;
     let remedy = give(
         system,
         "start the container with --shm-size=8g, or --ipc=host",
@@ -116,15 +142,16 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
         );
     };
     let severity = match free {
-        _ if gpus == 0 && free < NEEDED => Severity::Advice,
-        _ if gpus > 0 && free < NEEDED => Severity::Broken,
-        _ if free < ENOUGH && gpus > 1 => Severity::Degraded,
+        _ if gpus == 0 && free < LEAST_SHARED => Severity::Advice,
+        _ if gpus > 0 && free < LEAST_SHARED => Severity::Broken,
+        _ if free < ENOUGH_SHARED && gpus > 1 => Severity::Degraded,
         _ => return None,
     };
     Some(
         Finding::new("shm-small", severity, format!("/dev/shm has {} free of {}", sized(free), sized(size)))
             .cause("NCCL's processes of one host exchange data there, and fail with: No space left on device")
-            .remedy(remedy),
+            .remedy(remedy)
+            .source(TROUBLESHOOTING),
     )
 }
 
@@ -150,18 +177,14 @@ fn stale(system: &System) -> Option<Finding> {
 }
 
 fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
-    /// Enough for a job on few GPUs.
-    const FEW: u64 = 4096;
-    /// Enough for a job of hundreds of ranks.
-    const MANY: u64 = 32768;
     let mut findings = Vec::new();
     let limits = &system.limits;
     if !limits.known {
         return findings;
     }
-    let needed = if gpus >= 4 && has_network { MANY } else { FEW };
+    let needed = if gpus >= 4 && has_network { MANY_FILES } else { FEW_FILES };
     if let Some(files) = limits.open_files.filter(|files| *files < needed) {
-        let severity = if files < 1024 { Severity::Degraded } else { Severity::Advice };
+        let severity = if files < LEAST_FILES { Severity::Degraded } else { Severity::Advice };
         findings.push(
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .cause(
@@ -176,7 +199,9 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
                 )),
         );
     }
-    if let Some(processes) = limits.processes.filter(|processes| *processes < 1024 * gpus.max(1) as u64) {
+    if let Some(processes) =
+        limits.processes.filter(|processes| *processes < USER_PROCESSES * gpus.max(1) as u64)
+    {
         findings.push(
             Finding::new(
                 "process-limit",
@@ -192,7 +217,7 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
             Finding::new("stack-unlimited", Severity::Advice, "the stack is unlimited (ulimit -s unlimited)")
                 .cause("before NCCL 2.28 its threads then get a stack of 2 MiB, and may crash")
                 .remedy("ulimit -s 8192, or NCCL 2.28 and later")
-                .source("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"),
+                .source(TROUBLESHOOTING),
         );
     }
     findings
@@ -210,14 +235,14 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
         )
     };
     let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
-    if let Some(left) = left.filter(|left| *left < 512 * gpus.max(1) as u64) {
+    if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
         findings.push(
             Finding::new("pids-limit", Severity::Degraded, format!("the control group has room for {left} more processes and threads"))
                 .cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
                 .remedy(remedy("number of processes (--pids-limit)")),
         );
     }
-    if let Some(processors) = group.processors.filter(|processors| *processors < (2 * gpus) as f64) {
+    if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
         findings.push(
             Finding::new(
                 "processor-quota",
@@ -231,7 +256,7 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
             .remedy(remedy("quota of processors (--cpus)")),
         );
     }
-    if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < (gpus as u64) << 32) {
+    if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < gpus as u64 * MEMORY) {
         findings.push(
             Finding::new(
                 "memory-limit",
@@ -244,7 +269,7 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
     }
     if let (Some(allowed), Some(all)) = (system.allowed_processors, system.processors)
         && allowed < all
-        && allowed < 2 * gpus
+        && allowed < PROCESSORS * gpus
     {
         findings.push(
             Finding::new(
@@ -303,7 +328,7 @@ fn acs(system: &System) -> Vec<Finding> {
         .bridges
         .iter()
         .filter(|bridge| bridge.redirects())
-        .map(|bridge| bridge.place.as_str())
+        .map(|bridge| bridge.bus_id.as_str())
         .collect();
     if !places.is_empty() {
         findings.push(
@@ -314,7 +339,7 @@ fn acs(system: &System) -> Vec<Finding> {
             )
             .cause("traffic among GPUs and network devices goes up to the root complex, slower or not at all")
             .remedy("turn ACS off in the BIOS, or per bridge: setpci -s BRIDGE ECAP_ACS+0x6.w=0000")
-            .source("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"),
+            .source(TROUBLESHOOTING),
         );
     }
     if system.iommu.translates() {
@@ -345,7 +370,8 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 "network devices cannot access the memory of GPUs (GPUDirect RDMA)",
             )
             .cause("nvidia_peermem is not loaded, and DMA-BUF needs the open kernel module and Linux 5.12")
-            .remedy("modprobe nvidia-peermem, or install the open kernel module of the driver"),
+            .remedy("modprobe nvidia-peermem, or install the open kernel module of the driver")
+            .source(TROUBLESHOOTING),
         );
     }
     let blackwell = gpus.devices.iter().any(super::super::gpu::Gpu::is_grace_blackwell);
@@ -361,7 +387,8 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 "the driver refuses DMA-BUF to network devices on Grace-Blackwell (GrdmaPciTopoCheckOverride: 0)",
             )
             .cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
-            .remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again"),
+            .remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")
+            .source("NVIDIA AICR, requirements of its NCCL checks on GB200"),
         );
     }
     findings

@@ -161,7 +161,7 @@ fn listed(text: &str) -> Option<usize> {
 }
 
 /// The processor's flag of a hypervisor, which processors of x86 have.
-fn virtual_machine(root: &Path) -> Option<bool> {
+pub(crate) fn virtual_machine(root: &Path) -> Option<bool> {
     let vendor = text(&root.join("sys/devices/virtual/dmi/id/sys_vendor")).unwrap_or_default();
     if vendor == "QEMU" {
         return Some(true);

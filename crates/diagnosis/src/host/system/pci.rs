@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::files::{hexadecimal, names, text};
+use super::super::files::{names, text};
+use super::super::pci;
 
 /// Bytes of the configuration space.
 const SPACE: usize = 4096;
@@ -20,7 +21,7 @@ const REDIRECTS: u16 = 0x0004 | 0x0008;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bridge {
     /// `0000:16:00.0`.
-    pub place: String,
+    pub bus_id: String,
     /// Control bits of its access control services; `None` where it has none, or where they cannot be read.
     pub control: Option<u16>,
     /// True when its configuration space can be read, which needs root.
@@ -63,40 +64,28 @@ impl Iommu {
 
 /// Bridges above GPUs of NVIDIA and above RDMA devices.
 pub(super) fn bridges(root: &Path) -> Vec<Bridge> {
-    let devices = root.join("sys/bus/pci/devices");
+    let devices = root.join(pci::DEVICES);
     let mut found: BTreeMap<String, Bridge> = BTreeMap::new();
-    for place in names(&devices) {
-        let folder = devices.join(&place);
-        let class = hexadecimal(&folder.join("class")).map(|class| class >> 8);
-        let gpu =
-            hexadecimal(&folder.join("vendor")) == Some(0x10de) && matches!(class, Some(0x0300 | 0x0302));
-        if !gpu && !folder.join("infiniband").exists() {
+    for function in pci::functions(root) {
+        if !function.is_gpu() && !function.folder.join("infiniband").exists() {
             continue;
         }
-        // The real path names all bridges above: `pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0`.
-        let Ok(path) = fs::canonicalize(&folder) else { continue };
-        for above in path.ancestors().skip(1) {
-            let name = above.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if !devices.join(&name).exists() || !is_place(&name) {
-                break;
-            }
+        let mut above = pci::chain(&function.folder);
+        above.pop();
+        for name in above {
             found.entry(name.clone()).or_insert_with(|| bridge(&devices.join(&name), name));
         }
     }
     found.into_values().collect()
 }
 
-fn is_place(name: &str) -> bool {
-    name.len() >= 12 && name.matches(':').count() == 2 && name.contains('.')
-}
-
-fn bridge(folder: &Path, place: String) -> Bridge {
+fn bridge(folder: &Path, bus_id: String) -> Bridge {
     let mut space = Vec::new();
     let read = fs::File::open(folder.join("config"))
         .and_then(|file| file.take(SPACE as u64).read_to_end(&mut space))
         .unwrap_or(0);
     // Without root the kernel gives the first 64 bytes.
-    Bridge { place, control: control(&space), readable: read > 256 }
+    Bridge { bus_id, control: control(&space), readable: read > 256 }
 }
 
 /// The control register of the access control services in a configuration space.

@@ -150,7 +150,7 @@ fn access_control_is_judged_on_bare_metal_only() {
     let bare = read(machine("sse").root(), None);
     assert_eq!(
         bare.bridges,
-        [Bridge { place: "0000:15:01.0".to_owned(), control: Some(0x1d), readable: true }]
+        [Bridge { bus_id: "0000:15:01.0".to_owned(), control: Some(0x1d), readable: true }]
     );
     let found = judge(&bare, &gpus(1, "H100"), &[]);
     assert_eq!(names(&found), [("acs-on", Severity::Degraded), ("iommu-translates", Severity::Advice)]);

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::progress::{Member, Progress, Standstill, counts_text, groups, member, standstill};
-use super::words::{World, list, sentence, verb};
+use super::words::RankNames;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::job::status::{Communicator, Format, Status};
+use crate::words::{listed, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -22,7 +23,12 @@ pub(super) struct Conclusions {
 }
 
 /// Concludes from the counts of two answers.
-pub(super) fn conclude(first: &Status, last: &Status, interval: Duration, world: &World<'_>) -> Conclusions {
+pub(super) fn conclude(
+    first: &Status,
+    last: &Status,
+    interval: Duration,
+    rank_names: &RankNames<'_>,
+) -> Conclusions {
     let progress = Progress::between(first, last);
     let seconds = format!("{:.1} s", interval.as_secs_f64());
     let stands: Vec<Standstill<'_>> = last
@@ -40,15 +46,15 @@ pub(super) fn conclude(first: &Status, last: &Status, interval: Duration, world:
     let is_certain = last.format == Format::Json || last.communicator_count() == 1;
     let (reported, followers) = sort_out(&stands);
     for (stand, roots) in reported {
-        conclusions.findings.push(finding(stand, &roots, &seconds, is_certain, world));
+        conclusions.findings.push(finding(stand, &roots, &seconds, is_certain, rank_names));
     }
     if conclusions.findings.is_empty() && !stands.is_empty() {
-        conclusions.findings.push(circle(&stands, &seconds, world));
+        conclusions.findings.push(circle(&stands, &seconds, rank_names));
     }
     append_followers(&mut conclusions.findings, &followers);
     conclusions.findings.extend(unnamed(first, last));
     if conclusions.findings.is_empty() {
-        judge_progress(&mut conclusions, &progress, last, &seconds, world);
+        judge_progress(&mut conclusions, &progress, last, &seconds, rank_names);
     }
     conclusions
 }
@@ -105,9 +111,9 @@ fn members(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<Member> {
     ranks.map(|rank| member(stand.communicator, rank)).collect()
 }
 
-fn names(stand: &Standstill<'_>, numbers: &[u32], world: &World<'_>) -> Vec<String> {
+fn names(stand: &Standstill<'_>, numbers: &[u32], rank_names: &RankNames<'_>) -> Vec<String> {
     let place = |number: u32| stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
-    numbers.iter().map(|&number| world.name(stand.communicator, number, place(number))).collect()
+    numbers.iter().map(|&number| rank_names.name(stand.communicator, number, place(number))).collect()
 }
 
 /// The finding about ranks that have not arrived, or that called other operations.
@@ -116,10 +122,10 @@ fn finding(
     roots: &[u32],
     seconds: &str,
     is_certain: bool,
-    world: &World<'_>,
+    rank_names: &RankNames<'_>,
 ) -> Finding {
     let size = stand.communicator.size;
-    let within = world.within(&stand.communicator.identity, size);
+    let within = rank_names.within(&stand.communicator.identity, size);
     let still = format!("no rank launched anything in {seconds}");
     let is_minority = stand.behind.len() * 2 <= size as usize;
     let ahead_count = stand.ahead.len();
@@ -133,28 +139,28 @@ fn finding(
         )
     } else if is_minority {
         let root_count = roots.len();
-        let roots = list(&names(stand, roots, world));
-        let has = verb(root_count, "has", "have");
+        let roots = listed(&names(stand, roots, rank_names));
+        let has = plural(root_count, "has", "have");
         (
             "job-not-arrived",
             if is_certain { Severity::Broken } else { Severity::Unknown },
             format!(
                 "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
                 sentence(&roots),
-                verb(ahead_count, "rank launched and waits", "ranks launched and wait"),
+                plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
             ),
             "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits for an \
              earlier operation.",
         )
     } else {
-        let ahead = list(&names(stand, &stand.ahead, world));
+        let ahead = listed(&names(stand, &stand.ahead, rank_names));
         (
             "job-few-ahead",
             Severity::Unknown,
             format!(
                 "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
                 sentence(&ahead),
-                verb(ahead_count, "has", "have"),
+                plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
             "Most ranks still work on something else, or the few called an operation that the others do not call.",
@@ -163,12 +169,12 @@ fn finding(
     let mut finding = Finding::new(rule, severity, diagnosis);
     finding.cause = Some(cause.to_owned());
     let suspects = if stand.is_conflict || !is_minority { &stand.ahead } else { roots };
-    complete(&mut finding, stand, suspects, world);
+    complete(&mut finding, stand, suspects, rank_names);
     finding
 }
 
 /// Adds remedy, ranks, hosts and evidence.
-fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], world: &World<'_>) {
+fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], rank_names: &RankNames<'_>) {
     let places = suspects.iter().filter_map(|number| stand.communicator.rank(*number)?.place.as_ref());
     let places: Vec<_> = places.filter(|place| place.pid >= 0).collect();
     let (pid, host) = match places.first() {
@@ -183,7 +189,7 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], wor
         .iter()
         .filter_map(|&number| {
             let place = stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
-            world.number(stand.communicator, number, place)
+            rank_names.number(stand.communicator, number, place)
         })
         .collect();
     finding.ranks.sort_unstable();
@@ -214,11 +220,11 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], wor
 }
 
 /// The finding about communicators whose late ranks all wait in another one.
-fn circle(stands: &[Standstill<'_>], seconds: &str, world: &World<'_>) -> Finding {
+fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) -> Finding {
     let each: Vec<String> = stands
         .iter()
         .map(|stand| {
-            let behind = list(&names(stand, &stand.behind, world));
+            let behind = listed(&names(stand, &stand.behind, rank_names));
             format!("communicator {} waits for {behind}", stand.communicator.identity)
         })
         .collect();
@@ -234,7 +240,7 @@ fn circle(stands: &[Standstill<'_>], seconds: &str, world: &World<'_>) -> Findin
     finding.cause =
         Some("Ranks call the operations of different communicators in different orders.".to_owned());
     if let Some(stand) = stands.first() {
-        complete(&mut finding, stand, &stand.behind, world);
+        complete(&mut finding, stand, &stand.behind, rank_names);
     }
     finding
 }
@@ -250,7 +256,7 @@ fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
                 stand.communicator.identity,
                 stand.communicator.size,
                 stand.behind.len(),
-                verb(stand.behind.len(), "rank has", "ranks have"),
+                plural(stand.behind.len(), "rank has", "ranks have"),
                 stand.awaited.join(" and ")
             ),
             ..Evidence::default()
@@ -292,13 +298,13 @@ fn judge_progress(
     progress: &Progress,
     last: &Status,
     seconds: &str,
-    world: &World<'_>,
+    rank_names: &RankNames<'_>,
 ) {
     let total = progress.launched.len();
     let moving = progress.moving();
     let is_complete = last.communicators.iter().all(|each| each.missing_count == 0);
     let is_known = last.format == Format::Json
-        || world.largest.is_some_and(|each| each.ranks.len() == each.size as usize);
+        || rank_names.largest.is_some_and(|each| each.ranks.len() == each.size as usize);
     if total > 0 && moving == total && is_complete && is_known {
         let least = progress.launched.values().min().copied().unwrap_or(0);
         let most = progress.launched.values().max().copied().unwrap_or(0);
@@ -314,9 +320,9 @@ fn judge_progress(
     let mut finding = if !progress.unknown.is_empty() {
         growth_unknown(progress, total, seconds)
     } else if moving == 0 {
-        no_progress(last, total, seconds, world)
+        no_progress(last, total, seconds, rank_names)
     } else {
-        partly(progress, last, seconds, world)
+        partly(progress, last, seconds, rank_names)
     };
     finding.remedy = Some(
         "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck inside), at the \
@@ -335,7 +341,7 @@ fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
         Severity::Unknown,
         format!(
             "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not known.",
-            verb(count, "was", "were")
+            plural(count, "was", "were")
         ),
     );
     finding.cause =
@@ -343,8 +349,8 @@ fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
     finding
 }
 
-fn no_progress(last: &Status, total: usize, seconds: &str, world: &World<'_>) -> Finding {
-    let counts = world
+fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankNames<'_>) -> Finding {
+    let counts = rank_names
         .largest
         .and_then(|largest| largest.ranks.first())
         .map(|rank| format!(" ({} in the largest communicator)", counts_text(&rank.counts)));
@@ -364,14 +370,14 @@ fn no_progress(last: &Status, total: usize, seconds: &str, world: &World<'_>) ->
     finding
 }
 
-fn partly(progress: &Progress, last: &Status, seconds: &str, world: &World<'_>) -> Finding {
+fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNames<'_>) -> Finding {
     let mut still = BTreeSet::new();
     let mut numbers = BTreeSet::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
             if progress.launched.get(&member(communicator, rank)).is_some_and(|launched| *launched == 0) {
-                still.insert(world.name(communicator, rank.rank, rank.place.as_ref()));
-                numbers.extend(world.number(communicator, rank.rank, rank.place.as_ref()));
+                still.insert(rank_names.name(communicator, rank.rank, rank.place.as_ref()));
+                numbers.extend(rank_names.number(communicator, rank.rank, rank.place.as_ref()));
             }
         }
     }
@@ -381,7 +387,7 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, world: &World<'_>) 
         Severity::Unknown,
         sentence(&format!(
             "{} launched nothing in {seconds}, while {} of {} ranks did.",
-            list(&names),
+            listed(&names),
             progress.moving(),
             progress.launched.len()
         )),
@@ -415,7 +421,7 @@ fn hidden(last: &Status) -> Option<Finding> {
             "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: whether the \
              job moves cannot be seen.",
             last.nccl_version,
-            verb(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
+            plural(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
         ),
     );
     finding.cause = Some("NCCL before 2.28.7 prints counts only where they differ.".to_owned());

@@ -2,22 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::words::{World, list, sentence, verb};
+use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
+use crate::words::{listed, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier answer.
-pub(super) fn find(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
-    let mut findings = absent(first, last, world);
-    errors(last, world, &mut findings);
+pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+    let mut findings = absent(first, last, rank_names);
+    errors(last, rank_names, &mut findings);
     for communicator in &last.communicators {
         let before = first.and_then(|first| first.find(&communicator.identity));
-        findings.extend(unfinished(before, communicator, world));
-        findings.extend(left(before, communicator, world));
+        findings.extend(unfinished(before, communicator, rank_names));
+        findings.extend(left(before, communicator, rank_names));
     }
-    findings.extend(ending(last, world, &findings));
+    findings.extend(ending(last, rank_names, &findings));
     findings
 }
 
@@ -34,9 +35,9 @@ struct AbsentProcess {
 /// The key is host and process; for ranks without a known place, communicator and rank.
 type Key = (String, i64);
 
-fn absent(first: Option<&Status>, last: &Status, world: &World<'_>) -> Vec<Finding> {
-    let now = absent_processes(last, world);
-    let before = first.map(|first| absent_processes(first, world));
+fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+    let now = absent_processes(last, rank_names);
+    let before = first.map(|first| absent_processes(first, rank_names));
     let mut findings = Vec::new();
     for (absence, rule) in
         [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
@@ -77,18 +78,18 @@ fn absence_finding(
     if unnamed > 0 {
         names.push(format!(
             "{unnamed} {} that RAS does not name",
-            verb(unnamed as usize, "process", "processes")
+            plural(unnamed as usize, "process", "processes")
         ));
     }
     let count = names.len();
     let said = match (absence, severity) {
         (Absence::Dead, _) => {
-            format!("{} dead: no process could reach it for 60 s", verb(count, "is", "are"))
+            format!("{} dead: no process could reach it for 60 s", plural(count, "is", "are"))
         }
-        (_, Severity::Broken) => format!("{} not answer the other processes", verb(count, "does", "do")),
+        (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
         _ => "did not answer the other processes once".to_owned(),
     };
-    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", list(&names))));
+    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", listed(&names))));
     finding.cause = Some(match absence {
         Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
         _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
@@ -142,12 +143,12 @@ impl AbsentProcess {
         if self.names.is_empty() {
             self.name.clone()
         } else {
-            list(&self.names.iter().cloned().collect::<Vec<_>>())
+            listed(&self.names.iter().cloned().collect::<Vec<_>>())
         }
     }
 }
 
-fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentProcess> {
+fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key, AbsentProcess> {
     let mut found: BTreeMap<Key, AbsentProcess> = BTreeMap::new();
     for (processes, absence) in [(&status.dead, Absence::Dead), (&status.silent, Absence::Unresponsive)] {
         for process in &processes.named {
@@ -164,7 +165,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
     for communicator in &status.communicators {
         for rank in communicator.missing.iter().filter(|rank| rank.absence != Absence::NotAMember) {
             let place = rank.place.as_ref().filter(|place| place.pid >= 0);
-            let name = world.name(communicator, rank.rank, place);
+            let name = rank_names.name(communicator, rank.rank, place);
             let key = place.map_or_else(
                 || (communicator.identity.to_string(), -1 - i64::from(rank.rank)),
                 |place| (place.host.clone(), place.pid),
@@ -178,7 +179,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
                 names: BTreeSet::new(),
             });
             process.absence = process.absence.min(rank.absence);
-            if let Some(number) = world.number(communicator, rank.rank, place) {
+            if let Some(number) = rank_names.number(communicator, rank.rank, place) {
                 process.ranks.insert(number);
                 process.names.insert(name);
             }
@@ -188,7 +189,7 @@ fn absent_processes(status: &Status, world: &World<'_>) -> BTreeMap<Key, AbsentP
 }
 
 /// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not another cause.
-fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
+fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
     let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
@@ -202,10 +203,10 @@ fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
     for ((is_init, error), ranks) in by_error {
         let names: BTreeSet<String> = ranks
             .iter()
-            .map(|(communicator, rank)| world.name(communicator, rank.rank, rank.place.as_ref()))
+            .map(|(communicator, rank)| rank_names.name(communicator, rank.rank, rank.place.as_ref()))
             .collect();
         let names: Vec<String> = names.into_iter().collect();
-        let text = format!("{} {} {error}", list(&names), verb(names.len(), "reports", "report"));
+        let text = format!("{} {} {error}", listed(&names), plural(names.len(), "reports", "report"));
         let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
         if let (REMOTE_ERROR, Some(root)) = (error, root) {
             root.severity = Severity::Broken;
@@ -229,7 +230,9 @@ fn errors(last: &Status, world: &World<'_>, findings: &mut Vec<Finding>) {
         );
         let numbers: BTreeSet<u32> = ranks
             .iter()
-            .filter_map(|(communicator, rank)| world.number(communicator, rank.rank, rank.place.as_ref()))
+            .filter_map(|(communicator, rank)| {
+                rank_names.number(communicator, rank.rank, rank.place.as_ref())
+            })
             .collect();
         finding.ranks = numbers.into_iter().collect();
         finding.hosts = hosts(ranks.iter().map(|(_, rank)| *rank));
@@ -260,7 +263,11 @@ fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
 }
 
 /// Finds a communicator that is not ready in both answers, and names the ranks that are not in it.
-fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+fn unfinished(
+    before: Option<&Communicator>,
+    now: &Communicator,
+    rank_names: &RankNames<'_>,
+) -> Option<Finding> {
     let waiting = |communicator: &Communicator| -> BTreeSet<u32> {
         let ranks = communicator.ranks.iter();
         let waiting = ranks.filter(|rank| rank.state == Some(State::Init) && rank.init_error.is_none());
@@ -270,13 +277,13 @@ fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'
     if inside.is_empty() || before.is_none_or(|before| waiting(before).is_disjoint(&inside)) {
         return None;
     }
-    let outside: Vec<String> = not_members(now, world);
+    let outside: Vec<String> = not_members(now, rank_names);
     let within = format!("communicator {} of {} ranks", now.identity, now.size);
     let diagnosis = if outside.is_empty() {
         format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
     } else {
-        let verb = verb(outside.len(), "has", "have");
-        format!("The initialization of {within} waits: {} {verb} not entered it.", list(&outside))
+        let verb = plural(outside.len(), "has", "have");
+        format!("The initialization of {within} waits: {} {verb} not entered it.", listed(&outside))
     };
     let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
@@ -285,25 +292,28 @@ fn unfinished(before: Option<&Communicator>, now: &Communicator, world: &World<'
          NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
             .to_owned(),
     );
-    finding.ranks =
-        now.missing.iter().filter_map(|rank| world.number(now, rank.rank, rank.place.as_ref())).collect();
+    finding.ranks = now
+        .missing
+        .iter()
+        .filter_map(|rank| rank_names.number(now, rank.rank, rank.place.as_ref()))
+        .collect();
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 
 /// Names of the ranks whose process answers without having the communicator.
-fn not_members(communicator: &Communicator, world: &World<'_>) -> Vec<String> {
+fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<String> {
     let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
-    missing.map(|rank| world.name(communicator, rank.rank, rank.place.as_ref())).collect()
+    missing.map(|rank| rank_names.name(communicator, rank.rank, rank.place.as_ref())).collect()
 }
 
 /// Finds ranks that are not in a communicator that the others use.
-fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) -> Option<Finding> {
+fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankNames<'_>) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
     let is_ending =
         now.ranks.iter().any(|rank| matches!(rank.state, Some(State::Finalize | State::Abort | State::Init)));
-    let names = not_members(now, world);
-    let is_lasting = before.is_some_and(|before| !not_members(before, world).is_empty());
+    let names = not_members(now, rank_names);
+    let is_lasting = before.is_some_and(|before| !not_members(before, rank_names).is_empty());
     if names.is_empty() || !is_lasting || !is_used || is_ending {
         return None;
     }
@@ -312,8 +322,8 @@ fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) ->
         Severity::Unknown,
         sentence(&format!(
             "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
-            list(&names),
-            verb(names.len(), "is", "are"),
+            listed(&names),
+            plural(names.len(), "is", "are"),
             now.identity,
             now.size
         )),
@@ -326,11 +336,11 @@ fn left(before: Option<&Communicator>, now: &Communicator, world: &World<'_>) ->
 }
 
 /// Finds communicators that are aborted or destroyed.
-fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> {
+fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
     let in_state = |wanted: State| -> Vec<String> {
         let all = last.communicators.iter().flat_map(|communicator| {
             let ranks = communicator.ranks.iter().filter(move |rank| rank.state == Some(wanted));
-            ranks.map(move |rank| world.name(communicator, rank.rank, rank.place.as_ref()))
+            ranks.map(move |rank| rank_names.name(communicator, rank.rank, rank.place.as_ref()))
         });
         all.collect::<BTreeSet<String>>().into_iter().collect()
     };
@@ -339,7 +349,8 @@ fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> 
     if !aborted.is_empty() {
         let is_cascade = others.iter().any(|finding| finding.severity == Severity::Broken);
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
-        let text = format!("{} {} called ncclCommAbort.", list(&aborted), verb(aborted.len(), "has", "have"));
+        let text =
+            format!("{} {} called ncclCommAbort.", listed(&aborted), plural(aborted.len(), "has", "have"));
         let mut finding = Finding::new("job-aborted", severity, sentence(&text));
         finding.cause = Some(
             "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
@@ -350,7 +361,7 @@ fn ending(last: &Status, world: &World<'_>, others: &[Finding]) -> Vec<Finding> 
     let ending = in_state(State::Finalize);
     if !ending.is_empty() {
         let text =
-            format!("{} {} destroying a communicator.", list(&ending), verb(ending.len(), "is", "are"));
+            format!("{} {} destroying a communicator.", listed(&ending), plural(ending.len(), "is", "are"));
         findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
     }
     findings

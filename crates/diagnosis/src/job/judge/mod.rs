@@ -13,18 +13,19 @@ use super::status::Status;
 use super::watch::Watch;
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
-use words::{World, verb};
+use crate::words::plural;
+use words::RankNames;
 
 /// Judges a job by two answers.
 pub fn examine(watch: &Watch) -> Examination {
     let mut examination = Examination::new("job");
     let last = &watch.last().status;
-    let world = World::new(last);
+    let rank_names = RankNames::new(last);
     let first = watch.second.is_ok().then_some(&watch.first.status);
-    examination.findings = members::find(first, last, &world);
+    examination.findings = members::find(first, last, &rank_names);
     match &watch.second {
         Ok(_) => {
-            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &world);
+            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &rank_names);
             // Ranks stand still because another one is gone: only that one is the cause.
             let is_explained =
                 examination.findings.iter().any(|finding| finding.severity == Severity::Broken);
@@ -38,7 +39,7 @@ pub fn examine(watch: &Watch) -> Examination {
         Err(unanswered) => examination.findings.push(ended(unanswered)),
     }
     examination.unseen.extend(unseen(watch, last));
-    examination.sections = tables::sections(watch, &world);
+    examination.sections = tables::sections(watch, &rank_names);
     examination.facts = json!({
         "address": watch.address,
         "interval_s": watch.second.is_ok().then(|| watch.interval().as_secs_f64()),
@@ -107,23 +108,23 @@ fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
         unseen.push(format!(
             "{} {} to {} {} accepted and not answered: a process that listens there may be stopped.",
             tries.silent,
-            verb(tries.silent as usize, "connection", "connections"),
+            plural(tries.silent as usize, "connection", "connections"),
             watch.address,
-            verb(tries.silent as usize, "was", "were")
+            plural(tries.silent as usize, "was", "were")
         ));
     }
     if tries.others > 0 {
         unseen.push(format!(
             "{} {} about other jobs of this host; `--pid` or `--communicator` selects one.",
             tries.others,
-            verb(tries.others as usize, "answer was", "answers were")
+            plural(tries.others as usize, "answer was", "answers were")
         ));
     }
     if last.timeouts > 0 {
         unseen.push(format!(
             "{} {} in time while RAS collected the state.",
             last.timeouts,
-            verb(
+            plural(
                 usize::try_from(last.timeouts).unwrap_or(usize::MAX),
                 "process did not answer",
                 "processes did not answer"

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::status::{Communicator, Format, Identity, Place, Rank, Status};
+use crate::job::status::{Communicator, Format, Identity, Rank, RankPlace, Status};
 
 /// A rank of any communicator: its place, or its number where the place is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
     /// A GPU of a process, which may be a rank of several communicators.
-    Place(Place),
+    Place(RankPlace),
     /// A rank of one communicator.
     Rank(Identity, u32),
 }

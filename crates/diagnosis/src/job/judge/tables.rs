@@ -1,7 +1,7 @@
 //! Tables of communicators and ranks.
 
 use super::progress::counts_text;
-use super::words::World;
+use super::words::RankNames;
 use crate::examination::{Body, Section};
 use crate::job::client::Tries;
 use crate::job::status::{Communicator, Rank, Status};
@@ -11,14 +11,14 @@ use crate::job::watch::Watch;
 const MOST_ROWS: usize = 64;
 
 /// The sections of the report.
-pub(super) fn sections(watch: &Watch, world: &World<'_>) -> Vec<Section> {
+pub(super) fn sections(watch: &Watch, rank_names: &RankNames<'_>) -> Vec<Section> {
     let first = watch.second.is_ok().then_some(&watch.first.status);
     let last = &watch.last().status;
     let mut sections = vec![summary(watch, last)];
     if !last.communicators.is_empty() {
         sections.push(communicators(first, last));
     }
-    if let Some(largest) = world.largest {
+    if let Some(largest) = rank_names.largest {
         sections.push(ranks(first, largest));
     }
     sections
@@ -118,7 +118,7 @@ fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
     let columns = ["rank", "host", "process", "GPU", "state", "launched", "operations"];
     let before = first.and_then(|first| first.find(&largest.identity));
     let mut rows: Vec<(u32, Vec<String>)> = Vec::new();
-    let place = |place: Option<&crate::job::status::Place>| match place {
+    let place = |place: Option<&crate::job::status::RankPlace>| match place {
         Some(place) => [place.host.clone(), place.pid.to_string(), place.nvml_dev.to_string()],
         None => [String::new(), String::new(), String::new()],
     };

@@ -2,21 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::status::{Communicator, Identity, Place, Status};
-
-/// Ranks that a sentence names before it counts the others.
-const MOST_NAMED: usize = 6;
+use crate::job::status::{Communicator, Identity, RankPlace, Status};
 
 /// The numbers of the ranks in the largest communicator, by which the ranks of all are named.
 #[derive(Debug)]
-pub(super) struct World<'a> {
+pub(super) struct RankNames<'a> {
     /// The largest communicator.
     pub largest: Option<&'a Communicator>,
-    numbers: BTreeMap<&'a Place, u32>,
+    numbers: BTreeMap<&'a RankPlace, u32>,
     has_several: bool,
 }
 
-impl<'a> World<'a> {
+impl<'a> RankNames<'a> {
     pub(super) fn new(status: &'a Status) -> Self {
         // The first one of equal size, so that both answers have the same.
         let largest = status.communicators.iter().rev().max_by_key(|each| each.size);
@@ -33,14 +30,14 @@ impl<'a> World<'a> {
         &self,
         communicator: &Communicator,
         rank: u32,
-        place: Option<&Place>,
+        place: Option<&RankPlace>,
     ) -> Option<u32> {
         let is_largest = self.largest.is_some_and(|largest| largest.identity == communicator.identity);
         if is_largest { Some(rank) } else { self.numbers.get(place?).copied() }
     }
 
     /// `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
-    pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&Place>) -> String {
+    pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
         let number = self.number(communicator, rank, place);
         let name = match number {
             Some(number) => format!("rank {number}"),
@@ -56,29 +53,4 @@ impl<'a> World<'a> {
     pub(super) fn within(&self, identity: &Identity, size: u32) -> String {
         if self.has_several { format!(" in communicator {identity} of {size} ranks") } else { String::new() }
     }
-}
-
-/// `a`, `a and b`, `a, b and 5 more`.
-pub(super) fn list(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        _ if names.len() <= MOST_NAMED => {
-            let (last, others) =
-                names.split_last().map_or(("", names), |(last, others)| (last.as_str(), others));
-            format!("{} and {last}", others.join(", "))
-        }
-        _ => format!("{} and {} more", names[..MOST_NAMED].join(", "), names.len() - MOST_NAMED),
-    }
-}
-
-/// `is` or `are`, `has` or `have`.
-pub(super) fn verb(count: usize, singular: &'static str, plural: &'static str) -> &'static str {
-    if count == 1 { singular } else { plural }
-}
-
-/// The text with a capital letter at the beginning.
-pub(super) fn sentence(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }

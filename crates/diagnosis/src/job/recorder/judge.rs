@@ -6,6 +6,7 @@ use super::compare::{Mismatch, Property, first_mismatch, name};
 use super::dump::{Dump, EntryState};
 use super::groups::GroupRecord;
 use crate::finding::{Evidence, Finding, Severity};
+use crate::words::{ranks as ranks_in_words, sentence};
 
 const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html";
 
@@ -61,7 +62,7 @@ pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) 
 fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let Mismatch { sequence, operation, property, values } = mismatch;
     let each: Vec<String> =
-        values.iter().map(|(value, ranks)| format!("{value} on {}", rank_list(ranks))).collect();
+        values.iter().map(|(value, ranks)| format!("{value} on {}", ranks_in_words(ranks))).collect();
     let each = each.join("; ");
     let title = group.title();
     let diagnosis = match property {
@@ -150,9 +151,9 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
         Severity::Broken,
         sentence(&format!(
             "{} {has} not called {operation} {sequence} of {}, in which {} {wait}.",
-            rank_list(&roots),
+            ranks_in_words(&roots),
             group.title(),
-            rank_list(waiting)
+            ranks_in_words(waiting)
         )),
     );
     finding.cause = Some(
@@ -209,11 +210,11 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
         format!(
             "{operation} {sequence} of {} is not complete on {}{}.",
             group.title(),
-            rank_list(&open),
+            ranks_in_words(&open),
             if done.is_empty() {
                 String::new()
             } else {
-                format!(", and is complete on {}", rank_list(&done))
+                format!(", and is complete on {}", ranks_in_words(&done))
             }
         ),
     );
@@ -231,7 +232,7 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
     } else {
         let (has, verb) = if absent.len() == 1 { ("has", "it") } else { ("have", "one of them") };
         finding.rule = "recorder-dump-missing".to_owned();
-        finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&rank_list(&absent))));
+        finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
             "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait for it; or \
              the file was not given."
@@ -263,7 +264,7 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
     let mut finding = Finding::new(
         "recorder-point-to-point",
         Severity::Unknown,
-        format!("{count} sends and receives are not complete, on {}.", rank_list(&ranks)),
+        format!("{count} sends and receives are not complete, on {}.", ranks_in_words(&ranks)),
     );
     finding.cause = Some("The other side has not called its part, or they are stuck inside.".to_owned());
     finding.remedy = Some("Compare the operations of the two ranks: `torchfrtrace DIRECTORY`.".to_owned());
@@ -286,7 +287,7 @@ fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
     if !absent.is_empty() {
         let has = if absent.len() == 1 { "has" } else { "have" };
         let text =
-            format!("{} {has} no dump: not given, or ended before it was written.", rank_list(&absent));
+            format!("{} {has} no dump: not given, or ended before it was written.", ranks_in_words(&absent));
         conclusions.unseen.push(sentence(&text));
     }
 }
@@ -317,20 +318,4 @@ fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evide
         },
         ..Evidence::default()
     }
-}
-
-/// `rank 3`, `ranks 0, 1`, `ranks 0, 1, 2, 3, 4, 5 and 10 more`.
-pub(super) fn rank_list(ranks: &[u32]) -> String {
-    const MOST_NAMED: usize = 8;
-    let named: Vec<String> = ranks.iter().take(MOST_NAMED).map(u32::to_string).collect();
-    let more = match ranks.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, named.join(", "))
-}
-
-fn sentence(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }

@@ -63,11 +63,11 @@ struct Machine<'a> {
 }
 
 /// A fault in a pickle.
-type Fault = String;
+type PickleError = String;
 
 impl<'a> Machine<'a> {
     /// Runs to the end, and returns the index of the result.
-    fn run(&mut self) -> Result<usize, Fault> {
+    fn run(&mut self) -> Result<usize, PickleError> {
         loop {
             let operation = self.byte()?;
             match operation {
@@ -105,7 +105,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs an operation that builds a list or a dictionary; false for another one.
-    fn collect(&mut self, operation: u8) -> Result<bool, Fault> {
+    fn collect(&mut self, operation: u8) -> Result<bool, PickleError> {
         match operation {
             b'a' => {
                 let item = self.pop()?;
@@ -145,7 +145,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads a plain value.
-    fn value(&mut self, operation: u8) -> Result<Value<'a>, Fault> {
+    fn value(&mut self, operation: u8) -> Result<Value<'a>, PickleError> {
         Ok(match operation {
             b'N' => Value::None,
             0x88 => Value::Bool(true),
@@ -184,7 +184,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads an integer of at most 8 bytes in two's complement, lowest byte first.
-    fn long(&mut self, length: usize) -> Result<i64, Fault> {
+    fn long(&mut self, length: usize) -> Result<i64, PickleError> {
         let bytes = self.take(length)?;
         let mut whole = match bytes.last() {
             Some(0x80..) => [0xff; 8],
@@ -194,23 +194,23 @@ impl<'a> Machine<'a> {
         Ok(i64::from_le_bytes(whole))
     }
 
-    fn text(&mut self, length: u64) -> Result<Value<'a>, Fault> {
+    fn text(&mut self, length: u64) -> Result<Value<'a>, PickleError> {
         let length = usize::try_from(length).map_err(|_| "the file ends early")?;
         Ok(Value::Text(String::from_utf8_lossy(self.take(length)?)))
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], PickleError> {
         let end = self.at.checked_add(length).ok_or("the file ends early")?;
         let taken = self.bytes.get(self.at..end).ok_or("the file ends early")?;
         self.at = end;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Fault> {
+    fn byte(&mut self) -> Result<u8, PickleError> {
         Ok(self.take(1)?[0])
     }
 
-    fn unsigned(&mut self) -> Result<u32, Fault> {
+    fn unsigned(&mut self) -> Result<u32, PickleError> {
         let bytes = <[u8; 4]>::try_from(self.take(4)?).map_err(|_| "the file ends early")?;
         Ok(u32::from_le_bytes(bytes))
     }
@@ -220,28 +220,28 @@ impl<'a> Machine<'a> {
         self.stack.push(self.values.len() - 1);
     }
 
-    fn pop(&mut self) -> Result<usize, Fault> {
+    fn pop(&mut self) -> Result<usize, PickleError> {
         self.stack.pop().ok_or_else(|| "a value is missing".to_owned())
     }
 
-    fn since_mark(&mut self) -> Result<Vec<usize>, Fault> {
+    fn since_mark(&mut self) -> Result<Vec<usize>, PickleError> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len()).ok_or("a mark is missing")?;
         Ok(self.stack.split_off(mark))
     }
 
-    fn remember(&mut self, index: u32) -> Result<(), Fault> {
+    fn remember(&mut self, index: u32) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a value is missing")?;
         self.memo.insert(index, top);
         Ok(())
     }
 
-    fn recall(&mut self, index: u32) -> Result<(), Fault> {
+    fn recall(&mut self, index: u32) -> Result<(), PickleError> {
         let value = *self.memo.get(&index).ok_or_else(|| format!("value {index} was not stored"))?;
         self.stack.push(value);
         Ok(())
     }
 
-    fn append(&mut self, items: Vec<usize>) -> Result<(), Fault> {
+    fn append(&mut self, items: Vec<usize>) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a list is missing")?;
         match &mut self.values[top] {
             Value::List(list) => list.extend(items),
@@ -250,7 +250,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn insert(&mut self, items: &[usize]) -> Result<(), Fault> {
+    fn insert(&mut self, items: &[usize]) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a dictionary is missing")?;
         let (pairs, []) = items.as_chunks::<2>() else { return Err("a key without a value".to_owned()) };
         match &mut self.values[top] {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::job::status::{Kind, Place, Process, State};
+use crate::job::status::{Kind, Process, RankPlace, State};
 
 /// A line that carries a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) enum Line {
     /// A fact about several ranks, some of which may follow.
     Group(u32, Fact),
     /// A fact about a rank; without one, it is that of the group before.
-    Rank(u32, Option<Fact>, Option<Place>),
+    Rank(u32, Option<Fact>, Option<RankPlace>),
     /// Number of timeouts.
     Timeouts(u64),
 }
@@ -126,7 +126,7 @@ fn rank(line: &str) -> Option<Line> {
     let parts = RANK.captures(line)?;
     let place = parts.get(3).and_then(|place| PLACE.captures(place.as_str())).and_then(|place| {
         let cuda_dev = number(&place, 1)?;
-        Some(Place {
+        Some(RankPlace {
             host: place[4].to_owned(),
             pid: number(&place, 3)?,
             cuda_dev,

@@ -13,7 +13,7 @@ use line::{Fact, Heading, Line, Topic};
 
 use super::malformed::Malformed;
 use super::status::{
-    Absence, Communicator, Format, Identity, MissingRank, Place, Processes, Rank, State, Status,
+    Absence, Communicator, Format, Identity, MissingRank, Processes, Rank, RankPlace, State, Status,
 };
 
 /// Reads a text answer.
@@ -160,7 +160,7 @@ impl Reader {
         }
     }
 
-    fn rank(&mut self, number: u32, own: Option<Fact>, place: Option<Place>) {
+    fn rank(&mut self, number: u32, own: Option<Fact>, place: Option<RankPlace>) {
         let is_single = own.is_some();
         let fact = own.or_else(|| self.fact.clone());
         let topic = self.topic.clone();
@@ -232,7 +232,7 @@ impl Reader {
 
 impl Draft {
     /// The rank of this number, with its place.
-    fn known(&mut self, number: u32, place: Option<Place>) -> &mut Rank {
+    fn known(&mut self, number: u32, place: Option<RankPlace>) -> &mut Rank {
         let rank = self.ranks.entry(number).or_insert_with(|| Rank::new(number));
         if place.is_some() {
             rank.place = place;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::Evidence;
 use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
+pub(super) use crate::words::{counted as count, ranks as ranks_in_words};
 
 /// A digest with the communicator that stands for the job.
 #[derive(Clone, Copy, Debug)]
@@ -110,25 +111,4 @@ impl<'a> Job<'a> {
     ) -> impl Iterator<Item = &'a crate::log::digest::VariableSeen> + use<'a, 'b> {
         self.digest.variables.iter().filter(move |variable| variable.name == name)
     }
-}
-
-/// Writes `rank 3`, or `ranks 0-3, 7`.
-pub(super) fn ranks_in_words(ranks: &[u32]) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if rank <= last.saturating_add(1) => *last = rank.max(*last),
-            _ => ranges.push((rank, rank)),
-        }
-    }
-    let text = |&(first, last): &(u32, u32)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{word} {}", ranges.iter().map(text).collect::<Vec<_>>().join(", "))
-}
-
-/// Writes `1 rank`, `2 ranks`.
-pub(super) fn count(number: usize, word: &str) -> String {
-    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }

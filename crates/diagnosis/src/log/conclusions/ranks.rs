@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
+use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
@@ -146,47 +147,13 @@ fn whose(job: &Job<'_>, writers: &[usize]) -> String {
     }
 }
 
-/// Variables that all ranks must have alike: the ranks choose algorithms and transports by them, each for itself.
-const ALIKE: [&str; 30] = [
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NRINGS",
-    "NCCL_MAX_NRINGS",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "NCCL_NTHREADS",
-    "NCCL_BUFFSIZE",
-    "NCCL_LL_BUFFSIZE",
-    "NCCL_LL128_BUFFSIZE",
-    "NCCL_P2P_NET_CHUNKSIZE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_P2P_DIRECT_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "NCCL_CUMEM_ENABLE",
-    "NCCL_CUMEM_HOST_ENABLE",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_MNNVL_ENABLE",
-    "NCCL_COLLNET_ENABLE",
-    "NCCL_NET",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_NET_SHARED_BUFFERS",
-    "NCCL_PXN_DISABLE",
-    "NCCL_CROSS_NIC",
-    "NCCL_GRAPH_REGISTER",
-    "NCCL_RUNTIME_CONNECT",
-    "NCCL_IB_DISABLE",
-];
-
 /// Variables with different values on the ranks of a job.
 fn variables(job: &Job<'_>) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, Vec<&VariableSeen>> = BTreeMap::new();
     for seen in &job.digest.variables {
         by_name.entry(&seen.name).or_default().push(seen);
     }
-    let alike = by_name.into_iter().filter(|(name, _)| ALIKE.contains(name));
+    let alike = by_name.into_iter().filter(|(name, _)| must_be_equal(name));
     alike.filter_map(|(name, seen)| variable(job, name, &seen)).collect()
 }
 

@@ -66,7 +66,7 @@ fn a_p4d_of_nccl_2_18_has_no_host_hash() {
     let channels = examination.sections.iter().find(|section| section.title == "Ring: channels").unwrap();
     let Body::Lines(lines) = &channels.body else { panic!("{channels:?}") };
     assert_eq!(lines.len(), 3);
-    assert!(lines[0].starts_with("0,3,6: NIC0 (rdmap16s27) > GPU0 > GPU1 > "), "{lines:?}");
+    assert!(lines[0].starts_with("0, 3, 6: NIC0 (rdmap16s27) > GPU0 > GPU1 > "), "{lines:?}");
 }
 
 #[test]

@@ -3,11 +3,11 @@ use super::*;
 
 /// GPUs with NVSwitch and a NIC each, on two sockets.
 fn machine() -> Topology {
-    let place = |index: u32| Place {
+    let place = |index: u32| Locality {
         numa: Some(index / 4),
         host_bridge: Some(format!("pci0000:{index}0")),
         ports: vec![format!("root{index}"), format!("up{index}"), format!("down{index}")],
-        ..Place::default()
+        ..Locality::default()
     };
     let link = PcieLink { gts: Some(32.0), width: Some(16), max_gts: Some(32.0), max_width: Some(16) };
     let gpu = |index: u32| Gpu {

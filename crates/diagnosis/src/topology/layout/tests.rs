@@ -1,7 +1,7 @@
 use super::super::samples::{GB200, HGX, P4D, P5, SPARK, TWO_RANKS};
 use super::super::{Dump, examine, read_dump};
 use super::*;
-use crate::topology::model::{Gpu, Nic, NumaNode, NvLink, NvLinkEnd, Place};
+use crate::topology::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd};
 
 fn drawing(text: &str) -> Drawing {
     let Ok(Dump::Topology(topology)) = read_dump(text, "topo.xml") else { panic!("no topology") };
@@ -73,11 +73,11 @@ fn eight_gpus_and_32_nics_are_all_drawn() {
 /// Long names, many host bridges, eight NUMA nodes, all pairs linked: everything that needs space at once.
 #[test]
 fn crowded_machines_do_not_overlap() {
-    let place = |index: usize| Place {
+    let place = |index: usize| Locality {
         numa: Some(index as u32 / 2),
         host_bridge: Some(format!("pci0000:{index:02x}")),
         ports: ["root", "up", "down", "up2", "down2"].iter().map(|port| format!("{port}-{index}")).collect(),
-        ..Place::default()
+        ..Locality::default()
     };
     let gpus: Vec<Gpu> = (0..8)
         .map(|index| Gpu {

@@ -1,6 +1,6 @@
 //! The PCIe tree of a host as branches with columns of devices.
 
-use crate::topology::model::{Place, Topology};
+use crate::topology::model::{Locality, Topology};
 
 /// Number of NICs above each other in a column without a GPU.
 const STACK: usize = 4;
@@ -59,7 +59,7 @@ pub(super) fn grow(topology: &Topology, host: u32) -> Vec<Branch> {
 }
 
 /// The branch of a place.
-fn branch<'a>(nodes: &'a mut Vec<Branch>, topology: &Topology, place: &Place) -> &'a mut Branch {
+fn branch<'a>(nodes: &'a mut Vec<Branch>, topology: &Topology, place: &Locality) -> &'a mut Branch {
     // A single NUMA node is the node of devices whose node is not known.
     let only = match topology.numa_nodes.as_slice() {
         [only] if place.numa.is_none() => only.id,

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use super::super::examine;
 use super::super::matrix::matrix;
 use super::*;
+use crate::host::gpu::Problem;
 
 /// The files of a machine in a folder.
 struct Machine(tempfile::TempDir);
@@ -75,7 +76,7 @@ impl Machine {
             .link(&format!("sys/class/infiniband/{name}"), &format!("{folder}/infiniband/{name}"))
     }
 
-    fn read(&self, driver: Result<Driver, String>) -> Topology {
+    fn read(&self, driver: &Gpus) -> Topology {
         read(self.0.path(), driver)
     }
 }
@@ -96,16 +97,25 @@ fn two_sockets() -> Machine {
         .gpu("pci0000:a7/0000:a7:01.0/0000:9a:00.0", 1)
 }
 
-fn driver_gpu(index: u32, bus_id: &str, active: u32, remote: Option<&str>) -> DriverGpu {
-    let link = |number| DriverLink { is_active: number < active, remote: remote.map(str::to_owned) };
-    DriverGpu {
+fn driver_gpu(index: u32, bus_id: &str, active: u32, remote: Option<&str>) -> gpu::Gpu {
+    let link = |number| gpu::Link {
+        number,
+        active: number < active,
+        remote: remote.map(str::to_owned),
+        ..gpu::Link::default()
+    };
+    gpu::Gpu {
         index,
-        bus_id: bus_id.to_owned(),
-        name: Some("NVIDIA H100 80GB HBM3".to_owned()),
+        pci: Some(bus_id.to_owned()),
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
         device: Some(0x2330),
-        links: Some((0..18).map(link).collect()),
-        ..DriverGpu::default()
+        links: (0..18).map(link).collect(),
+        ..gpu::Gpu::default()
     }
+}
+
+fn without_nvml() -> Gpus {
+    Gpus { problem: Some(Problem::NoLibrary(String::new())), ..Gpus::default() }
 }
 
 fn letters(topology: &Topology) -> Vec<String> {
@@ -117,7 +127,7 @@ fn letters(topology: &Topology) -> Vec<String> {
 
 #[test]
 fn two_sockets_with_switches_have_all_classes_of_paths() {
-    let topology = two_sockets().read(Err("libnvidia-ml.so.1 is not installed".to_owned()));
+    let topology = two_sockets().read(&without_nvml());
     let bus_ids: Vec<&str> = topology.gpus.iter().map(|gpu| gpu.bus_id.as_str()).collect();
     // 0000:1b comes before 0000:1f and 0000:3b, and 0000:9a last.
     assert_eq!(bus_ids, ["0000:1b:00.0", "0000:1f:00.0", "0000:3b:00.0", "0000:9a:00.0"]);
@@ -135,7 +145,11 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
             "PHB PHB NODE SYS PHB SYS X",
         ]
     );
-    assert!(topology.unseen[0].contains("libnvidia-ml.so.1 is not installed"), "{:?}", topology.unseen);
+    assert!(
+        topology.unseen[0].contains("NVML (libnvidia-ml.so.1) is not installed"),
+        "{:?}",
+        topology.unseen
+    );
     let nic = &topology.nics[0];
     assert_eq!(
         (nic.gbps, nic.state.as_deref(), nic.interface.as_deref()),
@@ -149,7 +163,7 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
 
 #[test]
 fn the_driver_tells_numbers_links_and_hidden_gpus() {
-    let gpus = vec![
+    let devices = vec![
         driver_gpu(0, "0000:9a:00.0", 18, None),
         driver_gpu(1, "0000:1b:00.0", 17, Some("0000:05:00.0")),
     ];
@@ -158,7 +172,8 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
         0,
         &[("vendor", "0x10de"), ("class", "0x068000")],
     );
-    let topology = machine.read(Ok(Driver { gpus, silent: vec!["GPU2: lost".to_owned()] }));
+    let lost = vec![gpu::Lost { index: 2, error: "lost".to_owned() }];
+    let topology = machine.read(&Gpus { devices, lost, ..Gpus::default() });
     assert_eq!(topology.gpus[0].label, "GPU0");
     assert_eq!(topology.gpus[0].place.numa, Some(1));
     assert_eq!(matrix(&topology).cells[0][1].text, "NV17");
@@ -173,12 +188,12 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
 
 #[test]
 fn direct_links_count_between_their_gpus_only() {
-    let gpus = vec![
+    let devices = vec![
         driver_gpu(0, "0000:1b:00.0", 4, Some("0000:1f:00.0")),
         driver_gpu(1, "0000:1f:00.0", 4, Some("0000:1b:00.0")),
         driver_gpu(2, "0000:3b:00.0", 0, None),
     ];
-    let topology = two_sockets().read(Ok(Driver { gpus, silent: Vec::new() }));
+    let topology = two_sockets().read(&Gpus { devices, ..Gpus::default() });
     assert_eq!(letters(&topology)[0], "X NV4 NODE PIX SYS PHB");
     assert_eq!(letters(&topology)[2], "NODE NODE X NODE SYS NODE");
 }
@@ -207,7 +222,7 @@ fn a_virtual_machine_without_switches_says_so() {
         .link("sys/class/net/eth0", "sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0")
         .file("sys/devices/virtual/net/lo/operstate", "unknown\n")
         .link("sys/class/net/lo", "sys/devices/virtual/net/lo")
-        .read(Err("the driver is not loaded".to_owned()));
+        .read(&without_nvml());
     assert_eq!(letters(&topology), ["X PHB", "PHB X"]);
     assert_eq!(topology.gpus[0].name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
     let nic = &topology.nics[0];
@@ -235,7 +250,7 @@ fn links_are_limited_by_the_port_above() {
         .file("sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/current_link_width", "8\n")
         .nic("pci0000:30/0000:30:01.0/0000:31:00.0", 0, "mlx5_2")
         .speeds("pci0000:30/0000:30:01.0/0000:31:00.0", "Unknown", "0");
-    let topology = machine.read(Ok(Driver::default()));
+    let topology = machine.read(&Gpus::default());
     let links: Vec<(Option<u32>, Option<u32>)> =
         topology.nics.iter().map(|nic| (nic.pcie.width, nic.pcie.max_width)).collect();
     assert_eq!(links, [(Some(4), Some(4)), (Some(8), Some(16)), (None, None)]);
@@ -251,7 +266,7 @@ fn links_are_limited_by_the_port_above() {
 
 #[test]
 fn an_empty_machine_has_nothing() {
-    let topology = Machine::new().read(Err("none".to_owned()));
+    let topology = Machine::new().read(&without_nvml());
     assert!(topology.gpus.is_empty() && topology.nics.is_empty() && topology.numa_nodes.is_empty());
     assert_eq!(topology.unseen, ["PCIe cannot be seen: /sys/bus/pci/devices is empty"]);
 }
@@ -269,6 +284,17 @@ fn names_of_the_pci_tree_are_told_apart() {
         ("0000:1b:00.0.1", false, false),
         ("", false, false),
     ] {
-        assert_eq!((is_bus_id(name), is_host_bridge(name)), (device, bridge), "{name}");
+        assert_eq!((pci::is_bus_id(name), is_host_bridge(name)), (device, bridge), "{name}");
     }
+}
+
+#[test]
+fn links_that_the_driver_refuses_to_tell_are_not_taken_for_none() {
+    let refused = Some("a timeout".to_owned());
+    let devices = vec![
+        gpu::Gpu { links_refused: refused, ..driver_gpu(0, "0000:1b:00.0", 2, None) },
+        driver_gpu(1, "0000:1f:00.0", 0, None),
+    ];
+    let topology = two_sockets().read(&Gpus { devices, ..Gpus::default() });
+    assert_eq!(topology.gpus.iter().map(Gpu::nvlink_count).collect::<Vec<_>>(), [None, Some(0)]);
 }

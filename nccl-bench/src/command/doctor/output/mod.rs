@@ -14,6 +14,7 @@ use anyhow::ensure;
 use collectives::world::{Launcher, Started};
 use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::{Finding, Severity};
+use diagnosis::words::{ranges, sentence};
 
 use crate::command::output_file::Maker;
 use crate::exit::{ExitError, print};
@@ -168,8 +169,7 @@ fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
 
 /// The heading of an examination.
 fn title(examination: &Examination) -> String {
-    let mut letters = examination.subject.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+    sentence(examination.subject)
 }
 
 /// The place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
@@ -178,21 +178,6 @@ fn place(evidence: &diagnosis::finding::Evidence) -> String {
     let rank = evidence.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
     let host = evidence.host.as_ref().map(|host| format!(", host {host}")).unwrap_or_default();
     format!("{}{line}{rank}{host}", evidence.place)
-}
-
-/// Numbers in ascending order, with ranges: `0-3, 7`.
-fn ranges(numbers: &[u32]) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for &number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if number <= last.saturating_add(1) => *last = number.max(*last),
-            _ => ranges.push((number, number)),
-        }
-    }
-    let text = |(first, last): &(u32, u32)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// The ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.

@@ -14,7 +14,8 @@ use collectives::UnknownName;
 use collectives::fabric::{self, Capability, EndpointType, Hints, Info, Library, LoadError, Registered};
 use serde::Serialize;
 
-use diagnosis::host::rdma::{self, Host, RdmaDevice};
+use diagnosis::host::nic::Nic;
+use diagnosis::host::rdma::{self, Host};
 use diagnosis::reasons::{self, Reason};
 use engine::supervision::Stop;
 
@@ -136,7 +137,7 @@ struct Answer {
     libfabric: Libfabric,
     asked: Hints,
     providers: Vec<Provider>,
-    devices: Vec<RdmaDevice>,
+    devices: Vec<Nic>,
     /// The entries that match; `None` with `--list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<Vec<Info>>,

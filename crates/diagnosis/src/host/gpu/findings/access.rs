@@ -1,9 +1,10 @@
 //! Conclusions about access among GPUs: NVLink, its fabric, and peer-to-peer.
 
-use super::super::super::complete::{Complete as _, listed, majority, shown};
+use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
 use super::named;
 use crate::finding::{Action, Finding, Severity};
+use crate::words::{listed, shown};
 
 pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -15,7 +16,8 @@ pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so.
+/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so, which is
+/// said where a fabric connects them: a lost NVSwitch takes links from all.
 fn links(gpus: &Gpus) -> Option<Finding> {
     let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
     let most = counts.iter().copied().max().filter(|most| *most > 0)?;
@@ -29,6 +31,15 @@ fn links(gpus: &Gpus) -> Option<Finding> {
             format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), listed(&down))
         })
         .collect();
+    let in_fabric = gpus.devices.iter().all(|gpu| gpu.fabric.is_some());
+    if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
+        let (active, all) = gpus.links();
+        return (active < all).then(|| {
+            Finding::new("nvlink-down-alike", Severity::Advice, format!("{active} of {all} NVLinks are up, on all GPUs alike"))
+                .cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
+                .remedy("compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log")
+        });
+    }
     (!fewer.is_empty()).then(|| {
         Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", listed(&fewer)))
             .cause("the link was not trained, or was taken down after errors")

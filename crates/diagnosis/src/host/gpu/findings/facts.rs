@@ -1,9 +1,10 @@
 //! Proof and tables of GPUs.
 
-use super::super::super::complete::{counted, shown, sized};
+use super::super::super::counters;
 use super::super::{Access, Gpu, Gpus};
 use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
+use crate::words::{counted, shown, sized};
 
 /// Statements about what was seen to work; none where a GPU could not be read.
 pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
@@ -31,7 +32,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
         seen.push(format!("peer-to-peer access between all {pairs} pairs"));
     }
     let (active, links) = gpus.links();
-    if active > 0 {
+    if active > 0 && all(&|gpu| gpu.links_refused.is_none()) {
         seen.push(format!("{active} of {links} NVLinks up"));
     }
     let watched = gpus.counters.iter().filter(|counter| counter.growth.is_some()).count();
@@ -72,24 +73,7 @@ pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
     if gpus.devices.len() > 1 {
         sections.push(Section { title: "Peer-to-peer access".to_owned(), body: Body::Matrix(matrix(gpus)) });
     }
-    let nonzero = gpus.counters.iter().filter(|counter| counter.value > 0 || counter.has_grown());
-    let rows: Vec<Vec<String>> = nonzero
-        .map(|counter| {
-            vec![
-                counter.device.clone(),
-                counter.name.clone(),
-                counter.value.to_string(),
-                shown(counter.growth),
-            ]
-        })
-        .collect();
-    if !rows.is_empty() {
-        let columns = ["link", "counter", "value", "growth"].map(str::to_owned).to_vec();
-        sections.push(Section {
-            title: "Error counters of NVLinks".to_owned(),
-            body: Body::Table { columns, rows },
-        });
-    }
+    sections.extend(counters::table("Error counters of NVLinks", "link", &gpus.counters));
     sections
 }
 

@@ -27,14 +27,18 @@ pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
 
 /// NVML's advice for this GPU (driver 570 and later).
 pub(super) fn recovery_action(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
-    let value = values(nvml, device, &[(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0)]);
-    u32::try_from(value.first().copied().flatten()?).ok()
+    number(nvml, device, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 }
 
 /// Number of NVLinks.
 pub(super) fn link_count(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
-    let value = values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0)]);
-    u32::try_from(value.first().copied().flatten()?).ok()
+    number(nvml, device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT)
+}
+
+/// Number of links of NVLink-C2C, if the first one, which stands for all, is active.
+pub(super) fn c2c_links(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
+    let active = number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS) == Some(1);
+    number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_COUNT).filter(|count| active && *count > 0)
 }
 
 /// Speed of a link in Mbit/s.
@@ -50,6 +54,12 @@ pub(super) fn link_counters(
 ) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let values = values(nvml, device, &LINK_COUNTERS.map(|(id, _)| (id, link)));
     LINK_COUNTERS.into_iter().zip(values).filter_map(|((_, name), value)| Some((name, value?)))
+}
+
+/// The value of a field of the GPU, or of its first link.
+fn number(nvml: &Nvml, device: &Device<'_>, field: u32) -> Option<u32> {
+    let value = values(nvml, device, &[(field, 0)]).first().copied().flatten()?;
+    u32::try_from(value).ok()
 }
 
 /// Values of fields, each of a scope such as a link; `None` for those that the GPU or the driver lacks.
