@@ -5,6 +5,8 @@ mod gaps;
 mod hits;
 mod job;
 mod known;
+mod moment;
+mod order;
 mod paths;
 mod ranks;
 mod startup;
@@ -30,7 +32,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     paths::find(&job, rules, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
     let mut examination = Examination::new("log");
-    examination.findings = hits::order(&job, found);
+    examination.findings = order::order(&job, found);
     prove(&job, ways.as_ref(), &mut examination);
     examination.sections = facts::sections(&job, ways.as_ref());
     examination.sections.extend(known::section(&job));
