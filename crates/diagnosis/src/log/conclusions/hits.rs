@@ -27,6 +27,8 @@ pub(super) struct Placed {
     pub(super) is_reported_late: bool,
     /// The finding follows from an earlier failure.
     pub(super) is_cascade: bool,
+    /// The failure's best description where its cause is not in the log.
+    pub(super) is_lead: bool,
     /// The finding is about a network that cannot be used.
     pub(super) is_of_network: bool,
 }
@@ -41,6 +43,7 @@ impl Placed {
             is_root: false,
             is_reported_late: false,
             is_cascade: false,
+            is_lead: false,
             is_of_network: false,
         }
     }
@@ -110,6 +113,7 @@ fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         is_root,
         is_reported_late,
         is_cascade,
+        is_lead: false,
         is_of_network,
     }
 }

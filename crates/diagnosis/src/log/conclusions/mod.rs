@@ -12,6 +12,7 @@ mod ranks;
 mod startup;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod transport;
 
 use self::hits::Placed;
@@ -26,6 +27,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
     let ways = job.main.map(|main| Ways::new(&job, main));
     let mut found: Vec<Placed> = ranks::versions(&job);
+    found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
     found.extend(ranks::find(&job));
     found.extend(known::find(&job));

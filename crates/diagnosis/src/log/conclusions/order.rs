@@ -63,11 +63,26 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     // A failure with consequences comes before what is wrong besides.
     others.sort_by_key(|each| each.finding.consequences.is_empty());
     let suspect = alone.first().and_then(|cascade| suspect(job, &others, cascade));
+    // A warning of a rank that waited for others does not say more than which rank it waited for.
+    let is_told = |each: &Placed| each.is_lead && !each.finding.ranks.is_empty();
+    let leads: Vec<u32> = alone
+        .iter()
+        .filter(|each| is_told(each))
+        .flat_map(|each| each.finding.ranks.iter().copied())
+        .collect();
+    let suspect = suspect.filter(|&index| {
+        leads.is_empty() || others[index].finding.ranks.iter().any(|rank| leads.contains(rank))
+    });
     let suspect = suspect.map(|index| others.remove(index));
     let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(match suspect {
-        Some(suspect) => after_warning(suspect, alone),
-        None => without_cause(job, alone, &failing),
+    let lead = alone.extract_if(.., |each| each.is_lead).next();
+    findings.extend(match (suspect, lead) {
+        (Some(suspect), lead) => {
+            others.extend(lead);
+            after_warning(suspect, alone)
+        }
+        (None, Some(lead)) => Some(Finding { consequences: consequences(alone), ..lead.finding }),
+        (None, None) => without_cause(job, alone, &failing),
     });
     findings.extend(others.into_iter().map(|each| each.finding));
     findings
