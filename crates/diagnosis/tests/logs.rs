@@ -59,7 +59,8 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("two-stopped", Broken, &["mpirun-killed", "host-counted-as-nodes"]),
     // The rank was late for MPI, before it called NCCL.
     ("two-late", Healthy, &[]),
-    ("two-ll128", Healthy, &[]),
+    // Two variables slow it down.
+    ("two-ll128", Degraded, &["buffsize-halved", "proto-simple"]),
     ("two-mixed", Broken, &["nccl-versions-differ", "nccl-bootstrap-mismatch"]),
     // P2P=0 and SHM=0 have no effect between two ranks of one GPU.
     ("two-net", Healthy, &[]),

@@ -14,6 +14,7 @@ mod startup;
 mod tests;
 mod torch;
 mod transport;
+mod variables;
 
 use self::hits::Placed;
 use self::job::{Job, ranks_in_words};
@@ -33,6 +34,8 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
+    let variables = variables::find(&job, &found);
+    found.extend(variables);
     let mut examination = Examination::new("log");
     examination.findings = order::order(&job, found);
     prove(&job, ways.as_ref(), &mut examination);

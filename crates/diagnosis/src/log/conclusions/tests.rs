@@ -430,3 +430,31 @@ fn old_plugins_name_their_version_in_other_words() {
     let fallback = finding(&found, "network-fell-back-to-tcp");
     assert_eq!(fallback.evidence[0].text, "aws-ofi-nccl 1.5.0 was loaded; then: Using network Socket");
 }
+
+#[test]
+fn harmful_variables_are_told_for_the_version_of_the_log() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let with = |log: &mut Log, line: &'static str| {
+        log.messages = vec![(0, line), (1, line)];
+        log.examine()
+    };
+    let found = with(&mut log, "NCCL_ALGO set by environment to Tree");
+    let algorithm = finding(&found, "algo-without-ring");
+    assert_eq!((algorithm.severity, &algorithm.ranks[..]), (Severity::Degraded, &[0, 1][..]));
+    assert_eq!(algorithm.evidence[0].line, Some(2));
+    let old = examine(&log.text().replace("2.28.9", "2.23.4"));
+    assert!(old.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", old.findings);
+    let unknown = examine(&log.text().replace("NCCL version 2.28.9+cuda13.0", "hello"));
+    assert!(unknown.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", unknown.findings);
+    let found = with(&mut log, "NCCL_PROTO set by environment to Simpel");
+    assert_eq!(finding(&found, "variable-value").severity, Severity::Degraded);
+    // The log shows the transport; the network has nothing to do with P2P.
+    let found = with(&mut log, "NCCL_P2P_DISABLE set by environment to 1.");
+    assert_eq!(finding(&found, "p2p-disabled").severity, Severity::Advice);
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    for harmless in ["NCCL_DEBUG set by environment to INFO", "NCCL_SOCKET_IFNAME set by environment to eth0"]
+    {
+        let found = with(&mut log, harmless);
+        assert!(found.findings.iter().all(|each| each.rule == "known-faults"), "{:?}", found.findings);
+    }
+}
