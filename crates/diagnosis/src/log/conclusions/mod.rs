@@ -1,5 +1,6 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
+mod diagnostics;
 mod facts;
 mod gaps;
 mod hits;
@@ -30,6 +31,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let mut found: Vec<Placed> = ranks::versions(&job);
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
+    found.extend(diagnostics::find(&job, rules));
     found.extend(ranks::find(&job));
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
