@@ -458,3 +458,86 @@ fn harmful_variables_are_told_for_the_version_of_the_log() {
         assert!(found.findings.iter().all(|each| each.rule == "known-faults"), "{:?}", found.findings);
     }
 }
+
+#[test]
+fn reports_of_nccls_own_diagnostics_are_findings() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let with = |lines: &str| examine(&(text.clone() + lines));
+    let found = with(
+        "a:100 NCCL DIAG === NCCL Diagnostics ===\n\
+         a:100 NCCL DIAG [OK]   p2p: all 2 directed GPU P2P edges verified\n\
+         a:100 NCCL DIAG [OK] net bw: skipped (single host or no network transport)\n",
+    );
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let found = with(
+        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch\n\
+         a:100 NCCL DIAG [INFO] p2p: only 1/2 GPU-to-GPU peer accesses passed verification\n",
+    );
+    let failed = finding(&found, "nccl-diagnostics-p2p");
+    assert_eq!((failed.severity, &failed.ranks[..], failed.occurrences), (Severity::Broken, &[0, 1][..], 2));
+    assert_eq!(failed.hosts, ["a", "b"]);
+    assert!(
+        failed.diagnosis.ends_with(
+            "transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch"
+        )
+    );
+    let found = with("a:100 NCCL DIAG [INFO] ECC: unavailable via NVML across 2 ranks in comm 0x77\n");
+    assert_eq!(finding(&found, "nccl-diagnostics").severity, Severity::Advice);
+    for unknown in
+        ["[INFO] p2p: active check returned 3", "[INFO] net bw: cannot determine the host", "[INFO] new"]
+    {
+        let found = with(&format!("a:100 NCCL DIAG {unknown}\n"));
+        assert_eq!(found.health(), Health::CannotTell, "{unknown}");
+        assert!(
+            unknown
+                .ends_with(finding(&found, "nccl-diagnostics").diagnosis.rsplit("report: ").next().unwrap())
+        );
+    }
+}
+
+#[test]
+fn a_build_with_and_without_its_commit_is_one() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let commit = |text: &str, rank: u32, commit: &str| {
+        let host = ["a", "b"][rank as usize];
+        let line = format!("{host}:10{rank}:10{rank} [{rank}] NCCL INFO");
+        text.replacen(
+            &format!("{line} Using network"),
+            &format!("{line} NCCL git version {commit}\n{line} Using network"),
+            1,
+        )
+    };
+    let differs = |text: &str| examine(text).findings.iter().any(|each| each.rule == "nccl-builds-differ");
+    let one = commit(&text, 0, "HEAD 1933fdd");
+    assert!(!differs(&one));
+    assert!(!differs(&commit(&one, 1, "HEAD 1933fdd")));
+    assert!(differs(&commit(&one, 1, "HEAD 0000001")));
+}
+
+#[test]
+fn ranks_that_share_a_gpu_are_remarked() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    (log.hosts, log.nodes) = (vec!["a", "a"], 1);
+    let shared = log.text().replace("busId 70", "busId 60");
+    let found = examine(&shared);
+    let finding = finding(&found, "ranks-share-gpu");
+    assert_eq!((finding.severity, &finding.ranks[..]), (Severity::Advice, &[0, 1][..]));
+    assert!(log.examine().findings.iter().all(|each| each.rule != "ranks-share-gpu"));
+    // GPUs of two hosts can have one number.
+    log.hosts = vec!["a", "b"];
+    let apart = examine(&log.text().replace("busId 70", "busId 60"));
+    assert!(apart.findings.iter().all(|each| each.rule != "ranks-share-gpu"), "{:?}", apart.findings);
+}
+
+#[test]
+fn a_network_without_gdr_does_not_degrade_a_job_of_one_node() {
+    let disabled = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'";
+    let mut log = pair("IB", "P2P/CUMEM/read");
+    (log.hosts, log.nodes, log.messages) = (vec!["a", "a"], 1, vec![(0, disabled)]);
+    let found = log.examine();
+    assert_eq!(finding(&found, "gdr-disabled").severity, Severity::Advice);
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    log.messages = vec![(0, disabled)];
+    assert_eq!(finding(&log.examine(), "gdr-disabled").severity, Severity::Degraded);
+}
