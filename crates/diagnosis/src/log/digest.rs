@@ -293,7 +293,7 @@ pub struct DiagnosticLine {
 }
 
 /// A report of PyTorch's watchdog about a rank of a process group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct WatchdogReport {
     /// Rank in the job where a launcher's prefix names it, else in the group.
     pub rank: u32,

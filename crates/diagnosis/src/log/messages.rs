@@ -61,7 +61,7 @@ impl Messages {
     /// Notes a message that a rule knows.
     pub(super) fn hit(&mut self, rule: &str, message: &[u8], place: Place<'_>) {
         if rule.starts_with("torch-") {
-            self.watchdog.note(message, place);
+            self.watchdog.note(message, place.position);
         }
         let index = match self.by_rule.get(rule) {
             Some(index) => *index,

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 
 use memchr::memmem;
 
-use super::digest::WatchdogReport;
+use super::digest::{Position, WatchdogReport};
 use super::line;
-use super::messages::Place;
 use super::text;
 
 /// Largest number of reports.
@@ -16,15 +15,15 @@ const REPORTS: usize = 16_384;
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     reports: Vec<WatchdogReport>,
-    seen: HashSet<(u32, Option<String>, Option<u64>, Option<u64>, bool)>,
+    /// The reports without their places.
+    seen: HashSet<WatchdogReport>,
 }
 
 impl Watchdog {
-    /// Notes a line of PyTorch, if it is such a report.
-    pub(super) fn note(&mut self, line: &[u8], place: Place<'_>) {
-        let Some(report) = parse(line, place) else { return };
-        let key =
-            (report.rank, report.group.clone(), report.sequence, report.enqueued, report.operation.is_some());
+    /// Notes a line of PyTorch, if it is such a report. `line` has the prefix of the launcher.
+    pub(super) fn note(&mut self, line: &[u8], position: Position) {
+        let Some(report) = parse(line, position) else { return };
+        let key = WatchdogReport { position: Position::default(), text: String::new(), ..report.clone() };
         if self.reports.len() < REPORTS && self.seen.insert(key) {
             self.reports.push(report);
         }
@@ -36,7 +35,7 @@ impl Watchdog {
     }
 }
 
-fn parse(line: &[u8], place: Place<'_>) -> Option<WatchdogReport> {
+fn parse(line: &[u8], position: Position) -> Option<WatchdogReport> {
     let after = |words: &[u8]| memmem::find(line, words).map(|start| &line[start + words.len()..]);
     let number = |words: &[u8]| Some(text::number(after(words)?)?.0);
     let work = after(b"WorkNCCL(").map(|work| &work[..memchr::memchr(b')', work).unwrap_or(work.len())]);
@@ -55,7 +54,7 @@ fn parse(line: &[u8], place: Place<'_>) -> Option<WatchdogReport> {
     let group = after(b"PG GUID ")
         .or_else(|| after(b"[PG "))
         .and_then(|rest| Some(text::name(&rest[..memmem::find(rest, b" Rank ")?])));
-    let rank = line::rank(place.before).or_else(|| Some(text::small(after(b"Rank ")?)?.0))?;
+    let rank = line::rank(line).or_else(|| Some(text::small(after(b"Rank ")?)?.0))?;
     let elements = number(b"NumelIn=").zip(number(b"NumelOut="));
     Some(WatchdogReport {
         rank,
@@ -64,7 +63,7 @@ fn parse(line: &[u8], place: Place<'_>) -> Option<WatchdogReport> {
         operation,
         elements,
         enqueued,
-        position: place.position,
+        position,
         text: text::shortened(line),
     })
 }
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Option<WatchdogReport> {
-        parse(line.as_bytes(), Place { position: Default::default(), writer: None, before: line.as_bytes() })
+        parse(line.as_bytes(), Position::default())
     }
 
     #[test]

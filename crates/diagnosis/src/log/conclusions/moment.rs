@@ -29,7 +29,7 @@ impl Moment {
 
     /// The seconds from another time to this one; `None` for times of different forms.
     pub(super) fn seconds_since(&self, other: &Self) -> Option<f64> {
-        (self.form == other.form).then(|| self.seconds - other.seconds)
+        (self.form == other.form).then_some(self.seconds - other.seconds)
     }
 
     /// The seconds within which the time can be.
