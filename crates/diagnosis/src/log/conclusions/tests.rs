@@ -541,3 +541,44 @@ fn a_network_without_gdr_does_not_degrade_a_job_of_one_node() {
     log.messages = vec![(0, disabled)];
     assert_eq!(finding(&log.examine(), "gdr-disabled").severity, Severity::Degraded);
 }
+
+#[test]
+fn jobs_one_after_another_are_judged_each_by_itself() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let second = |text: &str| {
+        text.replace("a:100:100", "a:200:200").replace("b:101:101", "b:201:201").replace("0x77", "0x78")
+    };
+    let found = examine(&(first.clone() + &second(&first)));
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(
+        finding(&found, "several-jobs").diagnosis,
+        "The log has 2 jobs, or parts of one job, one after another: lines 1 to 14; lines 15 to 28"
+    );
+    assert_eq!(
+        found.proof,
+        [1, 2].map(|job| format!("Job {job}: NET/IB with GPUDirect RDMA between the 2 ranks"))
+    );
+    // A healthy job does not hide one before or after it.
+    let slow = pair("Socket", "NET/Socket/0").text();
+    let found = examine(&(slow.clone() + &second(&first)));
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 1: "), "{:?}", found.findings);
+    let found = examine(&(first.clone() + &second(&slow)));
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 2: "), "{:?}", found.findings);
+    assert_eq!(found.health(), Health::Degraded);
+    let cut: String =
+        slow.lines().filter(|line| !line.contains("Connected")).map(|line| format!("{line}\n")).collect();
+    let silent =
+        cut.replace("NET/Socket/0", "NET/IB/0/GDRDMA").replace("Using network Socket", "Using network IB");
+    let found = examine(&(silent + &second(&first)));
+    assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
+    assert!(found.unseen.iter().any(|text| text.starts_with("Job 1: ")), "{:?}", found.unseen);
+    // A failure of the first job is not that of the second one's ranks.
+    let killed =
+        "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
+    let found = examine(&(first.clone() + killed + &second(&first)));
+    assert!(found.findings[0].diagnosis.starts_with("Job 1: The job failed"), "{:?}", found.findings[0]);
+    // Groups of one job run at the same time.
+    let mixed: String =
+        first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
+    assert!(examine(&mixed).findings.iter().all(|each| each.rule != "several-jobs"));
+}
