@@ -133,7 +133,8 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
         ..Finding::new(
             "ranks-share-gpu",
             Severity::Advice,
-            format!("{} use one GPU, {bus} of host {host}: no link between GPUs is used between them", ranks_in_words(&ranks)),
+            format!("One GPU, {bus} of host {host}, is used by {}: no link between GPUs is used between them",
+                ranks_in_words(&ranks)),
         )
     })
 }
