@@ -582,3 +582,20 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
         first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
     assert!(examine(&mixed).findings.iter().all(|each| each.rule != "several-jobs"));
 }
+
+#[test]
+fn a_known_fault_of_another_network_is_not_told() {
+    let told = |network: &'static str, messages: Vec<(u32, &'static str)>| {
+        let log = Log { messages, ..pair(network, "NET/X/0/GDRDMA") };
+        let found = examine(&log.text().replace("2.28.9", "2.28.3"));
+        let section = found.sections.into_iter().find(|section| section.title == "Known faults").unwrap();
+        let Body::Lines(lines) = section.body else { panic!("{:?}", section.body) };
+        lines.iter().any(|line| line.contains("Slingshot"))
+    };
+    let efa = "NET/OFI Plugin selected platform: AWS";
+    assert!(told("AWS Libfabric", Vec::new()));
+    // A network that is not known may have it.
+    assert!(told("UCX", Vec::new()));
+    assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
+    assert!(!told("IB", Vec::new()));
+}
