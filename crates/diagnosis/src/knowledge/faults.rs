@@ -162,15 +162,21 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
         .collect()
 }
 
+/// Checks what faults and conflicts have in common: the name, the texts (effect, remedy, source), and the severity.
+pub(super) fn check_entry(id: &str, texts: [&str; 3], severity: Severity) -> Result<(), Problem> {
+    check_id(id)?;
+    for (field, text) in ["effect", "remedy", "source"].into_iter().zip(texts) {
+        check_text(field, text)?;
+    }
+    match severity {
+        Severity::Broken | Severity::Degraded => Ok(()),
+        _ => Err(("severity", "write `broken` or `degraded`".to_owned())),
+    }
+}
+
 /// Converts an entry, and checks it.
 fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
-    check_id(&entry.id)?;
-    check_text("effect", &entry.effect)?;
-    check_text("remedy", &entry.remedy)?;
-    check_text("source", &entry.source)?;
-    if !matches!(entry.severity, Severity::Broken | Severity::Degraded) {
-        return Err(("severity", "write `broken` or `degraded`".to_owned()));
-    }
+    check_entry(&entry.id, [&entry.effect, &entry.remedy, &entry.source], entry.severity)?;
     let touches = entry.touches.into_vec();
     if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
         return Err(("touches", format!("write names of this list: {}", TOUCHES.join(", "))));
