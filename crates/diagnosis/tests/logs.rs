@@ -59,7 +59,8 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("two-stopped", Broken, &["mpirun-killed", "host-counted-as-nodes"]),
     // The rank was late for MPI, before it called NCCL.
     ("two-late", Healthy, &[]),
-    ("two-ll128", Healthy, &[]),
+    // Two variables slow it down.
+    ("two-ll128", Degraded, &["buffsize-halved", "proto-simple"]),
     ("two-mixed", Broken, &["nccl-versions-differ", "nccl-bootstrap-mismatch"]),
     // P2P=0 and SHM=0 have no effect between two ranks of one GPU.
     ("two-net", Healthy, &[]),
@@ -73,9 +74,9 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("two-split", Healthy, &[]),
     ("torch-ok", Healthy, &[]),
     ("torchrun", Healthy, &[]),
-    ("torch-absent", Broken, &["torch-watchdog-timeout"]),
-    ("torch-order", Broken, &["torch-watchdog-timeout"]),
-    ("torch-shape", Broken, &["torch-watchdog-timeout"]),
+    ("torch-absent", Broken, &["torch-rank-late"]),
+    ("torch-order", Broken, &["torch-rank-late"]),
+    ("torch-shape", Broken, &["torch-sizes-differ"]),
 ];
 
 #[test]
@@ -160,13 +161,35 @@ fn a_lost_peer_is_a_consequence_of_a_killed_process() {
 
 #[test]
 fn the_silent_rank_is_named() {
-    for name in ["two-killed", "torch-absent"] {
-        let found = examine(&[name]);
-        let diagnosis = &found.findings[0].diagnosis;
-        assert!(
-            diagnosis.contains("the cause is not in this log; look first at rank 1"),
-            "{name}: {diagnosis}"
-        );
+    let diagnosis = &examine(&["two-killed"]).findings[0].diagnosis;
+    assert!(diagnosis.contains("the cause is not in this log; look first at rank 1"), "{diagnosis}");
+}
+
+#[test]
+fn the_watchdogs_of_pytorch_tell_which_rank_called_what() {
+    for (name, diagnosis, ranks) in [
+        (
+            "torch-shape",
+            "The ranks called ALLREDUCE with different sizes at SeqNum 6 of group default_pg: 1048576 elements on rank 0; \
+             262144 elements on rank 1",
+            &[0, 1][..],
+        ),
+        (
+            "torch-absent",
+            "Rank 1 did not call ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which rank 0 waited until \
+             the timeout; the last call there was SeqNum 5",
+            &[1],
+        ),
+        (
+            "torch-order",
+            "Rank 1 ended before ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which rank 0 waited until \
+             the timeout",
+            &[1],
+        ),
+    ] {
+        let finding = &examine(&[name]).findings[0];
+        assert_eq!((finding.diagnosis.as_str(), &finding.ranks[..]), (diagnosis, ranks), "{name}");
+        assert!(finding.consequences[0].text.contains("Watchdog caught"), "{name}: {finding:?}");
     }
 }
 

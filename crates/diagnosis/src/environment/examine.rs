@@ -11,6 +11,7 @@ use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
 use super::network::Network;
+use super::setting::Setting;
 use super::situation::Situation;
 use crate::examination::{Body, Examination, Section};
 use crate::finding::{Evidence, Finding, Severity};
@@ -66,6 +67,14 @@ pub fn examine(
         "nccl_answer": answer,
     });
     examination
+}
+
+/// Findings about a variable that is harmful, misspelt or has a wrong value, without advice about others. `is_set` tells about
+/// the other variables.
+pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+    let mut judged = judge(setting, situation, is_set);
+    judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
+    findings(&judged)
 }
 
 /// The verdicts that say something to do.

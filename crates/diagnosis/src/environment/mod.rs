@@ -22,7 +22,7 @@ mod words;
 mod tests;
 
 pub use collection::{Collection, Process};
-pub use examine::{Answer, examine};
+pub use examine::{Answer, examine, harm};
 pub use judge::{Judged, Verdict};
 pub use knowledge::Kind;
 pub(crate) use knowledge::must_be_equal;

@@ -5,9 +5,8 @@ use std::sync::OnceLock;
 use semver::{Version, VersionReq};
 use serde::Deserialize;
 
-use super::file::{
-    Fault as Problem, FileError, OneOrMore, check_id, check_text, check_version, located, parse, range,
-};
+use super::faults::check_entry;
+use super::file::{Fault as Problem, FileError, OneOrMore, check_version, located, parse, range};
 use crate::finding::Severity;
 
 /// The file that is compiled in.
@@ -147,13 +146,7 @@ pub(super) fn read(file: &str, text: &str) -> Result<Conflicts, FileError> {
 
 /// Converts an entry, and checks it.
 fn convert(entry: ConflictEntry) -> Result<Conflict, Problem> {
-    check_id(&entry.id)?;
-    check_text("effect", &entry.effect)?;
-    check_text("remedy", &entry.remedy)?;
-    check_text("source", &entry.source)?;
-    if !matches!(entry.severity, Severity::Broken | Severity::Degraded) {
-        return Err(("severity", "write `broken` or `degraded`".to_owned()));
-    }
+    check_entry(&entry.id, [&entry.effect, &entry.remedy, &entry.source], entry.severity)?;
     let conflict = Conflict {
         nccl: range("nccl", entry.nccl.as_deref())?,
         plugin: range("plugin", entry.plugin.as_deref())?,

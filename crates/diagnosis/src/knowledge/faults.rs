@@ -30,6 +30,9 @@ pub const TOUCHES: [&str; 13] = [
     "fabric",
 ];
 
+/// Networks that a fault can be limited to: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
+pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
+
 /// A part of the software that has versions of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -55,6 +58,8 @@ pub struct Fault {
     pub versions: VersionReq,
     /// A text in the rest of NCCL's version line.
     pub build: Option<String>,
+    /// Networks that can have it, from [`NETWORKS`]; empty for all.
+    pub networks: Vec<String>,
     /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
     pub conditions: Vec<String>,
     /// Measurements that it can falsify or stop, from [`TOUCHES`].
@@ -91,6 +96,7 @@ struct FaultEntry {
     component: Component,
     versions: String,
     build: Option<String>,
+    networks: Option<OneOrMore>,
     conditions: Option<OneOrMore>,
     touches: OneOrMore,
     effect: String,
@@ -130,6 +136,12 @@ impl Fault {
         }
     }
 
+    /// Returns true for a network of [`NETWORKS`] that can have the fault, or one that is not known.
+    pub fn applies_to_network(&self, network: Option<&str>) -> bool {
+        let is_listed = |network: &str| self.networks.iter().any(|name| name == network);
+        self.networks.is_empty() || network.is_none_or(is_listed)
+    }
+
     /// The effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
@@ -150,24 +162,35 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
         .collect()
 }
 
+/// Checks what faults and conflicts have in common: the name, the texts (effect, remedy, source), and the severity.
+pub(super) fn check_entry(id: &str, texts: [&str; 3], severity: Severity) -> Result<(), Problem> {
+    check_id(id)?;
+    for (field, text) in ["effect", "remedy", "source"].into_iter().zip(texts) {
+        check_text(field, text)?;
+    }
+    match severity {
+        Severity::Broken | Severity::Degraded => Ok(()),
+        _ => Err(("severity", "write `broken` or `degraded`".to_owned())),
+    }
+}
+
 /// Converts an entry, and checks it.
 fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
-    check_id(&entry.id)?;
-    check_text("effect", &entry.effect)?;
-    check_text("remedy", &entry.remedy)?;
-    check_text("source", &entry.source)?;
-    if !matches!(entry.severity, Severity::Broken | Severity::Degraded) {
-        return Err(("severity", "write `broken` or `degraded`".to_owned()));
-    }
+    check_entry(&entry.id, [&entry.effect, &entry.remedy, &entry.source], entry.severity)?;
     let touches = entry.touches.into_vec();
     if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
         return Err(("touches", format!("write names of this list: {}", TOUCHES.join(", "))));
+    }
+    let networks = entry.networks.map(OneOrMore::into_vec).unwrap_or_default();
+    if networks.iter().any(|name| !NETWORKS.contains(&name.as_str())) {
+        return Err(("networks", format!("write names of this list: {}", NETWORKS.join(", "))));
     }
     Ok(Fault {
         versions: range("versions", Some(&entry.versions))?.unwrap_or(VersionReq::STAR),
         id: entry.id,
         component: entry.component,
         build: entry.build,
+        networks,
         conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
         touches,
         effect: entry.effect,

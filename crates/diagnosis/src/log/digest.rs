@@ -22,6 +22,9 @@ pub struct Digest {
     pub unknown: Vec<Unknown>,
     /// Lines of NCCL's own diagnostics (`NCCL DIAG`, from 2.31).
     pub diagnostics: Vec<DiagnosticLine>,
+    /// Reports of PyTorch's watchdog.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub watchdog: Vec<WatchdogReport>,
     /// Versions of NCCL on lines that do not name their writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub versions: BTreeSet<Version>,
@@ -287,6 +290,27 @@ pub struct DiagnosticLine {
     pub text: String,
     /// The first place.
     pub position: Position,
+}
+
+/// A report of PyTorch's watchdog about a rank of a process group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct WatchdogReport {
+    /// Rank in the job where a launcher's prefix names it, else in the group.
+    pub rank: u32,
+    /// The process group: `0(default_pg)`; `None` where the line does not name it.
+    pub group: Option<String>,
+    /// Number of the collective that did not finish.
+    pub sequence: Option<u64>,
+    /// Its operation: `ALLREDUCE`.
+    pub operation: Option<String>,
+    /// Its numbers of elements, of the input and of the output.
+    pub elements: Option<(u64, u64)>,
+    /// Number of the last collective that the rank called.
+    pub enqueued: Option<u64>,
+    /// The line.
+    pub position: Position,
+    /// Its text, shortened.
+    pub text: String,
 }
 
 /// Pairs as a list, since JSON has no tuples as keys.

@@ -6,6 +6,7 @@ use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Un
 use super::fold::fold;
 use super::line;
 use super::text;
+use super::watchdog::Watchdog;
 use foldhash::HashMap;
 
 /// Largest number of different warnings that no rule knows.
@@ -40,6 +41,7 @@ pub(super) struct Messages {
     variables: Vec<VariableSeen>,
     by_variable: HashMap<(String, String, bool), usize>,
     diagnostics: Vec<DiagnosticLine>,
+    watchdog: Watchdog,
     writers: usize,
     /// Warnings, variables, lists and lines that were not kept, because a bound was reached.
     pub(super) lost: Lost,
@@ -58,6 +60,9 @@ pub(super) struct Lost {
 impl Messages {
     /// Notes a message that a rule knows.
     pub(super) fn hit(&mut self, rule: &str, message: &[u8], place: Place<'_>) {
+        if rule.starts_with("torch-") {
+            self.watchdog.note(message, place.position);
+        }
         let index = match self.by_rule.get(rule) {
             Some(index) => *index,
             None if self.hits.len() == HITS => {
@@ -143,7 +148,7 @@ impl Messages {
 
     /// Moves everything into the digest. `places` has the final index of each writer.
     pub(super) fn finish(self, places: &[usize], digest: &mut Digest) {
-        let Self { mut hits, mut unknown, mut variables, diagnostics, .. } = self;
+        let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, .. } = self;
         let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples));
         let of_unknown = unknown.iter_mut().map(|unknown| (&mut unknown.writers, &mut unknown.examples));
         for (writers, examples) in of_hits.chain(of_unknown) {
@@ -157,6 +162,7 @@ impl Messages {
         }
         (digest.hits, digest.unknown) = (hits, unknown);
         (digest.variables, digest.diagnostics) = (variables, diagnostics);
+        digest.watchdog = watchdog.finish();
     }
 }
 

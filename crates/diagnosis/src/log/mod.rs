@@ -18,6 +18,7 @@ mod strangers;
 #[cfg(test)]
 mod tests;
 mod text;
+mod watchdog;
 mod writers;
 
 use std::fs::File;

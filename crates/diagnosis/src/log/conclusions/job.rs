@@ -40,6 +40,17 @@ impl<'a> Job<'a> {
         ranks.into_iter().collect()
     }
 
+    /// The process of a writer: host and number.
+    pub(super) fn process_of(&self, writer: usize) -> Option<(&'a str, u64)> {
+        self.writer(writer).map(|writer| (writer.host.as_str(), writer.pid))
+    }
+
+    /// The process that wrote a message: that of its writer, or of the rank in a launcher's prefix.
+    pub(super) fn process(&self, example: &Example) -> Option<(&'a str, u64)> {
+        let of_rank = || Some(self.main?.members.get(&example.rank?)?.writer);
+        self.process_of(example.writer.or_else(of_rank)?)
+    }
+
     /// All writers of the processes of these writers.
     pub(super) fn of_same_processes(&self, writers: &BTreeSet<usize>) -> BTreeSet<usize> {
         let process = |writer: &'a Writer| (writer.host.as_str(), writer.pid);

@@ -34,7 +34,8 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
                 let build =
                     component == Component::Nccl && !fault.applies_to_build(writer.nccl_build.as_deref());
                 let only_nodes = fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
-                if !build && (several_nodes || !only_nodes) {
+                let network = fault.applies_to_network(network(writer));
+                if network && !build && (several_nodes || !only_nodes) {
                     known
                         .entry(&fault.id)
                         .or_insert_with(|| Known { name: format!("{name} {version}"), fault });
@@ -43,6 +44,18 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
         }
     }
     known.into_values().collect()
+}
+
+/// The network that a process uses, in the words of the known faults.
+fn network(writer: &Writer) -> Option<&'static str> {
+    let name = writer.network.as_deref()?;
+    match name {
+        "Socket" => Some("socket"),
+        "IB" => Some("ib"),
+        _ if writer.efa => Some("efa"),
+        _ if name.contains("Libfabric") => Some("libfabric"),
+        _ => None,
+    }
 }
 
 /// Findings about known faults and conflicts. A fault with conditions that a log cannot show is advice; all of these are one

@@ -1,36 +1,95 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
+mod diagnostics;
 mod facts;
 mod gaps;
 mod hits;
 mod job;
+mod jobs;
 mod known;
+mod moment;
+mod order;
 mod paths;
 mod ranks;
 mod startup;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod transport;
+mod variables;
 
 use self::hits::Placed;
 use self::job::{Job, ranks_in_words};
 use self::transport::Ways;
 use super::digest::Digest;
 use crate::examination::Examination;
+use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
 
-/// Draws the conclusions from the digest of a log.
+/// Draws the conclusions from the digest of a log. Several jobs in it are judged each by itself.
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
+    let (jobs, skipped) = jobs::split(digest);
+    if jobs.len() < 2 {
+        return of_job(digest, rules);
+    }
+    let mut examination = Examination::new("log");
+    let lines: Vec<String> =
+        jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
+    let number = jobs.len();
+    let notice =
+        format!("The log has {number} jobs, or parts of one job, one after another: {}", lines.join("; "));
+    examination.findings.push(Finding {
+        remedy: Some("Each is judged by itself below; a log of its own for each run is clearer.".to_owned()),
+        ..Finding::new("several-jobs", Severity::Advice, notice)
+    });
+    let mut is_proven = skipped == 0;
+    if skipped > 0 {
+        let text = format!("the first {skipped} jobs of the log were not judged: pass a log of their own");
+        examination.unseen.push(text);
+    }
+    let mut facts = Vec::new();
+    for (index, (_, part)) in jobs.iter().enumerate() {
+        let of = |text: &str| format!("Job {}: {text}", index + 1);
+        let own = of_job(part, rules);
+        is_proven &= !own.proof.is_empty();
+        examination.proof.extend(own.proof.iter().map(|text| of(text)));
+        examination.unseen.extend(own.unseen.iter().map(|text| of(text)));
+        examination.findings.extend(own.findings.into_iter().map(|mut finding| {
+            finding.diagnosis = of(&finding.diagnosis);
+            finding
+        }));
+        examination.sections.extend(own.sections.into_iter().map(|mut section| {
+            section.title = of(&section.title);
+            section
+        }));
+        facts.push(own.facts);
+    }
+    if !is_proven {
+        // One job proves nothing about another one.
+        let proof = std::mem::take(&mut examination.proof);
+        examination.unseen.extend(proof.into_iter().map(|text| format!("{text}; not all jobs have a proof")));
+    }
+    examination.facts = serde_json::json!({ "jobs": facts });
+    examination.sort();
+    examination
+}
+
+/// Draws the conclusions about one job.
+fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
     let ways = job.main.map(|main| Ways::new(&job, main));
     let mut found: Vec<Placed> = ranks::versions(&job);
+    found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
+    found.extend(diagnostics::find(&job, rules));
     found.extend(ranks::find(&job));
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));
+    let variables = variables::find(&job, &found);
+    found.extend(variables);
     let mut examination = Examination::new("log");
-    examination.findings = hits::order(&job, found);
+    examination.findings = order::order(&job, found);
     prove(&job, ways.as_ref(), &mut examination);
     examination.sections = facts::sections(&job, ways.as_ref());
     examination.sections.extend(known::section(&job));

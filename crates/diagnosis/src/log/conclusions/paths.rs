@@ -26,6 +26,11 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     } else {
         found.extend(ways.and_then(|ways| sockets(job, ways)).map(Placed::derived));
     }
+    if Usage::of(job, ways) == Usage::OneNode {
+        // Nothing goes over the network.
+        let of_network = found.iter_mut().filter(|each| each.finding.rule == "gdr-disabled");
+        of_network.for_each(|each| each.finding.severity = Severity::Advice);
+    }
     if let Some(ways) = ways {
         found.extend(staged(job, ways).map(Placed::derived));
         found.extend(through_host(job, ways).map(Placed::derived));

@@ -10,7 +10,7 @@ use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Findings about ranks that do not complete, and about variables and networks that differ.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
-    let derived = variables(job).into_iter().chain(networks(job)).map(Placed::derived);
+    let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
     never_complete(job).into_iter().chain(derived).collect()
 }
 
@@ -66,8 +66,7 @@ fn never_complete(job: &Job<'_>) -> Option<Placed> {
 /// Versions that differ between writers.
 pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
     let nccl = job.values(|writer| writer.nccl.as_ref().map(ToString::to_string));
-    let builds =
-        job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
+    let builds = builds(job);
     let plugin = job.values(|writer| writer.plugin.as_ref().map(ToString::to_string));
     let libfabric = job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string));
     let driver = job.values(|writer| writer.driver.map(cuda));
@@ -95,6 +94,50 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
         found.extend(differ(job, values, rule, name, severity).map(Placed::derived));
     }
     found
+}
+
+/// The builds of NCCL. Only some processes write the commit: a build without it is the same as one with it.
+fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
+    let mut builds =
+        job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
+    let continues =
+        |name: &str, other: &String| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+    let names: Vec<String> = builds.keys().cloned().collect();
+    builds.retain(|name, _| !names.iter().any(|other| continues(name, other)));
+    builds
+}
+
+/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set.
+fn sharing(job: &Job<'_>) -> Option<Finding> {
+    if job.digest.hits.iter().any(|hit| hit.rule == "nccl-duplicate-gpu") {
+        return None;
+    }
+    let main = job.main?;
+    let mut by_gpu: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+    for (&rank, member) in &main.members {
+        if let (Some(host), Some(bus)) = (job.host(main, rank), member.bus_id.as_deref()) {
+            by_gpu.entry((host, bus)).or_default().push(rank);
+        }
+    }
+    let ((host, bus), ranks) = by_gpu.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
+    let writer = main.members.get(ranks.first()?)?.writer;
+    Some(Finding {
+        cause: Some(
+            "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), or several \
+             machines have one host name."
+                .to_owned(),
+        ),
+        remedy: Some("One process per GPU, selected by its local rank, where performance matters.".to_owned()),
+        evidence: job.fact(writer, format!("busId {bus}")).into_iter().collect(),
+        hosts: vec![host.to_owned()],
+        ranks: ranks.clone(),
+        ..Finding::new(
+            "ranks-share-gpu",
+            Severity::Advice,
+            format!("One GPU, {bus} of host {host}, is used by {}: no link between GPUs is used between them",
+                ranks_in_words(&ranks)),
+        )
+    })
 }
 
 /// A CUDA version: `13.0`, from 13000.

@@ -3,7 +3,7 @@ use crate::examination::{Body, Grade, Health};
 use crate::finding::{Finding, Severity};
 use crate::log::Reader;
 
-fn examine(log: &str) -> Examination {
+pub(super) fn examine(log: &str) -> Examination {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
     reader.read("job.log", log.as_bytes());
@@ -11,7 +11,7 @@ fn examine(log: &str) -> Examination {
 }
 
 /// A job: ranks with their hosts, connections, and more messages of each rank.
-struct Log {
+pub(super) struct Log {
     hosts: Vec<&'static str>,
     nodes: u32,
     network: &'static str,
@@ -22,7 +22,7 @@ struct Log {
 }
 
 impl Log {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let ranks = self.hosts.len();
         let mut lines = Vec::new();
         let source = |rank: u32| {
@@ -63,7 +63,7 @@ impl Log {
 }
 
 /// Two ranks on two hosts.
-fn pair(network: &'static str, via: &'static str) -> Log {
+pub(super) fn pair(network: &'static str, via: &'static str) -> Log {
     let connections = vec![(0, 1, via), (1, 0, via)];
     Log { hosts: vec!["a", "b"], nodes: 2, network, connections, messages: Vec::new() }
 }
@@ -74,22 +74,6 @@ fn finding<'a>(found: &'a Examination, rule: &str) -> &'a Finding {
         .iter()
         .find(|finding| finding.rule == rule)
         .unwrap_or_else(|| panic!("{:?}", found.findings))
-}
-
-#[test]
-fn a_root_just_below_a_cascade_is_the_cause_and_one_far_below_is_not() {
-    let cascade = "[2026-11-24 13:40:53] a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
-    let root = "[2026-11-24 13:40:53] b:101:101 [1] os/linux.cc:795 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n";
-    let start = pair("IB", "NET/IB/0/GDRDMA").text();
-    let near = examine(&format!("{start}{cascade}{root}"));
-    assert_eq!(near.findings[0].rule, "nccl-shm-full");
-    assert_eq!(near.findings[0].consequences.len(), 1);
-    let far = examine(&format!("{start}{cascade}{}{root}", "another program\n".repeat(60)));
-    assert!(
-        far.findings[0].diagnosis.starts_with("The job failed, and the cause is not"),
-        "{:?}",
-        far.findings[0]
-    );
 }
 
 #[test]
@@ -461,4 +445,173 @@ fn old_plugins_name_their_version_in_other_words() {
     let found = log.examine();
     let fallback = finding(&found, "network-fell-back-to-tcp");
     assert_eq!(fallback.evidence[0].text, "aws-ofi-nccl 1.5.0 was loaded; then: Using network Socket");
+}
+
+#[test]
+fn harmful_variables_are_told_for_the_version_of_the_log() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let with = |log: &mut Log, line: &'static str| {
+        log.messages = vec![(0, line), (1, line)];
+        log.examine()
+    };
+    let found = with(&mut log, "NCCL_ALGO set by environment to Tree");
+    let algorithm = finding(&found, "algo-without-ring");
+    assert_eq!((algorithm.severity, &algorithm.ranks[..]), (Severity::Degraded, &[0, 1][..]));
+    assert_eq!(algorithm.evidence[0].line, Some(2));
+    let old = examine(&log.text().replace("2.28.9", "2.23.4"));
+    assert!(old.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", old.findings);
+    let unknown = examine(&log.text().replace("NCCL version 2.28.9+cuda13.0", "hello"));
+    assert!(unknown.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", unknown.findings);
+    let found = with(&mut log, "NCCL_PROTO set by environment to Simpel");
+    assert_eq!(finding(&found, "variable-value").severity, Severity::Degraded);
+    // The log shows the transport; the network has nothing to do with P2P.
+    let found = with(&mut log, "NCCL_P2P_DISABLE set by environment to 1.");
+    assert_eq!(finding(&found, "p2p-disabled").severity, Severity::Advice);
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    for harmless in ["NCCL_DEBUG set by environment to INFO", "NCCL_SOCKET_IFNAME set by environment to eth0"]
+    {
+        let found = with(&mut log, harmless);
+        assert!(found.findings.iter().all(|each| each.rule == "known-faults"), "{:?}", found.findings);
+    }
+}
+
+#[test]
+fn reports_of_nccls_own_diagnostics_are_findings() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let with = |lines: &str| examine(&(text.clone() + lines));
+    let found = with(
+        "a:100 NCCL DIAG === NCCL Diagnostics ===\n\
+         a:100 NCCL DIAG [OK]   p2p: all 2 directed GPU P2P edges verified\n\
+         a:100 NCCL DIAG [OK] net bw: skipped (single host or no network transport)\n",
+    );
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let found = with(
+        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch\n\
+         a:100 NCCL DIAG [INFO] p2p: only 1/2 GPU-to-GPU peer accesses passed verification\n",
+    );
+    let failed = finding(&found, "nccl-diagnostics-p2p");
+    assert_eq!((failed.severity, &failed.ranks[..], failed.occurrences), (Severity::Broken, &[0, 1][..], 2));
+    assert_eq!(failed.hosts, ["a", "b"]);
+    assert!(
+        failed.diagnosis.ends_with(
+            "transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch"
+        )
+    );
+    let found = with("a:100 NCCL DIAG [INFO] ECC: unavailable via NVML across 2 ranks in comm 0x77\n");
+    assert_eq!(finding(&found, "nccl-diagnostics").severity, Severity::Advice);
+    for unknown in
+        ["[INFO] p2p: active check returned 3", "[INFO] net bw: cannot determine the host", "[INFO] new"]
+    {
+        let found = with(&format!("a:100 NCCL DIAG {unknown}\n"));
+        assert_eq!(found.health(), Health::CannotTell, "{unknown}");
+        assert!(
+            unknown
+                .ends_with(finding(&found, "nccl-diagnostics").diagnosis.rsplit("report: ").next().unwrap())
+        );
+    }
+}
+
+#[test]
+fn a_build_with_and_without_its_commit_is_one() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let commit = |text: &str, rank: u32, commit: &str| {
+        let host = ["a", "b"][rank as usize];
+        let line = format!("{host}:10{rank}:10{rank} [{rank}] NCCL INFO");
+        text.replacen(
+            &format!("{line} Using network"),
+            &format!("{line} NCCL git version {commit}\n{line} Using network"),
+            1,
+        )
+    };
+    let differs = |text: &str| examine(text).findings.iter().any(|each| each.rule == "nccl-builds-differ");
+    let one = commit(&text, 0, "HEAD 1933fdd");
+    assert!(!differs(&one));
+    assert!(!differs(&commit(&one, 1, "HEAD 1933fdd")));
+    assert!(differs(&commit(&one, 1, "HEAD 0000001")));
+}
+
+#[test]
+fn ranks_that_share_a_gpu_are_remarked() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    (log.hosts, log.nodes) = (vec!["a", "a"], 1);
+    let shared = log.text().replace("busId 70", "busId 60");
+    let found = examine(&shared);
+    let finding = finding(&found, "ranks-share-gpu");
+    assert_eq!((finding.severity, &finding.ranks[..]), (Severity::Advice, &[0, 1][..]));
+    assert!(log.examine().findings.iter().all(|each| each.rule != "ranks-share-gpu"));
+    // GPUs of two hosts can have one number.
+    log.hosts = vec!["a", "b"];
+    let apart = examine(&log.text().replace("busId 70", "busId 60"));
+    assert!(apart.findings.iter().all(|each| each.rule != "ranks-share-gpu"), "{:?}", apart.findings);
+}
+
+#[test]
+fn a_network_without_gdr_does_not_degrade_a_job_of_one_node() {
+    let disabled = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'";
+    let mut log = pair("IB", "P2P/CUMEM/read");
+    (log.hosts, log.nodes, log.messages) = (vec!["a", "a"], 1, vec![(0, disabled)]);
+    let found = log.examine();
+    assert_eq!(finding(&found, "gdr-disabled").severity, Severity::Advice);
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    log.messages = vec![(0, disabled)];
+    assert_eq!(finding(&log.examine(), "gdr-disabled").severity, Severity::Degraded);
+}
+
+#[test]
+fn jobs_one_after_another_are_judged_each_by_itself() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let second = |text: &str| {
+        text.replace("a:100:100", "a:200:200").replace("b:101:101", "b:201:201").replace("0x77", "0x78")
+    };
+    let found = examine(&(first.clone() + &second(&first)));
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    assert_eq!(
+        finding(&found, "several-jobs").diagnosis,
+        "The log has 2 jobs, or parts of one job, one after another: lines 1 to 14; lines 15 to 28"
+    );
+    assert_eq!(
+        found.proof,
+        [1, 2].map(|job| format!("Job {job}: NET/IB with GPUDirect RDMA between the 2 ranks"))
+    );
+    // A healthy job does not hide one before or after it.
+    let slow = pair("Socket", "NET/Socket/0").text();
+    let found = examine(&(slow.clone() + &second(&first)));
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 1: "), "{:?}", found.findings);
+    let found = examine(&(first.clone() + &second(&slow)));
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 2: "), "{:?}", found.findings);
+    assert_eq!(found.health(), Health::Degraded);
+    let cut: String =
+        slow.lines().filter(|line| !line.contains("Connected")).map(|line| format!("{line}\n")).collect();
+    let silent =
+        cut.replace("NET/Socket/0", "NET/IB/0/GDRDMA").replace("Using network Socket", "Using network IB");
+    let found = examine(&(silent + &second(&first)));
+    assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
+    assert!(found.unseen.iter().any(|text| text.starts_with("Job 1: ")), "{:?}", found.unseen);
+    // A failure of the first job is not that of the second one's ranks.
+    let killed =
+        "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
+    let found = examine(&(first.clone() + killed + &second(&first)));
+    assert!(found.findings[0].diagnosis.starts_with("Job 1: The job failed"), "{:?}", found.findings[0]);
+    // Groups of one job run at the same time.
+    let mixed: String =
+        first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
+    assert!(examine(&mixed).findings.iter().all(|each| each.rule != "several-jobs"));
+}
+
+#[test]
+fn a_known_fault_of_another_network_is_not_told() {
+    let told = |network: &'static str, messages: Vec<(u32, &'static str)>| {
+        let log = Log { messages, ..pair(network, "NET/X/0/GDRDMA") };
+        let found = examine(&log.text().replace("2.28.9", "2.28.3"));
+        let section = found.sections.into_iter().find(|section| section.title == "Known faults").unwrap();
+        let Body::Lines(lines) = section.body else { panic!("{:?}", section.body) };
+        lines.iter().any(|line| line.contains("Slingshot"))
+    };
+    let efa = "NET/OFI Plugin selected platform: AWS";
+    assert!(told("AWS Libfabric", Vec::new()));
+    // A network that is not known may have it.
+    assert!(told("UCX", Vec::new()));
+    assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
+    assert!(!told("IB", Vec::new()));
 }

@@ -1,0 +1,108 @@
+//! Findings from NCCL's own diagnostics: the lines `NCCL DIAG [INFO]` of 2.31 and later.
+//!
+//! NCCL marks there what may need a review. A transfer between GPUs that failed its verification breaks the job. Every other
+//! line is shown with its text, as a warning that no rule knows; a check that could not run is advice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::hits::Placed;
+use super::job::Job;
+use crate::finding::{Action, Finding, Severity};
+use crate::knowledge::rules::{Origin, Rules};
+use crate::log::digest::DiagnosticLine;
+
+/// Largest number of lines that a finding quotes.
+const LINES: usize = 4;
+
+/// One finding for each check that reports something.
+pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
+    let mut by_check: BTreeMap<&str, Vec<&DiagnosticLine>> = BTreeMap::new();
+    for line in &job.digest.diagnostics {
+        let is_told = || {
+            let message = format!("[{}] {}", line.status, line.text);
+            rules.find(message.as_bytes(), Origin::Nccl).is_some()
+        };
+        if !line.status.is_empty() && line.status != "OK" && !is_told() {
+            let check = line.text.split_once(':').map_or("", |(check, _)| check);
+            by_check.entry(check).or_default().push(line);
+        }
+    }
+    by_check.into_iter().map(|(check, lines)| Placed::derived(finding(job, check, &lines))).collect()
+}
+
+fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
+    let number = |text: &str, name: &str| -> Option<u32> {
+        let rest = text.split_once(name)?.1;
+        rest.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
+    };
+    let named = |line: &&DiagnosticLine| {
+        ["srcRank=", "dstRank="].into_iter().filter_map(|name| number(&line.text, name)).collect::<Vec<_>>()
+    };
+    let ranks: BTreeSet<u32> = lines.iter().flat_map(named).collect();
+    let hosts = ranks.iter().filter_map(|&rank| Some(job.main?.members.get(&rank)?.writer));
+    let hosts = job.hosts(hosts);
+    let failed = lines.iter().filter(|line| has_failed(&line.text)).collect::<Vec<_>>();
+    let base = if check == "p2p" && !failed.is_empty() {
+        let first = failed.first().map_or("", |line| line.text.as_str());
+        Finding {
+            cause: Some(
+                "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does not allow P2P; the \
+                 program is not at fault, since nothing of it ran yet."
+                    .to_owned(),
+            ),
+            remedy: Some(
+                "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 goes around it, slowly."
+                    .to_owned(),
+            ),
+            action: Action::Watch,
+            ..Finding::new(
+                "nccl-diagnostics-p2p",
+                Severity::Broken,
+                format!("NCCL's own check of P2P between GPUs failed: {}", without_check(first)),
+            )
+        }
+    } else {
+        let first = lines.first().map_or("", |line| line.text.as_str());
+        Finding {
+            remedy: Some("Read these lines; NCCL's user guide explains them under Diagnostics.".to_owned()),
+            ..Finding::new(
+                "nccl-diagnostics",
+                if lines.iter().all(|line| is_missing(&line.text)) {
+                    Severity::Advice
+                } else {
+                    Severity::Unknown
+                },
+                format!("NCCL's own diagnostics report: {first}"),
+            )
+        }
+    };
+    Finding {
+        ranks: ranks.into_iter().collect(),
+        hosts,
+        evidence: lines
+            .iter()
+            .take(LINES)
+            .map(|line| job.evidence(line.position, None, line.text.clone()))
+            .collect(),
+        occurrences: lines.len() as u64,
+        source: Some("NCCL 2.32 user guide, Diagnostics".to_owned()),
+        ..base
+    }
+}
+
+/// Returns true for lines about a transfer that failed, false for a check that did not run.
+fn has_failed(text: &str) -> bool {
+    let others =
+        [" check returned ", "reason=indirect", "local CUDA setup failed", "destination buffer unavailable"];
+    !is_missing(text) && !others.iter().any(|words| text.contains(words))
+}
+
+/// Returns true for lines about a check that could not run here.
+fn is_missing(text: &str) -> bool {
+    ["unavailable via", "skipped", "not supported"].iter().any(|words| text.contains(words))
+}
+
+/// The text after the name of the check.
+fn without_check(text: &str) -> &str {
+    text.split_once(": ").map_or(text, |(_, rest)| rest)
+}

@@ -1,0 +1,238 @@
+//! Order of causes and consequences.
+//!
+//! A *cascade* (a timeout, an abort, a lost peer) is never the cause while there is a *root* that can have caused it. A root
+//! can have caused a cascade unless it is known to be later. This is known in two ways only:
+//!
+//! 1. One process wrote both, into one file, and both are lines of NCCL, or both are not: its lines are in
+//!    order, except for those of its threads that are near to each other ([`THREADS`]).
+//! 2. Both lines have times of one form and zone. The clocks of two hosts may differ by a few seconds ([`CLOCKS_S`]), so a
+//!    root counts as later only beyond that; a root hours after an abort is not its cause.
+//!
+//! The order of lines of several processes says nothing: they are written at the same time, through buffers and launchers.
+//! So a root of another process wins, far above or below the cascade, until a time proves it later. Launchers and the kernel's
+//! log report at the end of a file what happened before; for them only a time counts, with [`REPORT_S`].
+//!
+//! Without a root, a warning that no rule knows may be the cause of the first cascade: the nearest one above it of the same
+//! process; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
+
+use super::hits::{Placed, consequences};
+use super::job::Job;
+use super::moment::Moment;
+use crate::finding::{Finding, Severity};
+use crate::log::digest::Example;
+
+/// Difference of the clocks of two hosts that is not taken for an order, in seconds.
+const CLOCKS_S: f64 = 5.0;
+
+/// Time within which a launcher reports a death, in seconds.
+const REPORT_S: f64 = 600.0;
+
+/// Lines within which the threads of a process can write a consequence before its cause.
+const THREADS: u64 = 10;
+
+/// Order of two messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The first message is earlier.
+    Earlier,
+    /// The first message is later.
+    Later,
+    /// Nothing tells.
+    Open,
+}
+
+/// Puts each cascade below a root that can have caused it. Without a root, the first cascade becomes a finding whose cause is
+/// not in the log, and the others are its consequences.
+pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
+    let failing = found.iter().filter(|each| each.is_cascade || each.is_root);
+    let failing: Vec<u32> = failing.flat_map(|each| each.finding.ranks.iter().copied()).collect();
+    let (mut cascades, mut others): (Vec<Placed>, Vec<Placed>) =
+        found.into_iter().partition(|each| each.is_cascade);
+    sort(&mut cascades);
+    let mut alone = Vec::new();
+    let mut followed: Vec<Vec<Placed>> = others.iter().map(|_| Vec::new()).collect();
+    for cascade in cascades {
+        match others.iter().position(|each| each.is_root && can_cause(job, each, &cascade)) {
+            Some(root) => followed[root].push(cascade),
+            None => alone.push(cascade),
+        }
+    }
+    for (other, cascades) in others.iter_mut().zip(followed) {
+        other.finding.consequences.extend(consequences(cascades));
+    }
+    // A failure with consequences comes before what is wrong besides.
+    others.sort_by_key(|each| each.finding.consequences.is_empty());
+    let suspect = alone.first().and_then(|cascade| suspect(job, &others, cascade));
+    // A warning of a rank that waited for others does not say more than which rank it waited for.
+    let is_told = |each: &Placed| each.is_lead && !each.finding.ranks.is_empty();
+    let leads: Vec<u32> = alone
+        .iter()
+        .filter(|each| is_told(each))
+        .flat_map(|each| each.finding.ranks.iter().copied())
+        .collect();
+    let suspect = suspect.filter(|&index| {
+        leads.is_empty() || others[index].finding.ranks.iter().any(|rank| leads.contains(rank))
+    });
+    let suspect = suspect.map(|index| others.remove(index));
+    let mut findings: Vec<Finding> = Vec::new();
+    let lead = alone.extract_if(.., |each| each.is_lead).next();
+    findings.extend(match (suspect, lead) {
+        (Some(suspect), lead) => {
+            others.extend(lead);
+            after_warning(suspect, alone)
+        }
+        (None, Some(lead)) => Some(Finding { consequences: consequences(alone), ..lead.finding }),
+        (None, None) => without_cause(job, alone, &failing),
+    });
+    findings.extend(others.into_iter().map(|each| each.finding));
+    findings
+}
+
+/// Sorts cascades: by time where all have one, else by place. A failure that a conclusion tells of, without a line of its
+/// own, comes after the messages.
+fn sort(cascades: &mut [Placed]) {
+    cascades.sort_by_key(|each| (each.first().is_none(), each.first().map(|example| example.position)));
+    let messages = cascades.iter().take_while(|each| each.first().is_some()).count();
+    let times = cascades[..messages].iter().map(|each| Moment::of(each.first()?.time.as_deref()?));
+    let Some(times) = times.collect::<Option<Vec<Moment>>>() else { return };
+    if times.windows(2).all(|pair| pair[0].seconds_since(&pair[1]).is_some()) {
+        let time = |each: &Placed| Moment::of(each.first()?.time.as_deref()?);
+        cascades[..messages].sort_by(|one, other| {
+            let difference = time(one).zip(time(other)).and_then(|(one, other)| one.seconds_since(&other));
+            difference.unwrap_or(0.0).total_cmp(&0.0)
+        });
+    }
+}
+
+/// Returns true unless all messages of the root are known to be later than one of the cascade.
+fn can_cause(job: &Job<'_>, root: &Placed, cascade: &Placed) -> bool {
+    let later = |one: &Example| {
+        cascade.examples.iter().any(|other| match root.is_reported_late {
+            true => by_time(job, one, other, REPORT_S) == Order::Later,
+            false => compare(job, one, other) == Order::Later,
+        })
+    };
+    // The digest keeps the first messages only: those of other processes can be earlier.
+    let is_shown = |writer: &usize| {
+        let process = job.process_of(*writer);
+        root.examples.iter().any(|example| job.process(example) == process)
+    };
+    root.examples.is_empty() || !root.writers.iter().all(is_shown) || !root.examples.iter().all(later)
+}
+
+/// The order of two messages.
+fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
+    if one.position.input == other.position.input && is_of_one_process(job, one, other) {
+        return match (one.position <= other.position, one.position.line.abs_diff(other.position.line)) {
+            (true, _) => Order::Earlier,
+            (false, lines) if lines <= THREADS => Order::Open,
+            (false, _) => Order::Later,
+        };
+    }
+    by_time(job, one, other, CLOCKS_S)
+}
+
+/// The order of two messages by their times.
+fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> Order {
+    let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
+    let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
+    let Some(difference) = first.seconds_since(&second) else { return Order::Open };
+    let host = |example: &Example| job.process(example).map(|(host, _)| host);
+    let is_one_clock = host(one).is_some() && host(one) == host(other) && tolerance_s <= CLOCKS_S;
+    // A time without parts of a second can be anywhere in its second.
+    let tolerance_s =
+        if is_one_clock { first.resolution_s().max(second.resolution_s()) } else { tolerance_s };
+    match difference {
+        later if later > tolerance_s => Order::Later,
+        earlier if earlier < -tolerance_s => Order::Earlier,
+        _ => Order::Open,
+    }
+}
+
+/// Returns true for two messages of NCCL, or two of the program, that one process wrote: these have an order. NCCL and its
+/// program write through different streams.
+fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
+    let is_one_stream = one.writer.is_some() == other.writer.is_some();
+    is_one_stream && job.process(one).is_some_and(|process| job.process(other) == Some(process))
+}
+
+/// The index of the unknown warning that may be the cause of a cascade.
+fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
+    let unknown = |each: &Placed| each.finding.severity == Severity::Unknown;
+    let cascade = cascade.first();
+    let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
+    let ranked = candidates.filter_map(|(index, each)| {
+        let ranks = each.examples.iter().filter_map(|example| rank(job, example, cascade));
+        Some((ranks.min()?, index))
+    });
+    ranked.min().map(|(_, index)| index)
+}
+
+/// The place of a warning among those that may be the cause of a message, the likeliest first; `None` for a later one.
+fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
+    let Some(cascade) = cascade else { return Some((3, warning.position.line)) };
+    let is_same_file = warning.position.input == cascade.position.input;
+    let lines = cascade.position.line.checked_sub(warning.position.line);
+    match compare(job, warning, cascade) {
+        Order::Later => None,
+        Order::Earlier if is_of_one_process(job, warning, cascade) && is_same_file => Some((0, lines?)),
+        Order::Earlier => {
+            let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
+            let seconds = moment(cascade)?.seconds_since(&moment(warning)?)?;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+            Some((1, (seconds * 1e3) as u64))
+        }
+        Order::Open if is_same_file => Some((2, lines?)),
+        Order::Open => Some((3, warning.position.line)),
+    }
+}
+
+/// The finding of a failure after a warning that no rule knows.
+fn after_warning(suspect: Placed, alone: Vec<Placed>) -> Option<Finding> {
+    let severity = alone.iter().map(|each| each.finding.severity).min()?;
+    let mut finding = suspect.finding;
+    finding.severity = severity;
+    finding.diagnosis = format!("The job failed after a warning that no rule knows: {}", warning(&finding));
+    finding.consequences = consequences(alone);
+    Some(finding)
+}
+
+/// The text of an unknown warning.
+fn warning(finding: &Finding) -> &str {
+    finding.evidence.first().map_or("", |evidence| evidence.text.trim())
+}
+
+/// The finding of a failure whose cause is not in the log.
+fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<Finding> {
+    let severity = alone.iter().map(|each| each.finding.severity).min()?;
+    let mut alone = alone.into_iter();
+    let first = alone.next()?;
+    if first.examples.is_empty() {
+        // Ranks that did not complete: the conclusion is the diagnosis.
+        return Some(first.finding);
+    }
+    // Of the ranks of the log, the lost one reports nothing.
+    let all = job.main.iter().flat_map(|main| main.members.keys().copied());
+    let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
+    let mut finding = first.finding;
+    finding.severity = severity;
+    let own = finding.diagnosis.trim_end_matches('.').to_owned();
+    finding.cause = Some(match &finding.cause {
+        Some(cause) => format!("First sign: {own}. {cause}"),
+        None => format!("First sign: {own}."),
+    });
+    let failed = "The job failed, and the cause is not in this log";
+    finding.diagnosis = match &silent[..] {
+        [] => failed.to_owned(),
+        [rank] => format!("{failed}; look first at rank {rank}, which reports nothing"),
+        several => {
+            let ranks = super::job::ranks_in_words(several);
+            format!("{failed}; look first at {ranks}, which report nothing")
+        }
+    };
+    finding.consequences = consequences(alone.collect());
+    Some(finding)
+}
+
+#[cfg(test)]
+mod tests;

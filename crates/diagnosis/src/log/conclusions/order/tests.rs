@@ -1,0 +1,94 @@
+use crate::finding::Finding;
+use crate::log::conclusions::tests::{examine, pair};
+
+/// A message of a rank of [`pair`], which runs on host `a` or `b`.
+fn warn(rank: u32, time: &str, text: &str) -> String {
+    let host = ["a", "b"][rank as usize];
+    let time = if time.is_empty() { String::new() } else { format!("[{time}] ") };
+    format!("{time}{host}:10{rank}:10{rank} [{rank}] some/file.cc:1 NCCL WARN {text}\n")
+}
+
+const CLOSED: &str = "socketProgress: Connection closed by remote peer c<1>";
+const FULL: &str = "Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)";
+
+/// The first finding of a log with these lines after the start of the job.
+fn first(lines: &str) -> Finding {
+    examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + lines)).findings.remove(0)
+}
+
+fn far(count: usize) -> String {
+    "another program\n".repeat(count)
+}
+
+#[test]
+fn a_root_above_the_cascade_of_its_process_is_the_cause() {
+    let found = first(&(warn(0, "", FULL) + &far(500) + &warn(0, "", CLOSED)));
+    assert_eq!(found.rule, "nccl-shm-full");
+    assert_eq!(found.consequences.len(), 1);
+}
+
+#[test]
+fn a_root_below_the_cascade_of_its_process_is_not_the_cause() {
+    let found = first(&(warn(0, "", CLOSED) + &far(30) + &warn(0, "", FULL)));
+    assert!(found.diagnosis.starts_with("The job failed, and the cause is not in this log"), "{found:?}");
+    assert_eq!(found.consequences.len(), 0);
+    // Threads of a process write at the same time.
+    let near = first(&(warn(0, "", CLOSED) + &warn(0, "", FULL)));
+    assert_eq!((near.rule.as_str(), near.consequences.len()), ("nccl-shm-full", 1));
+}
+
+#[test]
+fn a_root_of_another_process_is_the_cause_wherever_it_stands() {
+    for lines in [0, 39, 500] {
+        let found = first(&(warn(0, "", CLOSED) + &far(lines) + &warn(1, "", FULL)));
+        assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-shm-full", 1), "{lines}");
+    }
+    // Rank 0 has both, in the other order; rank 1 has the root alone.
+    let lines = warn(0, "", CLOSED) + &far(30) + &warn(0, "", FULL) + &warn(1, "", FULL);
+    assert_eq!(first(&lines).rule, "nccl-shm-full");
+}
+
+#[test]
+fn a_root_that_is_later_by_its_time_is_not_the_cause() {
+    let lines = |cascade: &str, root: &str| warn(0, cascade, CLOSED) + &warn(1, root, FULL);
+    for (root, is_cause) in [
+        ("2026-11-24 13:40:50", true),
+        ("2026-11-24 13:40:53", true),
+        // The clocks of two hosts differ by that much.
+        ("2026-11-24 13:40:57", true),
+        ("2026-11-24 13:41:07", false),
+        ("2026-11-24 17:40:53", false),
+    ] {
+        let found = first(&lines("2026-11-24 13:40:53", root));
+        assert_eq!(found.rule == "nccl-shm-full", is_cause, "{root}: {}", found.diagnosis);
+    }
+    // The order of the lines does not matter where times are known.
+    let lines = warn(1, "2026-11-24 17:40:53", FULL) + &warn(0, "2026-11-24 13:40:53", CLOSED);
+    assert_eq!(first(&lines).rule, "nccl-peer-closed");
+}
+
+#[test]
+fn a_report_of_a_launcher_is_the_cause_of_what_stands_above_it() {
+    let killed = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
+    assert_eq!(first(&(warn(0, "", CLOSED) + &far(500) + killed)).rule, "mpirun-killed");
+}
+
+#[test]
+fn the_nearest_unknown_warning_of_the_process_leads() {
+    let lines = warn(0, "", "The early one")
+        + &warn(0, "", "The near one")
+        + &warn(1, "", "The other rank's")
+        + &warn(0, "", CLOSED)
+        + &warn(0, "", "The late one");
+    let found = first(&lines);
+    assert_eq!(found.diagnosis, "The job failed after a warning that no rule knows: The near one");
+    assert_eq!(found.consequences.len(), 1);
+    // Without one of the process, the nearest above it.
+    let lines = warn(1, "", "Far") + &warn(1, "", "Near") + &warn(0, "", CLOSED);
+    assert!(first(&lines).diagnosis.ends_with(": Near"));
+    // Times tell more than places.
+    let lines = warn(1, "2026-11-24 13:40:30", "Earlier")
+        + &warn(1, "2026-11-24 14:40:30", "Later")
+        + &warn(0, "2026-11-24 13:40:53", CLOSED);
+    assert!(first(&lines).diagnosis.ends_with(": Earlier"));
+}

@@ -1,0 +1,301 @@
+//! Conclusions from the reports of PyTorch's watchdog: ranks that called different collectives, or with different sizes, at
+//! one number of a process group, and ranks that did not call it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::hits::Placed;
+use super::job::{Job, ranks_in_words};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::log::digest::WatchdogReport;
+
+/// Operations with the same number of elements on all ranks. In the others, as a gather, sizes may differ.
+const EQUAL_SIZES: [&str; 5] =
+    ["ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"];
+
+/// Operations that not all ranks of a group call, or call alike.
+const BETWEEN_PAIRS: [&str; 4] = ["SEND", "RECV", "COALESCED", "UNKNOWN"];
+
+/// The reports about one process group.
+#[derive(Debug, Default)]
+struct Group<'a> {
+    /// The group as the lines name it; empty where they do not.
+    name: String,
+    /// The first collective that each rank waited for.
+    waits: BTreeMap<u32, &'a WatchdogReport>,
+    /// The number of the last collective that each rank called.
+    called: BTreeMap<u32, u64>,
+}
+
+/// Findings about the calls of the ranks. Calls that differ are the cause of a failure. A rank that did not arrive is what to
+/// look at; why it did not can be another finding.
+pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+    let groups = groups(&job.digest.watchdog);
+    let differing: Vec<Placed> =
+        groups.iter().filter_map(|group| differing(job, group)).map(Placed::derived_root).collect();
+    if !differing.is_empty() {
+        return differing;
+    }
+    let lead = groups.iter().find_map(|group| late(job, group).or_else(|| all_wait(job, group)));
+    lead.map(|finding| Placed { is_lead: true, is_cascade: true, ..Placed::derived(finding) })
+        .into_iter()
+        .collect()
+}
+
+/// The reports by group. A line without a group belongs to that of another line about the same rank and number.
+fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
+    let named: BTreeMap<(u32, Option<u64>), &str> = reports
+        .iter()
+        .filter_map(|report| Some(((report.rank, report.sequence), report.group.as_deref()?)))
+        .collect();
+    let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+    for report in reports {
+        let name = report.group.as_deref().or_else(|| named.get(&(report.rank, report.sequence)).copied());
+        let name = name.unwrap_or_default();
+        let group = groups.entry(name).or_insert_with(|| Group { name: name.to_owned(), ..Group::default() });
+        if let Some(called) = report.enqueued.max(report.sequence) {
+            let last = group.called.entry(report.rank).or_default();
+            *last = called.max(*last);
+        }
+        let is_collective = |operation: &String| !BETWEEN_PAIRS.contains(&operation.trim_start_matches('_'));
+        if report.sequence.is_some() && report.operation.as_ref().is_some_and(is_collective) {
+            let first = group.waits.entry(report.rank).or_insert(report);
+            if report.sequence < first.sequence {
+                *first = report;
+            }
+        }
+    }
+    groups.into_values().collect()
+}
+
+impl Group<'_> {
+    /// ` of group default_pg`, where the group is known.
+    fn of(&self) -> String {
+        let name =
+            self.name.split_once('(').map_or(self.name.as_str(), |(_, name)| name.trim_end_matches(')'));
+        if name.is_empty() { String::new() } else { format!(" of group {name}") }
+    }
+
+    /// All ranks of the group, where the log tells them.
+    fn members(&self, job: &Job<'_>) -> Option<Vec<u32>> {
+        let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
+        let main = job.main.filter(|_| is_of_all)?;
+        Some((0..main.ranks).collect())
+    }
+}
+
+/// The first collective that ranks of a group called differently.
+fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+    let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
+    for (&rank, &report) in &group.waits {
+        by_sequence.entry(report.sequence?).or_default().push((rank, report));
+    }
+    by_sequence.into_iter().find_map(|(sequence, calls)| {
+        let operation = |report: &WatchdogReport| report.operation.clone().unwrap_or_default();
+        let operations = by_value(&calls, |report| Some(operation(report)));
+        let of = group.of();
+        let open = if group.name.is_empty() { OF_ONE_GROUP } else { "" };
+        if operations.len() > 1 {
+            let diagnosis = format!(
+                "The ranks called different collectives at SeqNum {sequence}{of}: {}",
+                in_words(&operations)
+            );
+            let cause = format!("{ORDER}{open}");
+            return Some(finding(job, "torch-order-differs", diagnosis, cause, &operations, &calls));
+        }
+        let operation = operations.keys().next()?;
+        let sizes = by_value(&calls, |report| {
+            let (input, output) = report.elements?;
+            Some(match input == output {
+                true => format!("{input} elements"),
+                false => format!("{input} elements in, {output} out"),
+            })
+        });
+        if sizes.len() < 2 || !EQUAL_SIZES.contains(&operation.as_str()) {
+            return None;
+        }
+        let diagnosis = format!(
+            "The ranks called {operation} with different sizes at SeqNum {sequence}{of}: {}",
+            in_words(&sizes)
+        );
+        let cause = format!("{SIZES}{open}");
+        Some(finding(job, "torch-sizes-differ", diagnosis, cause, &sizes, &calls))
+    })
+}
+
+const ORDER: &str = "The program takes different branches on these ranks, or calls collectives in another order: they wait for \
+                     each other for ever.";
+const SIZES: &str = "The data of these ranks have different shapes: a last batch that is smaller, uneven shards, or parameters \
+                     that differ. NCCL does not compare sizes: it hangs, or returns wrong data.";
+const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
+
+/// The ranks by a property of their calls.
+fn by_value(
+    calls: &[(u32, &WatchdogReport)],
+    value: impl Fn(&WatchdogReport) -> Option<String>,
+) -> BTreeMap<String, Vec<u32>> {
+    let mut values: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (rank, report) in calls {
+        if let Some(value) = value(report) {
+            values.entry(value).or_default().push(*rank);
+        }
+    }
+    values
+}
+
+/// `ALLREDUCE on ranks 0-2; BROADCAST on rank 3`, in the order of the ranks.
+fn in_words(values: &BTreeMap<String, Vec<u32>>) -> String {
+    let mut values: Vec<_> = values.iter().collect();
+    values.sort_by_key(|(_, ranks)| ranks.first().copied());
+    let texts = values.into_iter().map(|(value, ranks)| format!("{value} on {}", ranks_in_words(ranks)));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+fn finding(
+    job: &Job<'_>,
+    rule: &str,
+    diagnosis: String,
+    cause: String,
+    values: &BTreeMap<String, Vec<u32>>,
+    calls: &[(u32, &WatchdogReport)],
+) -> Finding {
+    let most = values.values().map(Vec::len).max();
+    let mut odd: BTreeSet<u32> =
+        values.values().filter(|ranks| Some(ranks.len()) != most).flatten().copied().collect();
+    if odd.is_empty() {
+        odd = values.values().flatten().copied().collect();
+    }
+    let firsts = values.values().filter_map(|ranks| ranks.first());
+    let reports = firsts.filter_map(|first| calls.iter().find(|(rank, _)| rank == first));
+    Finding {
+        cause: Some(cause),
+        remedy: Some(
+            "Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch then compares each call, and stops at the line that differs."
+                .to_owned(),
+        ),
+        ranks: odd.into_iter().collect(),
+        evidence: reports.map(|(_, report)| evidence(job, report)).take(4).collect(),
+        source: Some(SOURCE.to_owned()),
+        ..Finding::new(rule, Severity::Broken, diagnosis)
+    }
+}
+
+const SOURCE: &str = "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp";
+
+fn evidence(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
+    Evidence { rank: Some(report.rank), ..job.evidence(report.position, None, report.text.clone()) }
+}
+
+/// The call that the other ranks wait for: `ALLREDUCE of 1024 elements (SeqNum 6 of group default_pg)`.
+fn call(group: &Group<'_>, report: &WatchdogReport) -> String {
+    let operation = report.operation.as_deref().unwrap_or("the collective");
+    let size = report.elements.map(|(input, _)| format!(" of {input} elements")).unwrap_or_default();
+    format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.of())
+}
+
+/// Ranks that did not call what the others wait for.
+fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+    let last = group.waits.values().filter_map(|report| report.sequence).max()?;
+    let waiting: Vec<u32> = group
+        .waits
+        .iter()
+        .filter(|(_, report)| report.sequence == Some(last))
+        .map(|(&rank, _)| rank)
+        .collect();
+    let report = *group.waits.get(waiting.first()?)?;
+    let call = call(group, report);
+    let wait = format!("for which {} waited until the timeout", ranks_in_words(&waiting));
+    let behind: Vec<u32> =
+        group.called.iter().filter(|(_, called)| **called < last).map(|(&rank, _)| rank).collect();
+    let silent = || {
+        let mut members = group.members(job)?;
+        members.retain(|rank| !group.called.contains_key(rank));
+        Some(members)
+    };
+    let (ranks, diagnosis, cause) = if behind.is_empty() {
+        let silent = silent()?;
+        if silent.is_empty() {
+            return None;
+        }
+        let ended = has_ended(job, &silent);
+        let diagnosis = match &ended {
+            Some(_) => format!("{} ended before {call}, {wait}", capital(&ranks_in_words(&silent))),
+            None => format!("{} did not report {call}, {wait}", capital(&ranks_in_words(&silent))),
+        };
+        let cause = match ended {
+            Some(_) => {
+                "Its program called other or fewer collectives than the others: a branch that not all ranks take, or data \
+                        of different length."
+            }
+            None => {
+                "It is stuck before this call, died, or called another collective; its log does not tell."
+            }
+        };
+        (silent, diagnosis, cause)
+    } else {
+        let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
+        let diagnosis = format!(
+            "{} did not call {call}, {wait}; the last call there was SeqNum {called}",
+            capital(&ranks_in_words(&behind))
+        );
+        (
+            behind,
+            diagnosis,
+            "It is stuck or slow outside of NCCL (data loading, a checkpoint, an evaluation, Python), or took a \
+                             branch without this call.",
+        )
+    };
+    let first = ranks.first().copied().unwrap_or_default();
+    let ended = has_ended(job, &ranks);
+    Some(Finding {
+        cause: Some(cause.to_owned()),
+        remedy: Some(format!(
+            "Look at the stack of rank {first}: py-spy dump --pid PID on its host, or its flight recorder: \
+             TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
+        )),
+        ranks,
+        evidence: [evidence(job, report)].into_iter().chain(ended).collect(),
+        source: Some(SOURCE.to_owned()),
+        ..Finding::new("torch-rank-late", Severity::Broken, diagnosis)
+    })
+}
+
+/// The line that shows that a program ended.
+fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
+    let hit = job.digest.hits.iter().find(|hit| hit.rule == "torch-not-destroyed")?;
+    let example =
+        hit.examples.iter().find(|example| example.rank.is_some_and(|rank| ranks.contains(&rank)))?;
+    Some(job.example(example))
+}
+
+/// All ranks of a group that wait in one call, which is the same on all.
+fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+    let members = group.members(job)?;
+    let report = *group.waits.values().next()?;
+    let is_here = |rank: &u32| group.waits.get(rank).is_some_and(|other| other.sequence == report.sequence);
+    if members.len() < 2 || !members.iter().all(is_here) {
+        return None;
+    }
+    let diagnosis = format!(
+        "All {} ranks wait in {}, which they called alike: the transfer itself hangs, and the cause is not in this log",
+        members.len(),
+        call(group, report)
+    );
+    Some(Finding {
+        cause: Some("A link, a network adapter or a GPU stopped, or a kernel before it on the same stream never ends; the program's \
+                     order of calls is not at fault."
+            .to_owned()),
+        remedy: Some("nccl-bench doctor host    # on all hosts: links, counters, Xid\nnccl-bench doctor job     # while it hangs".to_owned()),
+        ranks: members,
+        evidence: vec![evidence(job, report)],
+        source: Some(SOURCE.to_owned()),
+        ..Finding::new("torch-all-wait", Severity::Broken, diagnosis)
+    })
+}
+
+/// The text with a capital at its beginning.
+fn capital(text: &str) -> String {
+    text.strip_prefix('r').map_or_else(|| text.to_owned(), |rest| format!("R{rest}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+use crate::finding::Finding;
+use crate::log::conclusions::tests::{examine, pair};
+
+/// The watchdog of a rank: the call that it waited for, and the process group.
+fn timeout(rank: u32, group: &str, sequence: u64, operation: &str, elements: u64) -> String {
+    let line = format!(
+        "[rank{rank}]:[E1124 13:47:03.6 a.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={sequence}, \
+         OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=12000) ran for 12054 milliseconds before timing out.\n"
+    );
+    match group {
+        "" => line,
+        _ => format!(
+            "{line}[rank{rank}]:[E1124 13:47:03.6 a.cpp:2303] [PG ID 0 PG GUID {group} Rank {rank}]  failure detected by watchdog at work \
+             sequence id: {sequence} PG status: last enqueued work: {sequence}, last completed work: 1\n"
+        ),
+    }
+}
+
+fn first(lines: &str) -> Finding {
+    examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + lines)).findings.remove(0)
+}
+
+const ALL: &str = "0(default_pg)";
+
+#[test]
+fn different_operations_at_one_number_are_the_cause() {
+    let found = first(&(timeout(1, ALL, 6, "BROADCAST", 4) + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
+    assert_eq!(
+        found.diagnosis,
+        "The ranks called different collectives at SeqNum 6 of group default_pg: ALLREDUCE on rank 0; BROADCAST on rank 1"
+    );
+    assert_eq!(found.rule, "torch-order-differs");
+    assert_eq!(found.consequences.len(), 1);
+    let unnamed = first(&(timeout(1, "", 6, "BROADCAST", 4) + &timeout(0, "", 6, "ALLREDUCE", 8)));
+    assert!(unnamed.cause.unwrap().contains("do not name the process group"));
+}
+
+#[test]
+fn calls_of_different_groups_are_not_compared() {
+    let found = first(&(timeout(1, "7(tp)", 6, "BROADCAST", 4) + &timeout(0, "8(dp)", 6, "ALLREDUCE", 8)));
+    assert_eq!(found.rule, "torch-watchdog-timeout");
+}
+
+#[test]
+fn sizes_that_may_differ_and_calls_between_pairs_are_not_compared() {
+    for operation in ["ALLTOALL_BASE", "ALLGATHER", "SEND"] {
+        let found = first(&(timeout(1, ALL, 6, operation, 4) + &timeout(0, ALL, 6, operation, 8)));
+        assert!(
+            !found.rule.ends_with("differ") && !found.rule.ends_with("differs"),
+            "{operation}: {found:?}"
+        );
+    }
+    let found = first(&(timeout(1, ALL, 6, "SEND", 4) + &timeout(0, ALL, 6, "RECV", 8)));
+    assert_eq!(found.rule, "torch-watchdog-timeout");
+}
+
+#[test]
+fn a_rank_at_a_lower_number_is_late() {
+    let found = first(&(timeout(1, ALL, 5, "ALLREDUCE", 8) + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
+    assert_eq!((found.rule.as_str(), &found.ranks[..]), ("torch-rank-late", &[1][..]));
+    let silent = first(&timeout(0, ALL, 6, "ALLREDUCE", 8));
+    assert!(silent.diagnosis.starts_with("Rank 1 did not report ALLREDUCE of 8 elements"), "{silent:?}");
+}
+
+#[test]
+fn equal_calls_of_all_ranks_are_no_fault_of_the_program() {
+    let found = first(&(timeout(1, ALL, 6, "ALLREDUCE", 8) + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
+    assert!(found.diagnosis.starts_with("All 2 ranks wait in ALLREDUCE of 8 elements"), "{found:?}");
+}
+
+#[test]
+fn an_error_of_the_late_rank_is_the_cause() {
+    let full = "b:101:101 [1] some/file.cc:1 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n";
+    let found = first(&(timeout(0, ALL, 6, "ALLREDUCE", 8) + full));
+    assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-shm-full", 2));
+    let odd = "b:101:101 [1] some/file.cc:1 NCCL WARN The flux capacitor is cold\n";
+    let found = first(&(odd.to_owned() + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
+    assert_eq!(found.rule, "unknown-warning");
+    let of_the_other = odd.replace("b:101:101 [1]", "a:100:100 [0]");
+    let found = first(&(of_the_other + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
+    assert_eq!(found.rule, "torch-rank-late");
+}

@@ -1,0 +1,71 @@
+//! The variables that the log shows, judged for the versions and the platform of the log.
+
+use super::hits::Placed;
+use super::job::Job;
+use crate::environment::{Place, Platform, Setting, Situation, harm, is_collected};
+use crate::finding::{Finding, Severity};
+use crate::log::digest::{VariableSeen, Writer};
+
+/// Variables whose effect the log shows: the start, and the transport between each pair.
+const SHOWN: [&str; 9] = [
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NET_GDR_READ",
+    "NCCL_MNNVL_ENABLE",
+];
+
+/// Findings about variables that are harmful or have a wrong value for the version of NCCL in the log. `found` are the other
+/// findings: a variable that one of them names is not told again.
+pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
+    // A plugin sets what it needs.
+    let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));
+    let seen: Vec<&VariableSeen> = seen.collect();
+    let judge = |variable: &&VariableSeen| -> Vec<Placed> {
+        let Some(situation) = situation(job, variable) else { return Vec::new() };
+        let own = format!("{}={}", variable.name, variable.value);
+        let mut named = found.iter().flat_map(|each| &each.finding.evidence);
+        if named.any(|evidence| evidence.text == own) {
+            return Vec::new();
+        }
+        let is_set = |name: &str| {
+            seen.iter().any(|other| other.name == name && !other.writers.is_disjoint(&variable.writers))
+        };
+        let setting =
+            Setting::new(variable.name.clone(), variable.value.clone(), Place::named("environment"));
+        let findings = harm(&setting, &situation, &is_set).into_iter();
+        findings.map(|finding| Placed::derived(located(job, variable, finding))).collect()
+    };
+    seen.iter().flat_map(judge).collect()
+}
+
+/// The software and the platform of the processes that have the variable; `None` without a version of NCCL.
+fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
+    let writers: Vec<&Writer> = variable.writers.iter().filter_map(|&index| job.writer(index)).collect();
+    let nccl = writers.iter().find_map(|writer| writer.nccl.clone())?;
+    Some(Situation {
+        nccl: Some(nccl),
+        plugin: writers.iter().find_map(|writer| writer.plugin.clone()),
+        libfabric: writers.iter().find_map(|writer| writer.libfabric.clone()),
+        platform: writers.iter().any(|writer| writer.efa).then(|| Platform::named("aws")),
+        nodes: job.main.and_then(|main| main.nodes),
+        rdma: None,
+    })
+}
+
+/// The finding with its place in the log. A failure would be in the log, so that a variable alone breaks nothing here.
+fn located(job: &Job<'_>, variable: &VariableSeen, finding: Finding) -> Finding {
+    let least = if SHOWN.contains(&variable.name.as_str()) { Severity::Advice } else { Severity::Degraded };
+    let writer = variable.writers.first().copied();
+    let text = format!("{}={}", variable.name, variable.value);
+    Finding {
+        severity: finding.severity.max(least),
+        ranks: job.ranks(job.of_same_processes(&variable.writers)),
+        evidence: vec![job.evidence(variable.first, writer, text)],
+        ..finding
+    }
+}
