@@ -31,7 +31,7 @@ Examples:
   ssh node7 env | nccl-bench doctor env --file - the output of env
   mpirun -np 16 nccl-bench doctor env            all ranks compared: the odd one out is named
 
-Each variable is needed, useful, redundant, without effect, harmful, for debugging only, misspelt, unknown, or known to another \
+Each variable is needed, useful, redundant, without effect, harmful, questionable (harmful in some jobs), for debugging only, misspelt, unknown, or known to another \
 version, for the versions of NCCL, aws-ofi-nccl and libfabric, and for the machine. A version that cannot be found and is not \
 given counts as the newest that is known, and that is said.
 
