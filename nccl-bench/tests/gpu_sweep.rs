@@ -258,7 +258,7 @@ fn every_collective_is_right_on_the_stream() {
         assert_right(&run);
         assert!(out.contains("# Check on the stream: 40 rounds"), "{out}");
         let expected = way.contains("-R 2") && nccl::SYMMETRIC_RACE.contains(&version);
-        assert_eq!(out.contains("triggers programmatic launch early"), expected, "{way}: {out}");
+        assert_eq!(out.contains("[symmetric-without-grid-sync]"), expected, "{way}: {out}");
     }
 }
 

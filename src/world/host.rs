@@ -48,8 +48,7 @@ fn host_name() -> String {
 }
 
 /// Addresses of this host's interfaces that are up, except loopback and link-local ones; IPv4 first.
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks of other launchers know where to meet"))]
-pub(crate) fn addresses() -> Vec<IpAddr> {
+pub fn addresses() -> Vec<IpAddr> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the pointer is valid for writes.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {

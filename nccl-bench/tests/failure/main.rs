@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
 mod crashes;
+mod doctor;
 mod hangs;
 #[cfg(feature = "mpi")]
 mod mpirun;
@@ -36,6 +37,7 @@ fn main() {
         signals::TESTS,
         crashes::TESTS,
         hangs::TESTS,
+        doctor::TESTS,
         #[cfg(feature = "mpi")]
         mpirun::TESTS,
     ];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use collectives::world::{self};
 
-use crate::port::reserve_port;
+pub(crate) use crate::port::reserve_port;
 
 /// A sweep that does not end by itself while a test runs: a million sizes.
 pub(crate) const LONG_SWEEP: &str = "allreduce --backend fabric -b 8 -e 8M -i 8 -n 1";

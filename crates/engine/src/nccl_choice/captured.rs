@@ -2,8 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 
 use super::log::memory;
 use super::settings;
@@ -14,6 +17,14 @@ const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING";
 /// NCCL's log in a file in memory.
 #[derive(Debug)]
 pub struct CapturedLog(File);
+
+/// Place of a process's log, for the other processes of its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPlace {
+    path: String,
+    device: u64,
+    inode: u64,
+}
 
 impl CapturedLog {
     /// Has NCCL write its log, with the level INFO, to a file of this process. Settings of the user are replaced.
@@ -34,12 +45,35 @@ impl CapturedLog {
         Ok(Self(file))
     }
 
+    /// Returns the place of the log.
+    ///
+    /// # Errors
+    /// When the system does not tell it.
+    pub fn place(&self) -> io::Result<LogPlace> {
+        let known = self.0.metadata()?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
+        Ok(LogPlace { path, device: known.dev(), inode: known.ino() })
+    }
+
+    /// Opens the log of another process of this host. It can be read also after that process has ended.
+    ///
+    /// # Errors
+    /// When it cannot be opened: it is another user's, or the processes have different namespaces.
+    pub fn open(place: &LogPlace) -> io::Result<Self> {
+        let file = File::open(&place.path)?;
+        let found = file.metadata()?;
+        if (found.dev(), found.ino()) != (place.device, place.inode) {
+            return Err(io::Error::other(format!("{} is another file", place.path)));
+        }
+        Ok(Self(file))
+    }
+
     /// Returns NCCL's lines so far, at most `limit` bytes of them, and true when that is all.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn read(&self, limit: u64) -> io::Result<(Vec<u8>, bool)> {
-        let mut file = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.0)))?;
+        let mut file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
         file.seek(SeekFrom::Start(0))?;
         let mut text = Vec::new();
         file.take(limit).read_to_end(&mut text)?;
@@ -64,5 +98,19 @@ mod tests {
         assert_eq!(log.read(4).unwrap(), (b"one\n".to_vec(), false));
         nccl.write_all(b"three\n").unwrap();
         assert_eq!(log.read(100).unwrap().0.len(), 14);
+    }
+
+    #[test]
+    fn another_process_opens_the_log_and_no_other_file() {
+        let (file, path) = memory().unwrap();
+        let log = CapturedLog(file);
+        let place = log.place().unwrap();
+        let opened = CapturedLog::open(&place).unwrap();
+        drop(log);
+        std::fs::write(path, "late").unwrap_err();
+        assert_eq!(opened.read(100).unwrap(), (Vec::new(), true));
+        let (other, _) = memory().unwrap();
+        let other = LogPlace { path: CapturedLog(other).place().unwrap().path, ..place };
+        CapturedLog::open(&other).unwrap_err();
     }
 }

@@ -22,7 +22,7 @@ mod settings;
 
 use std::io;
 
-pub use captured::CapturedLog;
+pub use captured::{CapturedLog, LogPlace};
 pub use log::Log;
 pub use settings::own_variables;
 

@@ -8,5 +8,5 @@ mod watchdog;
 pub use interrupt::{Interrupt, Signal, ignore_file_size_signal, interrupted, signal_code};
 pub use salvage::Salvage;
 pub use stop::{CLOSED_PIPE, FAILED, REFUSED, Stop, TIMED_OUT, Verdict, WRONG_DATA, await_cause};
-pub(crate) use watchdog::ranges;
+pub use watchdog::ranges;
 pub use watchdog::{RankProgress, TimeLimit, Watchdog};

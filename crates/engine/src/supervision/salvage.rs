@@ -89,11 +89,18 @@ impl Salvage {
         i32::from(of_failure.unwrap_or(code))
     }
 
-    /// Runs the hook also when the world ends this process because another rank has failed.
+    /// Runs the hook also when the world ends this process because another rank has failed. With an exit code of failures
+    /// ([`Salvage::set_failure_code`]) the process ends here, since the world has a code of its own.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error| {
             salvage.save(Outcome::Failed { message: error.to_string() });
+            let code = salvage.lock().failure_code;
+            if let Some(code) = code {
+                eprintln!("nccl-bench: {error}");
+                // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a blocked thread.
+                unsafe { libc::_exit(i32::from(code)) };
+            }
         }));
     }
 

@@ -15,6 +15,7 @@ use diagnosis::examination::{Examination, Health};
 use engine::supervision::Stop;
 use serde::{Deserialize, Serialize};
 
+use super::gather;
 use super::output::{self, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
@@ -30,7 +31,7 @@ Examples:
   ssh node7 env | nccl-bench doctor env --file - the output of env
   mpirun -np 16 nccl-bench doctor env            all ranks compared: the odd one out is named
 
-Each variable is needed, useful, redundant, without effect, harmful, for debugging only, misspelt, unknown, or known to another \
+Each variable is needed, useful, redundant, without effect, harmful, questionable (harmful in some jobs), for debugging only, misspelt, unknown, or known to another \
 version, for the versions of NCCL, aws-ofi-nccl and libfabric, and for the machine. A version that cannot be found and is not \
 given counts as the newest that is known, and that is said.
 
@@ -188,29 +189,18 @@ pub(super) fn of_job(
 ) -> Result<Examination, Stop> {
     let host = world::host();
     let asked = (world.rank() == 0).then(Libraries::ask);
-    let first: Vec<(String, Option<Libraries>)> = gather(world, &(host.id, asked))?;
+    let first = gather(&**world, &(host.id, asked))?;
     let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
     let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
     let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
     let (collection, mut examination) = own(arguments, process, &libraries, nodes);
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
-    let all: Vec<Snapshot> = gather(world, &snapshot)?;
+    let all = gather(&**world, &snapshot)?;
     environment::compare(&mut examination, &all);
     // Ranks leave together: one that left early would be taken for dead.
     world.barrier()?;
     Ok(examination)
-}
-
-/// Gathers a value from each rank. Collective.
-fn gather<T: Serialize, U: serde::de::DeserializeOwned>(
-    world: &world::Handle,
-    own: &T,
-) -> Result<Vec<U>, Stop> {
-    let all = world.all_gather(&serde_json::to_vec(own)?)?;
-    all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|error| {
-        Stop::Refused(format!("another rank runs another command or version of nccl-bench: {error}"))
-    })
 }
 
 /// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere only as given.

@@ -9,6 +9,7 @@ use diagnosis::host::{self, Expected, Facts, Source};
 use diagnosis::knowledge::rules::Rules;
 use engine::supervision::Stop;
 
+use super::gather;
 use super::output::{self, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
@@ -81,7 +82,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         let world = context.join(&request)?;
         // The others wait for the slowest host, and for its interval.
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
-        let hosts = gather(|| read(arguments, &rules), &world)?;
+        let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
         if world.rank() > 0 {
             return Ok(Health::Healthy.code());
         }
@@ -101,18 +102,13 @@ fn read(arguments: &Arguments, rules: &Rules) -> Facts {
 /// Examines all hosts of a job, with a second between two readings of counters; `None` except on rank 0. Collective.
 pub(super) fn examine_job(world: &world::Handle) -> Result<Option<Examination>, Stop> {
     let rules = Rules::built_in();
-    let hosts = gather(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
+    let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     Ok((world.rank() == 0).then(|| host::examine(&hosts, Expected::default(), &rules)))
 }
 
 /// The facts of all hosts, each read by its first rank. Collective.
-fn gather(read: impl FnOnce() -> Facts, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
-    let own = (world.local_rank() == 0).then(read);
-    let all = world.all_gather(&serde_json::to_vec(&own)?)?;
-    let hosts: Vec<Option<Facts>> =
-        all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|error| {
-            Stop::Refused(format!("another rank runs another version of nccl-bench: {error}"))
-        })?;
+fn gather_hosts(read: impl FnOnce() -> Facts, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
+    let hosts = gather(&**world, &(world.local_rank() == 0).then(read))?;
     // Ranks leave together: one that left early would be taken for dead.
     world.barrier()?;
     Ok(hosts.into_iter().flatten().collect())

@@ -1,5 +1,6 @@
 //! `nccl-bench doctor job`: a running job.
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -61,16 +62,16 @@ pub struct Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     let examination = if arguments.flight_recorder.is_empty() {
-        ask(arguments)
+        ask(arguments)?
     } else {
-        recorder::examine(&files(&arguments.flight_recorder, context)?)
+        recorder::examine(&files(&arguments.flight_recorder)?)
     };
     output::write(&arguments.output, &[examination])
 }
 
-fn ask(arguments: &Arguments) -> Examination {
+fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
     // One process may take `timeout` and the whole job 10 s more.
     let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
     let limits = Limits { timeout_s: arguments.timeout, total, ..Limits::default() };
@@ -78,8 +79,14 @@ fn ask(arguments: &Arguments) -> Examination {
     let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
     let interval = Duration::from_secs(u64::from(arguments.interval));
     match watch(&client, &selection, interval, &mut wait) {
-        Ok(watch) => judge::examine(&watch),
-        Err(unanswered) => judge::unanswered(&client.address, &unanswered),
+        Ok(watch) => Ok(judge::examine(&watch)),
+        Err(unanswered) => match arguments.pid {
+            // A process in another namespace of process numbers may answer.
+            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
+                "no job with the process {pid} answers, and this host has no such process: list them with `pgrep -af python`"
+            ))),
+            _ => Ok(judge::unanswered(&client.address, &unanswered)),
+        },
     }
 }
 
@@ -107,31 +114,40 @@ fn hash(text: &str) -> Result<u64, String> {
     hexadecimal(text).ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
 }
 
-/// The files, and those in the directories.
-fn files(paths: &[PathBuf], context: &Context<'_>) -> Result<Vec<PathBuf>, ExitError> {
+/// The files, and the dumps in the directories.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
+    let refuse =
+        |path: &Path, reason: String| Err(ExitError::refused(format!("`{}` {reason}", path.display())));
     let mut files = Vec::new();
     for path in paths {
-        if path.is_dir() {
-            let listed = list(path)
-                .map_err(|error| context.refuse(format!("`{}` cannot be listed: {error}", path.display())))?;
-            if listed.is_empty() {
-                return Err(context.refuse(format!("`{}` has no files", path.display())));
+        if !path.is_dir() {
+            match File::open(path) {
+                Ok(_) => files.push(path.clone()),
+                Err(error) => return refuse(path, format!("cannot be read: {error}")),
             }
-            files.extend(listed);
-        } else {
-            files.push(path.clone());
+            continue;
+        }
+        match list(path) {
+            Ok(listed) if listed.is_empty() => {
+                return refuse(
+                    path,
+                    "has no dumps: files with a rank in their names, as nccl_trace_rank_3".to_owned(),
+                );
+            }
+            Ok(listed) => files.extend(listed),
+            Err(error) => return refuse(path, format!("cannot be listed: {error}")),
         }
     }
     Ok(files)
 }
 
-/// The files of a directory, in order of their names.
+/// The dumps in a directory, in order of their names.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in directory.read_dir()? {
         let path = entry?.path();
         let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if path.is_file() && !is_hidden {
+        if path.is_file() && !is_hidden && recorder::dump::rank_of(&path).is_some() {
             files.push(path);
         }
     }

@@ -8,6 +8,11 @@ pub(in crate::command) mod output;
 pub mod whole;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
+use collectives::world::World;
+use engine::agreement::ANOTHER_COMMAND;
+use engine::supervision::Stop;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{Command, Context};
 use crate::exit::ExitError;
@@ -65,4 +70,14 @@ impl Command for Doctor {
             Some(Subcommand::Host(arguments)) => host::run(&arguments, context),
         }
     }
+}
+
+/// Sends a value of this process to all others. Returns the values of all, in order. Collective.
+fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> Result<Vec<T>, Stop> {
+    let all = world.all_gather(&serde_json::to_vec(own)?)?;
+    let read = |(index, bytes): (usize, &Vec<u8>)| {
+        serde_json::from_slice(bytes)
+            .map_err(|error| Stop::Refused(format!("process {index} {ANOTHER_COMMAND} ({error})")))
+    };
+    all.iter().enumerate().map(read).collect()
 }

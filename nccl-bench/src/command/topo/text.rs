@@ -2,6 +2,7 @@
 
 use diagnosis::examination::{Body, Examination, Matrix};
 use diagnosis::topology::Topology;
+use diagnosis::topology::graph::{Graph, Graphs};
 use diagnosis::topology::matrix::Device;
 
 use super::Input;
@@ -29,7 +30,19 @@ pub(super) fn write(input: &Input, examination: &Examination) -> String {
         _ => true,
     });
     text += &details(&[rest], &output::style());
+    if input.graphs.as_ref().is_some_and(has_local_graph) {
+        text += "\nLOC: inside one GPU, of one rank or of several that share it; the other letters are those of nvidia-smi topo -m\n";
+    }
     text.trim_start_matches('\n').to_owned()
+}
+
+/// Returns true when a graph stays inside a GPU, for which `nvidia-smi` has no letters.
+fn has_local_graph(graphs: &Graphs) -> bool {
+    let is_local = |graph: &Graph| {
+        !graph.channels.is_empty()
+            && [&graph.type_intra, &graph.type_inter].into_iter().flatten().any(|class| class == "LOC")
+    };
+    graphs.graphs.iter().any(is_local)
 }
 
 /// The matrix with the CPUs and the NUMA node of each device, the legend, and the names of the NICs.

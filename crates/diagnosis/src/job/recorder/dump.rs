@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde::de::{SeqAccess, Visitor};
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::pickle;
@@ -21,7 +21,6 @@ const LARGEST_FILE: u64 = 1 << 30;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Dump {
     /// Version of the form.
-    #[serde(default)]
     pub version: String,
     /// Version of NCCL.
     #[serde(default, alias = "nccl_version")]
@@ -32,7 +31,8 @@ pub struct Dump {
     /// Progress of the process groups, by their number in this process.
     #[serde(default)]
     pub pg_status: BTreeMap<String, Progress>,
-    /// The operations, oldest first.
+    /// The operations, oldest first. JSON without operations lacks them.
+    #[serde(default)]
     pub entries: Vec<Entry>,
 }
 
@@ -51,15 +51,30 @@ pub struct Group {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Progress {
     /// The last one that the program has called.
-    #[serde(default = "none")]
+    #[serde(default = "none", deserialize_with = "number")]
     pub last_enqueued_collective: i64,
     /// The last one that is known to be complete.
-    #[serde(default = "none")]
+    #[serde(default = "none", deserialize_with = "number")]
     pub last_completed_collective: i64,
 }
 
 fn none() -> i64 {
     -1
+}
+
+/// Reads a number, which is a text in JSON.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Number(i64),
+        Text(String),
+    }
+
+    match Number::deserialize(deserializer)? {
+        Number::Number(number) => Ok(number),
+        Number::Text(text) => text.parse().map_err(D::Error::custom),
+    }
 }
 
 /// An operation.
@@ -150,7 +165,7 @@ pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
 
 /// Finds the rank in the name of a dump: the number after `rank`, else the last number.
 ///
-/// PyTorch appends the rank to `TORCH_FR_DUMP_TEMP_FILE` (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` before 2.9).
+/// PyTorch appends the rank to `TORCH_FR_DUMP_TEMP_FILE` (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` in older versions).
 pub fn rank_of(path: &Path) -> Option<u32> {
     #[expect(clippy::unwrap_used, reason = "constant patterns, which the tests compile")]
     static NAMED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)rank[_.-]?(\d+)").unwrap());

@@ -20,27 +20,72 @@ use groups::GroupRecord;
 /// Rows of a table that are printed.
 const MOST_ROWS: usize = 64;
 
-/// Reads dumps, and judges them.
+/// Reads dumps, and judges them. Those of several jobs are not judged.
 ///
 /// The rank of a dump is in the file's name.
 pub fn examine(paths: &[PathBuf]) -> Examination {
-    let mut dumps: BTreeMap<u32, Dump> = BTreeMap::new();
+    let mut files: BTreeMap<u32, Vec<&Path>> = BTreeMap::new();
     let mut unread = Vec::new();
     for path in paths {
-        let read = match dump::rank_of(path) {
-            None => Err(Malformed::new("its name has no rank; name it like `nccl_trace_rank_3`")),
-            Some(rank) if dumps.contains_key(&rank) => {
-                Err(Malformed::new(format!("another file has a name of rank {rank} too")))
-            }
-            Some(rank) => dump::read(path).map(|dump| _ = dumps.insert(rank, dump)),
-        };
-        if let Err(fault) = read {
-            unread.push(unreadable(path, &fault));
+        match dump::rank_of(path) {
+            Some(rank) => files.entry(rank).or_default().push(path),
+            None => unread.push(unreadable(
+                path,
+                &Malformed::new("its name has no rank; name it like `nccl_trace_rank_3`"),
+            )),
         }
+    }
+    if let Some((rank, same)) = files.iter().find(|(_, same)| same.len() > 1) {
+        let names: Vec<String> = same.iter().map(|path| path.display().to_string()).collect();
+        return several_jobs(format!("{} files are of rank {rank}: {}", same.len(), names.join(", ")));
+    }
+    let mut dumps: BTreeMap<u32, Dump> = BTreeMap::new();
+    for (rank, path) in files.iter().filter_map(|(rank, same)| Some((*rank, *same.first()?))) {
+        match dump::read(path) {
+            Ok(dump) => _ = dumps.insert(rank, dump),
+            Err(fault) => unread.push(unreadable(path, &fault)),
+        }
+    }
+    if let Some(difference) = worlds(&dumps) {
+        return several_jobs(difference);
     }
     let mut examination = judge(&dumps);
     examination.findings.extend(unread);
     examination.sort();
+    examination
+}
+
+/// Describes dumps whose groups of all ranks differ, or do not have the rank of the dump.
+fn worlds(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
+    let mut worlds = dumps.iter().filter_map(|(rank, dump)| {
+        let world = dump.pg_config.values().find(|group| group.desc == "default_pg")?;
+        Some((*rank, world.ranks.as_str()))
+    });
+    let (first, ranks) = worlds.next()?;
+    let (other, others) = worlds.find(|(_, others)| *others != ranks)?;
+    let count = |text| dump::ranks(text).len();
+    Some(format!(
+        "the dump of rank {first} is of a job with {} ranks, that of rank {other} of a job with {}",
+        count(ranks),
+        count(others)
+    ))
+}
+
+/// The examination of dumps that are not of one job.
+fn several_jobs(difference: String) -> Examination {
+    let mut examination = Examination::new("job");
+    let mut finding = Finding::new(
+        "recorder-several-jobs",
+        Severity::Unknown,
+        format!("The dumps are of several jobs: {difference}."),
+    );
+    finding.remedy = Some(
+        "Give the dumps of one job: nccl-bench doctor job --flight-recorder FILE... with the files of one run, \
+         and remove old dumps before a run."
+            .to_owned(),
+    );
+    examination.findings.push(finding);
+    examination.unseen.push("The state of the job: dumps of several jobs are not compared.".to_owned());
     examination
 }
 
@@ -68,8 +113,8 @@ fn unreadable(path: &Path, fault: &Malformed) -> Finding {
         format!("The dump {} cannot be read: {fault}.", path.display()),
     );
     finding.remedy = Some(
-        "Give the files that PyTorch writes on a timeout (TORCH_FR_BUFFER_SIZE=2000, before 2.9 \
-         TORCH_NCCL_TRACE_BUFFER_SIZE, and TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
+        "Give the files that PyTorch writes on a timeout (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, \
+         in newer versions TORCH_FR_BUFFER_SIZE=2000, and TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
             .to_owned(),
     );
     finding.evidence.push(Evidence {

@@ -154,7 +154,7 @@ pub(super) fn prepare(
     let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
     let capability = capabilities.min().copied().unwrap_or_default();
     let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
-    let notes = notes::notes(settings, library.version(), capability, most_on_a_gpu);
+    let notes = notes::notes(settings, library.version(), capability, position.ranks, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
     let opening = Arc::new(Opening {

@@ -1,33 +1,30 @@
 //! Notes for the reader of a run over NCCL.
 
-use collectives::nccl::{SYMMETRIC_RACE, Version};
-
-use super::assignment::MULTI_RANK;
-use crate::data::EARLY_CAPABILITY;
-use crate::request::{Request, SYMMETRIC_FENCE};
+use collectives::nccl::Version;
+use diagnosis::environment::parse_version;
+use diagnosis::knowledge::faults::{Component, Faults};
 use record::Registration;
 
-/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks_on_gpu` the most.
+use super::assignment::MULTI_RANK;
+use super::is_fp8;
+use crate::collective::Collective;
+use crate::data::{EARLY_CAPABILITY, Op};
+use crate::request::Request;
+
+/// The fault that the library's order between kernels prevents.
+const SYMMETRIC_FAULT: &str = "symmetric-without-grid-sync";
+
+/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks` their number in the communicator, and
+/// `ranks_on_gpu` the most on one GPU.
 pub(super) fn notes(
     settings: &Request,
     loaded: Version,
     capability: (u32, u32),
+    ranks: usize,
     ranks_on_gpu: usize,
 ) -> Vec<String> {
-    let mut notes = Vec::new();
-    if settings.registration == Registration::Symmetric && SYMMETRIC_RACE.contains(&loaded) {
-        let protection = if settings.variables.without_symmetric_fence {
-            format!("The library does not order them ({SYMMETRIC_FENCE}=0), so that results can be wrong")
-        } else {
-            "The library orders them, which costs about 1 us per operation".to_owned()
-        };
-        notes.push(format!(
-            "-R 2: symmetric windows of NCCL {} to {} ({loaded} is loaded) race with a kernel before the collective that \
-             triggers programmatic launch early. {protection}",
-            SYMMETRIC_RACE.start(),
-            SYMMETRIC_RACE.end(),
-        ));
-    }
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let mut notes = known_faults(settings, loaded, ranks, &is_set);
     if settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
         notes.push(format!(
             "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, which needs \
@@ -44,6 +41,71 @@ pub(super) fn notes(
     notes
 }
 
+/// A note for each known fault of the loaded version that touches an operation or option of the request. Faults that
+/// depend on the machine alone are for `nccl-bench doctor`.
+fn known_faults(
+    settings: &Request,
+    loaded: Version,
+    ranks: usize,
+    is_set: &dyn Fn(&str) -> bool,
+) -> Vec<String> {
+    let Ok(version) = parse_version(&loaded.to_string()) else { return Vec::new() };
+    let touched = touched(settings, ranks);
+    Faults::built_in()
+        .of_component(Component::Nccl, &version)
+        .into_iter()
+        .filter(|fault| fault.touches.iter().any(|name| touched.contains(&name.as_str())))
+        .filter(|fault| fault.conditions.iter().all(|condition| variables_are_set(condition, is_set)))
+        .map(|fault| {
+            let condition = match fault.conditions.join("; ") {
+                none if none.is_empty() => String::new(),
+                conditions => format!(", with {conditions}"),
+            };
+            let prevented = if fault.id == SYMMETRIC_FAULT { fence(settings) } else { "" };
+            format!(
+                "Known fault of NCCL {loaded} [{}]{condition}: {} {}{prevented}",
+                fault.id, fault.effect, fault.remedy
+            )
+        })
+        .collect()
+}
+
+/// The library's protection against [`SYMMETRIC_FAULT`].
+fn fence(settings: &Request) -> &'static str {
+    if settings.variables.without_symmetric_fence {
+        " The library does not order the kernels (NCCL_BENCH_SYMMETRIC_FENCE=0), so that results can be wrong"
+    } else {
+        " The library orders the kernels, which costs about 1 us per operation"
+    }
+}
+
+/// The names in [`diagnosis::knowledge::faults::TOUCHES`] that a request touches.
+fn touched(settings: &Request, ranks: usize) -> Vec<&'static str> {
+    let has = |wanted: &[Collective]| settings.collectives.iter().any(|each| wanted.contains(each));
+    let averages = settings.ops.contains(&Op::Avg) && settings.collectives.iter().any(|each| each.reduces());
+    let with_fp8 = settings.data_types.iter().any(is_fp8) && has(&[Collective::AllReduce]);
+    let all = [
+        ("symmetric", settings.registration == Registration::Symmetric),
+        ("registered", settings.registration != Registration::None),
+        ("graph", settings.graph_launches > 0 || settings.stream_checks.is_some()),
+        ("avg-one-rank", ranks == 1 && averages),
+        ("all-reduce", has(&[Collective::AllReduce])),
+        ("alltoall", has(&[Collective::AllToAll, Collective::AllToAllV])),
+        ("sendrecv", has(&[Collective::SendRecv])),
+        ("fp8", with_fp8),
+        ("split", settings.variables.split.is_some()),
+    ];
+    all.into_iter().filter(|(_, is_touched)| *is_touched).map(|(name, _)| name).collect()
+}
+
+/// Returns true when the variables of NCCL that a condition names are set. Other conditions cannot be checked.
+fn variables_are_set(condition: &str, is_set: &dyn Fn(&str) -> bool) -> bool {
+    condition
+        .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+        .filter(|word| word.starts_with("NCCL_"))
+        .all(is_set)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,29 +115,23 @@ mod tests {
         Request::new(vec![Collective::AllReduce])
     }
 
-    fn registered(registration: Registration, loaded: Version) -> Vec<String> {
-        notes(&Request { registration, ..request() }, loaded, (9, 0), 1)
+    fn faults(settings: &Request, version: Version, ranks: usize, set: &[&str]) -> Vec<String> {
+        known_faults(settings, version, ranks, &|name| set.contains(&name))
+            .iter()
+            .map(|note| note.split(['[', ']']).nth(1).unwrap().to_owned())
+            .collect()
     }
 
     #[test]
     fn gpus_of_several_ranks_are_noted() {
-        let note = &notes(&request(), Version::new(2, 28, 9), (9, 0), 2)[0];
+        let note = &notes(&request(), Version::new(2, 28, 9), (9, 0), 4, 2)[0];
         assert!(note.starts_with("up to 2 ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE)"), "{note}");
     }
 
     #[test]
-    fn windows_without_protection_are_noted() {
-        let mut settings = Request { registration: Registration::Symmetric, ..request() };
-        for (off, words) in [(false, "The library orders them"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
-            settings.variables.without_symmetric_fence = off;
-            let found = notes(&settings, Version::new(2, 28, 9), (9, 0), 1);
-            assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
-            assert_eq!(notes(&settings, Version::new(2, 30, 7), (9, 0), 1), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn symmetric_windows_are_noted_on_the_versions_that_race() {
+    fn a_known_fault_is_noted_with_the_option_that_it_touches() {
+        let settings = request();
+        let symmetric = Request { registration: Registration::Symmetric, ..request() };
         for (version, racing) in [
             (Version::new(2, 28, 2), false),
             (Version::new(2, 28, 3), true),
@@ -84,21 +140,44 @@ mod tests {
             (Version::new(2, 30, 6), true),
             (Version::new(2, 30, 7), false),
         ] {
-            let found = registered(Registration::Symmetric, version);
-            assert_eq!(found.len(), usize::from(racing), "{version}: {found:?}");
-            assert!(found.iter().all(|note| note.contains("NCCL 2.28.3 to 2.30.6")), "{found:?}");
+            let is_noted =
+                |settings| faults(settings, version, 8, &[]).iter().any(|id| id == SYMMETRIC_FAULT);
+            assert_eq!((is_noted(&symmetric), is_noted(&settings)), (racing, false), "{version}");
         }
-        assert_eq!(registered(Registration::Local, Version::new(2, 28, 9)), [""; 0]);
+        let averages = Request { ops: vec![Op::Avg], ..request() };
+        let version = Version::new(2, 28, 9);
+        assert_eq!(faults(&averages, version, 1, &[]), ["average-of-one-rank"]);
+        assert_eq!(faults(&averages, version, 2, &[]), [""; 0]);
+        let broadcast = Request { ops: vec![Op::Avg], ..Request::new(vec![Collective::Broadcast]) };
+        assert_eq!(faults(&broadcast, version, 1, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_fault_of_a_variable_is_noted_only_where_it_is_set() {
+        let settings = Request::new(vec![Collective::AllToAll]);
+        let version = Version::new(2, 30, 7);
+        assert_eq!(faults(&settings, version, 8, &[]), [""; 0]);
+        assert_eq!(faults(&settings, version, 8, &["NCCL_CHUNK_SIZE"]), ["chunk-size-overrun"]);
+    }
+
+    #[test]
+    fn the_note_of_symmetric_windows_tells_the_protection() {
+        let mut settings = Request { registration: Registration::Symmetric, ..request() };
+        for (off, words) in [(false, "The library orders"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
+            settings.variables.without_symmetric_fence = off;
+            let found = known_faults(&settings, Version::new(2, 28, 9), 8, &|_| false);
+            assert!(found.iter().any(|note| note.contains(words) && !note.contains('\n')), "{found:?}");
+        }
     }
 
     #[test]
     fn a_check_on_the_stream_that_cannot_trigger_early_says_so() {
         let version = Version::new(2, 27, 0);
         let checked = Request { stream_checks: Some(200), ..request() };
-        assert_eq!(notes(&checked, version, (9, 0), 1), [""; 0]);
-        assert_eq!(notes(&checked, version, (10, 0), 1), [""; 0]);
-        let found = notes(&checked, version, (8, 9), 1);
+        assert_eq!(notes(&checked, version, (9, 0), 2, 1), [""; 0]);
+        assert_eq!(notes(&checked, version, (10, 0), 2, 1), [""; 0]);
+        let found = notes(&checked, version, (8, 9), 2, 1);
         assert!(found.len() == 1 && found[0].contains("capability 8.9"), "{found:?}");
-        assert_eq!(notes(&request(), version, (8, 9), 1), [""; 0]);
+        assert_eq!(notes(&request(), version, (8, 9), 2, 1), [""; 0]);
     }
 }

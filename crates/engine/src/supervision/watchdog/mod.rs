@@ -21,7 +21,7 @@ use collectives::world;
 
 use super::{Salvage, TIMED_OUT};
 use record::Outcome;
-pub(crate) use status::ranges;
+pub use status::ranges;
 use status::{RankStatus, explain};
 pub use time_limit::TimeLimit;
 use worker::{Owner, Worker};

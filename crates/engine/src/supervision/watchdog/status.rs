@@ -95,7 +95,7 @@ fn counted(group: &[&RankStatus]) -> String {
 }
 
 /// Ascending numbers as ranges: `0, 2-5`.
-pub(crate) fn ranges(numbers: &[usize]) -> String {
+pub fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, other| one + 1 == *other);
     let ranges = runs.map(|run| match run {
         [only] => only.to_string(),

@@ -1,42 +1,56 @@
 //! The observer of the doctor's measurement.
 
-use std::io::{self, Write as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{io, mem};
 
+use collectives::world;
 use diagnosis::examination::{Body, Examination, Section};
 use diagnosis::finding::{Evidence, Finding, Severity};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
-use engine::nccl_choice::CapturedLog;
 use engine::session::{Observer, Start};
+use engine::supervision::{Stop, ranges};
 use engine::sweep::Event;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use record::{Measurement, Outcome, Run};
 use serde_json::json;
 
+use super::exchange::{Exchange, POLL, Received};
+use super::lock;
+use super::wire::PackedLog;
+use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
+use diagnosis::examination::Health;
 
-/// Time that rank 0 gets for its report before the other processes end; below the limit of saving results.
-const REPORT_TIME: Duration = Duration::from_secs(3);
+/// Time in which the logs of the other processes have to arrive after a failure. With the time of the report below the
+/// limit of saving results.
+const LOG_TIME: Duration = Duration::from_secs(2);
+
+/// The same after a signal: mpirun kills a second after it, and the report comes 0.2 s after it.
+const LOG_TIME_AFTER_SIGNAL: Duration = Duration::from_millis(300);
+
+/// Time in which the logs have to arrive after a complete measurement; then the world sends the missing ones.
+const LOG_TIME_OF_COMPLETE: Duration = Duration::from_secs(20);
+
+/// Time that the other processes wait for rank 0's report before they end; below the limit of saving results.
+const REPORT_TIME: Duration = Duration::from_secs(4);
 
 /// Time that a launcher gets to read the report before this process ends.
 const FORWARD_TIME: Duration = Duration::from_millis(500);
 
-/// Largest part of a process's log that is read.
-const LOG_BYTES: u64 = 12 << 20;
-
 /// Collects the measurements, and reports them when the job ends before its time.
 pub(super) struct Collector {
-    /// NCCL's log of this process.
-    log: CapturedLog,
+    exchange: Exchange,
     output: Output,
     /// Examinations before the measurement.
     before: Mutex<Vec<Examination>>,
     state: Mutex<State>,
     is_first: bool,
+    /// True once a failure was reported. Held while it is.
+    reported: Mutex<bool>,
 }
 
 #[derive(Default)]
@@ -46,9 +60,31 @@ struct State {
     transport: Option<String>,
 }
 
+/// The thread of rank 0 that ends the job when another process tells its failure; ends when it is dropped.
+pub(super) struct Watch {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _unused = thread.join();
+        }
+    }
+}
+
 impl Collector {
-    pub(super) fn new(log: CapturedLog, output: Output, is_first: bool) -> Self {
-        Self { log, output, before: Mutex::default(), state: Mutex::default(), is_first }
+    pub(super) fn new(exchange: Exchange, output: Output, is_first: bool) -> Self {
+        Self {
+            exchange,
+            output,
+            before: Mutex::default(),
+            state: Mutex::default(),
+            is_first,
+            reported: Mutex::default(),
+        }
     }
 
     /// Adds examinations that the report of a failure contains as well.
@@ -58,52 +94,100 @@ impl Collector {
 
     /// The examinations so far, which are then no longer part of a failure's report.
     pub(super) fn take(&self) -> Vec<Examination> {
-        std::mem::take(&mut lock(&self.before))
+        mem::take(&mut lock(&self.before))
     }
 
-    /// NCCL's log of this process, and true when that is all of it.
-    fn own_log(&self) -> (Vec<u8>, bool) {
-        self.log.read(LOG_BYTES).unwrap_or_default()
+    /// Waits in the background for the failure of another process, then reports and ends the job; on rank 0 only. Other
+    /// processes may not notice the failure: they wait for that process inside NCCL.
+    pub(super) fn watch(self: &Arc<Self>, world: &world::Handle) -> io::Result<Watch> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut thread = None;
+        if self.is_first {
+            let (collector, is_over) = (Arc::clone(self), Arc::clone(&is_over));
+            // The last handle of a world leaves the job, which is for the main thread to do.
+            let world = Arc::downgrade(world);
+            let wait = move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    if let (Some((_, message)), Some(world)) = (collector.exchange.failure(), world.upgrade())
+                    {
+                        collector.report(&message, LOG_TIME);
+                        world.abort(i32::from(Health::Broken.code()), &message);
+                    }
+                    thread::sleep(4 * POLL);
+                }
+            };
+            thread = Some(thread::Builder::new().name("failures".to_owned()).spawn(wait)?);
+        }
+        Ok(Watch { is_over, thread })
     }
 
-    /// NCCL's log of this process for [`Collector::of_logs`]: a byte that is 1 when it is whole, then the log, compressed.
-    pub(super) fn packed_log(&self) -> io::Result<Vec<u8>> {
-        let (text, whole) = self.own_log();
-        let mut encoder = GzEncoder::new(vec![u8::from(whole)], Compression::fast());
-        encoder.write_all(&text)?;
-        encoder.finish()
+    /// Returns the logs of all processes after a complete measurement; on rank 0 only. Collective.
+    pub(super) fn complete_logs(&self, world: &world::Handle) -> Result<Received, Stop> {
+        let mut received = self.exchange.collect(LOG_TIME_OF_COMPLETE);
+        let missing = gather(&**world, &missing(&received.logs, world.size()))?;
+        let is_missing = missing[0].contains(&world.rank());
+        let own = if is_missing { self.exchange.own_log().encode() } else { Vec::new() };
+        let rest = world.all_gather(&own)?;
+        received.logs.extend(rest.iter().filter_map(|log| PackedLog::decode(log)));
+        Ok(received)
     }
 
-    /// The examination of the packed logs of all processes; `None` without a measurement over NCCL.
-    pub(super) fn of_logs(&self, packed: Vec<Vec<u8>>) -> Option<Examination> {
-        let state = lock(&self.state);
-        if state.run.as_ref()?.provenance.backend != "nccl" {
+    /// The examination of NCCL's logs; `None` after a complete measurement without NCCL.
+    pub(super) fn of_logs(&self, logs: Vec<PackedLog>, limit: Option<Duration>) -> Option<Examination> {
+        let backend = lock(&self.state).run.as_ref().map(|run| run.provenance.backend.clone());
+        if limit.is_none() && backend.as_deref() != Some("nccl") {
             return None;
         }
-        let is_whole = packed.iter().all(|log| log.first() == Some(&1));
-        let named = packed.into_iter().enumerate().map(|(process, mut log)| {
-            log.drain(..1.min(log.len()));
-            (format!("NCCL's log of process {process}"), log)
-        });
-        let mut examination = examine(&named.collect::<Vec<_>>());
-        if !is_whole {
-            examination.unseen.push("the end of a log of NCCL, which is longer than 12 MiB".to_owned());
-        }
-        Some(examination)
+        Some(examine(logs, &self.exchange.hosts, limit.unwrap_or(LOG_TIME_OF_COMPLETE)))
     }
 
-    /// The examination of the measurement, which ended with `failure` or completely.
-    pub(super) fn measurement(&self, failure: Option<&str>) -> Examination {
+    /// Reports a failure with the logs of all processes, once; on rank 0 only.
+    fn report(&self, message: &str, limit: Duration) {
+        let mut reported = lock(&self.reported);
+        if *reported {
+            return;
+        }
+        *reported = true;
+        let Received { logs, failures } = self.exchange.collect(limit);
+        let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
+        examinations.push(self.measurement(None, &self.evidence(message, failures)));
+        examinations.extend(self.take());
+        if let Err(error) = output::write(&self.output, &examinations) {
+            let _ = error.report();
+        }
+        // Open MPI drops what it has not yet read of the output of a process that aborts.
+        thread::sleep(FORWARD_TIME);
+        self.exchange.release();
+    }
+
+    /// Waits for rank 0's report, since MPI's launcher ends all processes with this one. Without it, prints the warnings.
+    fn wait_for_report(&self) {
+        if !self.exchange.wait_for_report(REPORT_TIME) {
+            eprint!("{}", warnings(&self.exchange.own_text()));
+        }
+    }
+
+    /// The messages of a failure: that of rank 0, then those of the other processes.
+    fn evidence(&self, message: &str, failures: Vec<(usize, String)>) -> Vec<Evidence> {
+        let text = |text: String, place: String| Evidence { place, text, ..Evidence::default() };
+        let others = failures.into_iter().filter(|(_, told)| told != message).map(|(process, told)| {
+            let host = self.exchange.hosts.get(process).map_or("", String::as_str);
+            text(told, format!("process {process} on {host}"))
+        });
+        std::iter::once(text(message.to_owned(), "measurement".to_owned())).chain(others).take(8).collect()
+    }
+
+    /// The examination of the measurement, which was refused, failed with messages, or is complete.
+    pub(super) fn measurement(&self, refused: Option<&str>, failure: &[Evidence]) -> Examination {
         let state = lock(&self.state);
         let mut examination = Examination::new("measurement");
-        examination.findings.extend(failure.map(failed));
+        examination.findings.extend((!failure.is_empty()).then(|| failed(failure)));
         examination.findings.extend(wrong(&state.measurements));
-        match &state.run {
-            Some(run) if failure.is_none() && examination.findings.is_empty() => {
-                prove(run, &state, &mut examination);
-            }
-            Some(_) => {}
-            None => examination.unseen.push("nothing was measured".to_owned()),
+        match (&state.run, refused) {
+            (_, Some(reason)) => examination.unseen.push(not_measured(reason)),
+            (None, None) => examination.unseen.push("nothing was measured".to_owned()),
+            (Some(run), None) if examination.findings.is_empty() => prove(run, &state, &mut examination),
+            (Some(_), None) => {}
         }
         examination.sections = sections(&state);
         examination.facts = json!({
@@ -142,43 +226,68 @@ impl Observer for Collector {
         self.salvage(Outcome::Failed { message: message.to_owned() });
     }
 
-    /// Rank 0 reports with its own log; every other process prints the warnings in its log.
+    /// Rank 0 reports with the logs of all processes; every other process tells it, and waits for the report.
     fn salvage(&self, outcome: Outcome) {
-        let (text, _) = self.own_log();
-        if !self.is_first {
-            eprint!("{}", warnings(&text));
-            // An end of this process makes MPI's launcher kill rank 0 in the middle of its report.
-            thread::sleep(REPORT_TIME);
-            return;
-        }
-        let message = match outcome {
-            Outcome::Failed { message } => message,
-            Outcome::Interrupted { signal } => format!("interrupted by {signal}"),
+        let (message, limit) = match outcome {
+            Outcome::Failed { message } => (message, LOG_TIME),
+            Outcome::Interrupted { signal } => (format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL),
             Outcome::Running | Outcome::Complete => return,
         };
-        let mut log = examine(&[("NCCL's log of rank 0's process".to_owned(), text)]);
-        log.unseen.push("the logs of the other processes: the job ended early".to_owned());
-        let mut examinations = vec![log, self.measurement(Some(&message))];
-        examinations.extend(self.take());
-        if let Err(error) = output::write(&self.output, &examinations) {
-            let _ = error.report();
+        if self.is_first {
+            return self.report(&message, limit);
         }
-        // Open MPI drops what it has not yet read of the output of a process that aborts.
-        thread::sleep(FORWARD_TIME);
+        // A signal ends the job with a code of its own.
+        if limit == LOG_TIME {
+            self.exchange.tell(&message);
+        }
+        self.wait_for_report();
     }
 }
 
-/// Draws conclusions from the logs of processes.
-fn examine(logs: &[(String, Vec<u8>)]) -> Examination {
+/// Draws conclusions from the logs of the processes of `hosts`, which had to arrive within `limit`.
+fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examination {
+    let missing = missing(&logs, hosts.len());
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
-    for (name, text) in logs {
-        reader.read(name, &text[..]);
+    let mut cut = Vec::new();
+    for log in logs {
+        let host = hosts.get(log.process).map_or("", String::as_str);
+        reader.read(&format!("NCCL's log of process {} on {host}", log.process), &log.gzip[..]);
+        if !log.is_whole {
+            cut.push(log.process);
+        }
     }
-    log::conclusions::conclude(&reader.finish(), &rules)
+    let mut examination = log::conclusions::conclude(&reader.finish(), &rules);
+    if !cut.is_empty() {
+        examination.unseen.push(format!("the end of NCCL's log of {}, which is long", processes(&cut)));
+    }
+    let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for process in missing {
+        by_host.entry(&hosts[process]).or_default().push(process);
+    }
+    let unseen = by_host.iter().map(|(host, missing)| {
+        format!(
+            "NCCL's log of {} on {host}: it did not reach rank 0 within {} s",
+            processes(missing),
+            limit.as_secs_f64()
+        )
+    });
+    examination.unseen.splice(0..0, unseen);
+    examination
 }
 
-fn failed(message: &str) -> Finding {
+/// The processes of which there is no log.
+fn missing(logs: &[PackedLog], size: usize) -> Vec<usize> {
+    (0..size).filter(|&process| logs.iter().all(|log| log.process != process)).collect()
+}
+
+/// Words for processes: `process 1`, `processes 0, 2-5`.
+fn processes(numbers: &[usize]) -> String {
+    let noun = if numbers.len() == 1 { "process" } else { "processes" };
+    format!("{noun} {}", ranges(numbers))
+}
+
+fn failed(evidence: &[Evidence]) -> Finding {
     let mut finding = Finding::new(
         "measurement-failed",
         Severity::Broken,
@@ -186,8 +295,7 @@ fn failed(message: &str) -> Finding {
     );
     finding.remedy =
         Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
-    finding.evidence =
-        vec![Evidence { place: "measurement".to_owned(), text: message.to_owned(), ..Evidence::default() }];
+    finding.evidence = evidence.to_vec();
     finding
 }
 
@@ -238,7 +346,18 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
         .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
 }
 
+/// A sentence about a measurement that was refused.
+fn not_measured(reason: &str) -> String {
+    match reason.strip_prefix("--backend nccl cannot run: ") {
+        Some(reason) => format!("no GPU seen that NCCL can use: {reason}"),
+        None => format!("nothing was measured: {reason}"),
+    }
+}
+
 fn sections(state: &State) -> Vec<Section> {
+    if state.measurements.is_empty() {
+        return Vec::new();
+    }
     let columns = ["collective", "bytes", "placement", "time (us)", "busbw (GB/s)", "wrong"];
     let row = |one: &Measurement| {
         vec![
@@ -265,6 +384,39 @@ fn warnings(text: &[u8]) -> String {
     text.lines().filter(|line| line.contains("NCCL WARN")).take(5).map(|line| format!("{line}\n")).collect()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn log(process: usize, is_whole: bool, text: &str) -> PackedLog {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        PackedLog { process, is_whole, gzip: encoder.finish().unwrap() }
+    }
+
+    #[test]
+    fn findings_name_the_process_of_their_log_and_missing_logs_are_listed() {
+        let hosts = ["node0", "node0", "node1", "node1", "node1"].map(str::to_owned);
+        let warning = "node1:42:42 [0] misc/socket.cc:52 NCCL WARN socketProgress: Connection closed by remote peer node0<40000>\n";
+        let logs = vec![
+            log(0, true, "node0:40:40 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.1<0>\n"),
+            log(2, false, warning),
+        ];
+        let examination = examine(logs, &hosts, LOG_TIME);
+        assert_eq!(
+            examination.unseen[..2],
+            [
+                "NCCL's log of process 1 on node0: it did not reach rank 0 within 2 s",
+                "NCCL's log of processes 3-4 on node1: it did not reach rank 0 within 2 s"
+            ]
+        );
+        let cut = "the end of NCCL's log of process 2, which is long";
+        assert!(examination.unseen.iter().any(|unseen| unseen == cut), "{:?}", examination.unseen);
+        let place = "NCCL's log of process 2 on node1";
+        let named =
+            |finding: &Finding| finding.evidence.iter().any(|evidence| evidence.place.starts_with(place));
+        assert!(examination.findings.iter().any(named), "{:?}", examination.findings);
+    }
 }

@@ -1,16 +1,18 @@
 //! `nccl-bench doctor`: everything at once, and a short verified measurement whose log proves the transport.
 
 mod collector;
+mod exchange;
+mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collectives::world;
 use diagnosis::environment::Process;
-use diagnosis::examination::{Examination, Health};
+use diagnosis::examination::Health;
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
-use engine::request::{Request, Step};
+use engine::request::{BackendChoice, Request, Step};
 use engine::session::Session;
 use engine::supervision::Stop;
 
@@ -20,6 +22,7 @@ use crate::command::Context;
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use collector::Collector;
+use exchange::Exchange;
 
 /// Largest size of the measurement.
 const MAX_BYTES: u64 = 64 << 20;
@@ -37,6 +40,10 @@ on, and proves from that log the transport between all ranks. It changes nothing
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    /// Measure NCCL between GPUs, or with fabric libfabric between buffers in host memory, which says nothing about GPUs
+    #[arg(long, value_name = "BACKEND", default_value = "nccl", value_parser = backend)]
+    pub backend: BackendChoice,
+
     /// World of the ranks: auto, mpi, tcp, single
     #[arg(long, value_name = "WORLD", default_value = "auto")]
     pub world: world::Kind,
@@ -61,22 +68,35 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let log = CapturedLog::start().map_err(Stop::from)?;
     let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
     let world = (context.program.join)(&join)?;
-    let collector = Arc::new(Collector::new(log, arguments.output.clone(), world.rank() == 0));
+    let exchange = Exchange::start(&world, log)?;
+    let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let environment = environment::of_job(&environment::Arguments::default(), &process, &world)?;
     collector.add([environment].into_iter().chain(host::examine_job(&world)?));
-    let refused = match session.run(&world, Arc::clone(&collector) as _, context.program.mpi) {
+    let watch = collector.watch(&world).map_err(Stop::from)?;
+    let result = session.run(&world, Arc::clone(&collector) as _, context.program.mpi);
+    drop(watch);
+    let refused = match result {
         Ok(_) => None,
         Err(Stop::Refused(reason)) => Some(reason),
         Err(stop) => return Err(stop.into()),
     };
-    let health = report(arguments, &world, &collector, refused.as_deref())?;
-    Ok(health)
+    report(arguments, &world, &collector, refused.as_deref())
+}
+
+/// Reads the name of a backend of the doctor.
+fn backend(name: &str) -> Result<BackendChoice, String> {
+    match name {
+        "nccl" => Ok(BackendChoice::Nccl),
+        "fabric" => Ok(BackendChoice::Fabric),
+        _ => Err("nccl or fabric".to_owned()),
+    }
 }
 
 /// A sweep that connects every pair and verifies.
 fn request(arguments: &Arguments) -> Request {
     Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
+        backend: arguments.backend,
         max_bytes: Some(MAX_BYTES),
         step: Step::Factor(8),
         timeout: Some(Duration::from_secs(arguments.timeout)),
@@ -92,15 +112,10 @@ fn report(
     collector: &Collector,
     refused: Option<&str>,
 ) -> Result<u8, ExitError> {
-    let packed = collector.packed_log().map_err(Stop::from)?;
-    let logs = world.all_gather(&packed).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
+    let logs = collector.complete_logs(world)?.logs;
     let code = if world.rank() == 0 {
-        let mut examinations: Vec<Examination> = collector.of_logs(logs).into_iter().collect();
-        let mut measurement = collector.measurement(None);
-        measurement
-            .unseen
-            .splice(0..0, refused.map(|reason| format!("the measurement was refused: {reason}")));
-        examinations.push(measurement);
+        let mut examinations: Vec<_> = collector.of_logs(logs, None).into_iter().collect();
+        examinations.push(collector.measurement(refused, &[]));
         examinations.extend(collector.take());
         output::write(&arguments.output, &examinations)?
     } else {
@@ -108,4 +123,8 @@ fn report(
     };
     let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.code()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
