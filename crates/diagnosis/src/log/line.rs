@@ -208,10 +208,12 @@ fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
 fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
     let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
         Some(rest) => {
-            let open = rest.len() - digits_at_end(rest);
-            let device = text::small(&rest[open..]).map(|(device, _)| device);
+            let (device, rest) = number_at_end(rest)?;
             // -1 where no device is current.
-            let rest = rest[..open].strip_suffix(b"-").unwrap_or(&rest[..open]);
+            let (device, rest) = match rest.strip_suffix(b"-") {
+                Some(rest) => (None, rest),
+                None => (u32::try_from(device).ok(), rest),
+            };
             (device, true, rest.strip_suffix(b" [")?)
         }
         None => (None, false, &header[..end]),
@@ -244,14 +246,18 @@ fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
-fn digits_at_end(bytes: &[u8]) -> usize {
-    text::count_at_end(bytes, 20, |byte| byte.is_ascii_digit())
-}
-
+/// The decimal number at the end, of at most 19 digits, and the text before it.
 fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let start = bytes.len() - digits_at_end(bytes);
-    let (value, _) = text::number(&bytes[start..])?;
-    Some((value, &bytes[..start]))
+    let (mut value, mut power) = (0_u64, 1_u64);
+    let mut rest = bytes;
+    while let [before @ .., digit @ b'0'..=b'9'] = rest {
+        if bytes.len() - rest.len() == 19 {
+            return None;
+        }
+        value = value.wrapping_add(u64::from(digit - b'0').wrapping_mul(power));
+        (power, rest) = (power.wrapping_mul(10), before);
+    }
+    (rest.len() < bytes.len()).then_some((value, rest))
 }
 
 /// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a launcher or a

@@ -1,5 +1,6 @@
 //! NCCL's log: reading it, and what it proves.
 
+mod answers;
 mod channel;
 mod clean;
 mod communicators;
@@ -14,7 +15,6 @@ mod message;
 mod messages;
 mod path;
 mod reader;
-mod strangers;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 
+use super::answers::{Answers, Kind};
 use super::channel::{Channel, Line};
 use super::clean::clean;
 use super::communicators::Communicators;
@@ -11,9 +12,8 @@ use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
-use super::strangers::Strangers;
 use super::writers::{Membership, Writers};
-use crate::knowledge::rules::{Origin, Rules};
+use crate::knowledge::rules::{Origin, Rule, Rules};
 
 /// A reader of logs of one job. Its memory does not grow with their length.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Reader<'a> {
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
-    strangers: Strangers,
+    answers: Answers<'a>,
     versions: std::collections::BTreeSet<semver::Version>,
     paths: Paths,
     /// Lines that were cut.
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
-            strangers: Strangers::default(),
+            answers: Answers::default(),
             versions: std::collections::BTreeSet::new(),
             paths: Paths::default(),
             cut: 0,
@@ -143,13 +143,19 @@ impl<'a> Reader<'a> {
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn find(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        if self.strangers.contains(message, origin) {
-            return false;
-        }
-        let Some(rule) = self.rules.find(message, origin) else {
-            self.strangers.insert(message, origin);
-            return false;
-        };
+        let kind = if origin == Origin::Any { Kind::Line } else { Kind::Message };
+        let rules = self.rules;
+        let rule = self.answers.get(message, kind).unwrap_or_else(|| {
+            let rule = rules.find(message, origin);
+            self.answers.keep(message, kind, rule);
+            rule
+        });
+        self.hit(rule, message, place)
+    }
+
+    /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
+    fn hit(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
+        let Some(rule) = rule else { return false };
         let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.versions(writer));
         if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
             return false;
@@ -163,9 +169,20 @@ impl<'a> Reader<'a> {
             self.paths.note(self.writers.host(writer), message);
             return;
         }
+        let is_channel = message.starts_with(b"Channel ");
+        if !is_channel && let Some(rule) = self.answers.get(message, Kind::WithoutFacts) {
+            self.hit(rule, message, place);
+            return;
+        }
         let parsed = message::parse(message);
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
+        if matches!(parsed, Message::Other | Message::Bulk) && !is_channel {
+            let rule = if has_rules { self.rules.find(message, Origin::Nccl) } else { None };
+            self.answers.keep(message, Kind::WithoutFacts, rule);
+            self.hit(rule, message, place);
+            return;
+        }
         if let Some(thread) = thread {
             self.learn(parsed, thread, place);
         }
