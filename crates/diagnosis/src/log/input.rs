@@ -11,6 +11,8 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub(super) const LINE: usize = 16 * 1024;
 /// Size of the buffer for lines.
 const BUFFER: usize = 128 * 1024;
+/// The byte that control sequences of terminals begin with.
+pub(super) const ESCAPE: u8 = 0x1b;
 /// Largest window of zstd, which the decoder keeps in memory: that of `zstd -19`, doubled.
 const WINDOW: u64 = 16 << 20;
 
@@ -27,9 +29,10 @@ pub(super) struct Summary {
     pub(super) problem: Option<String>,
 }
 
-/// Calls `each` with every line, without its end, and its number from 1. Of a line longer than [`LINE`] it gets the
-/// beginning.
-pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)) -> Summary {
+/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
+/// escape sequence. Of a line
+/// longer than [`LINE`] it gets the beginning.
+pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode(stream) {
         Ok(decoded) => decoded,
@@ -50,13 +53,14 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)
         };
         summary.bytes += count as u64;
         let end = filled + count;
+        let escapes = memchr(ESCAPE, &buffer[..end]).is_some();
         let (mut start, mut search) = (0, filled);
         while let Some(length) = memchr(b'\n', &buffer[search..end]) {
             let newline = search + length;
             if skipping {
                 skipping = false;
             } else {
-                give(&buffer[start..newline], &mut summary, &mut each);
+                give(&buffer[start..newline], escapes, &mut summary, &mut each);
             }
             start = newline + 1;
             search = start;
@@ -64,24 +68,25 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)
         if skipping {
             start = end;
         } else if end - start > LINE {
-            give(&buffer[start..end], &mut summary, &mut each);
+            give(&buffer[start..end], escapes, &mut summary, &mut each);
             (skipping, start) = (true, end);
         }
         buffer.copy_within(start..end, 0);
         filled = end - start;
     }
     if filled > 0 {
-        give(&buffer[..filled], &mut summary, &mut each);
+        let escapes = memchr(ESCAPE, &buffer[..filled]).is_some();
+        give(&buffer[..filled], escapes, &mut summary, &mut each);
     }
     summary
 }
 
-fn give(line: &[u8], summary: &mut Summary, each: &mut impl FnMut(&[u8], u64)) {
+fn give(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut(&[u8], u64, bool)) {
     summary.lines += 1;
     if line.len() > LINE {
         summary.cut += 1;
     }
-    each(&line[..line.len().min(LINE)], summary.lines);
+    each(&line[..line.len().min(LINE)], summary.lines, escapes);
 }
 
 /// The stream, through the decoder that its first bytes ask for.
@@ -230,7 +235,7 @@ mod tests {
 
     fn read(stream: &[u8]) -> (Vec<String>, Summary) {
         let mut all = Vec::new();
-        let summary = lines(stream, |line, number| {
+        let summary = lines(stream, |line, number, _| {
             all.push(String::from_utf8_lossy(line).into_owned());
             assert_eq!(all.len() as u64, number);
         });

@@ -57,8 +57,8 @@ impl<'a> Reader<'a> {
         let input = self.inputs.len();
         let mut scratch = Vec::new();
         let mut nccl_lines = 0;
-        let summary = input::lines(stream, |line, number| {
-            let line = clean(line, &mut scratch);
+        let summary = input::lines(stream, |line, number, escapes| {
+            let line = clean(line, escapes, &mut scratch);
             nccl_lines += u64::from(self.line(line, Position { input, line: number }));
         });
         self.cut += summary.cut;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use semver::Version;
 
 use super::digest::{Position, Writer};
@@ -70,6 +70,8 @@ pub(super) struct Writers {
     /// Indices in `all` and `threads` by the text that names the writer.
     keys: HashMap<Box<[u8]>, usize>,
     threads: Vec<Thread>,
+    /// Texts that name writers above the limit, the last ones.
+    beyond: HashSet<Box<[u8]>>,
     /// Text and thread of the previous line.
     last: (Vec<u8>, usize),
     /// Indices of processes by host and number.
@@ -111,6 +113,10 @@ impl Writers {
         } else {
             let index = match self.keys.get(source.key) {
                 Some(index) => *index,
+                None if self.beyond.contains(source.key) => {
+                    self.lost += 1;
+                    return None;
+                }
                 None => self.add(source, position)?,
             };
             self.last.0.clear();
@@ -130,6 +136,10 @@ impl Writers {
             Some(writer) => writer,
             None if self.all.len() == WRITERS => {
                 self.lost += 1;
+                if self.beyond.len() == WRITERS {
+                    self.beyond.clear();
+                }
+                self.beyond.insert(source.key.into());
                 return None;
             }
             None => {
