@@ -7,6 +7,7 @@ mod communicators;
 pub mod conclusions;
 pub mod digest;
 mod fold;
+mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod input;
