@@ -19,6 +19,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trace;
 mod writers;
 
 use std::fs::File;

@@ -1,17 +1,22 @@
 //! The reader of logs.
 
+use std::collections::BTreeMap;
 use std::io::Read;
+
+use memchr::memmem;
+use semver::Version;
 
 use super::answers::{Answers, Kind};
 use super::channel::{Channel, Line};
 use super::clean::clean;
 use super::communicators::Communicators;
-use super::digest::{Digest, Input, Position};
+use super::digest::{Digest, Input, Position, Writer};
 use super::input;
 use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
+use super::text;
 use super::writers::{Membership, Writers};
 use crate::knowledge::rules::{Origin, Rule, Rules};
 
@@ -25,7 +30,8 @@ pub struct Reader<'a> {
     communicators: Communicators,
     messages: Messages,
     answers: Answers<'a>,
-    versions: std::collections::BTreeSet<semver::Version>,
+    /// Versions on lines without writer, with their builds.
+    versions: BTreeMap<Version, String>,
     paths: Paths,
     /// Lines that were cut.
     cut: u64,
@@ -45,7 +51,7 @@ impl<'a> Reader<'a> {
             communicators: Communicators::default(),
             messages: Messages::default(),
             answers: Answers::default(),
-            versions: std::collections::BTreeSet::new(),
+            versions: BTreeMap::new(),
             paths: Paths::default(),
             cut: 0,
         }
@@ -75,12 +81,13 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Digest {
         let limits = self.limits();
         let communicators = &self.communicators;
-        let (writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
+        let (mut writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
+        give_version(&mut writers, &self.versions);
         let mut digest = Digest {
             inputs: self.inputs,
             writers,
             communicators: self.communicators.finish(&places),
-            versions: self.versions,
+            versions: self.versions.into_keys().collect(),
             paths: self.paths.finish(),
             limits,
             ..Digest::default()
@@ -95,21 +102,25 @@ impl<'a> Reader<'a> {
         let mut is_nccl = false;
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
             match entry {
-                Entry::Nccl { source, level, message, before } => {
+                Entry::Nccl { source, level, message, before, file } => {
                     is_nccl = true;
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
                     let thread = source.and_then(|source| self.writers.thread(&source, position));
                     let writer = thread.map(|thread| self.writers.of(thread).writer);
                     let place = Place { position, writer, before };
-                    self.nccl(level, message, thread, place);
+                    if level == Level::Warn && is_of_ras(file) {
+                        self.of_ras(message, place);
+                    } else {
+                        self.nccl(level, message, thread, place);
+                    }
                 }
                 Entry::Version(text) => {
                     is_nccl = true;
-                    if let Some((version, _)) = message::version(text)
+                    if let Some((version, build)) = message::version(text)
                         && self.versions.len() < VERSIONS
                     {
-                        self.versions.insert(version);
+                        self.versions.insert(version, text::name(build.trim_ascii()));
                     }
                 }
                 Entry::Other(line) => self.other(line, position),
@@ -131,6 +142,14 @@ impl<'a> Reader<'a> {
                 self.find(message, Origin::Nccl, place);
             }
             Level::Trace => {}
+        }
+    }
+
+    /// Notes a warning of RAS, whose connections are not those of the job.
+    fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
+        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| rule.id.contains("ras"));
+        if !self.hit(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
+            self.messages.unknown(message, place);
         }
     }
 
@@ -194,12 +213,15 @@ impl<'a> Reader<'a> {
     fn learn(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
         let current = self.writers.current(thread);
         match (parsed, current) {
-            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel),
+            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel, place.position),
+            (Message::Trace(trace), _) => self.writers.trace(thread, trace, place.position),
+            (Message::Retry(retry), _) => self.writers.retry(thread, retry, place.position),
             (Message::Communicator(life) | Message::Shape(life), _) => {
                 let process = self.writers.process(thread);
-                let writer = self.writers.of(thread).writer;
-                if let Some(membership) = self.communicators.note(process, writer, &life) {
-                    self.writers.assign(thread, membership);
+                let writer = self.writers.of_device(thread, life.device, place.position);
+                let membership = self.communicators.note(process, writer, &life, place.position);
+                if let Some(membership) = membership {
+                    self.writers.assign(thread, writer, membership);
                 }
             }
             (Message::Variable(name, value, by_plugin), _) => {
@@ -248,13 +270,14 @@ impl<'a> Reader<'a> {
 
     /// Notes a channel in the communicator that the thread works for. A thread that starts on connections does not
     /// name its communicator: it is the writer's last one that the line fits to, and that does not have the line yet.
-    fn connect(&mut self, thread: usize, channel: &Channel<'_>) {
+    fn connect(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
         let current = self.writers.of(thread).current;
         if let Some(current) = current
             && self.communicators.connect(current, channel, false)
         {
             return;
         }
+        let writer = self.writers.of(thread).writer;
         let mut found = None;
         for membership in self.writers.memberships(thread) {
             if self.communicators.connect(membership, channel, false) {
@@ -268,11 +291,10 @@ impl<'a> Reader<'a> {
             if all.any(|membership| self.communicators.connect(membership, channel, true)) {
                 return;
             }
-            let writer = self.writers.of(thread).writer;
-            found = self.communicators.connect_unseen(writer, channel);
+            found = self.communicators.connect_unseen(writer, channel, position);
         }
         if let Some(found) = found {
-            self.writers.assign(thread, found);
+            self.writers.assign(thread, writer, found);
         }
     }
 
@@ -304,5 +326,24 @@ impl<'a> Reader<'a> {
         .filter(|(count, _)| *count > 0)
         .map(|(count, text)| format!("{count} {text}"))
         .collect()
+    }
+}
+
+/// Returns true for a file of RAS: `ras/client_support.cc:178`.
+fn is_of_ras(file: &[u8]) -> bool {
+    let file = file.trim_ascii_start();
+    file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
+}
+
+/// Gives rank 0 the version of a line without writer, which is the one that it writes to its standard output.
+fn give_version(writers: &mut [Writer], versions: &BTreeMap<Version, String>) {
+    let mut first = writers.iter_mut().filter(|writer| writer.rank == Some(0));
+    if let (Some(writer), None) = (first.next(), first.next())
+        && writer.nccl.is_none()
+        && versions.len() == 1
+        && let Some((version, build)) = versions.first_key_value()
+    {
+        writer.nccl = Some(version.clone());
+        writer.nccl_build = (!build.is_empty()).then(|| build.clone());
     }
 }
