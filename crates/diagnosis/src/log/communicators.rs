@@ -104,7 +104,8 @@ impl Communicators {
         let membership = match (life.event, known) {
             // The address of a communicator that was destroyed is used again.
             (Event::Start, _) | (Event::Complete, None) => self
-                .identify(process, writer, life, position)
+                .begun(writer, life, position)
+                .or_else(|| self.identify(process, writer, life, position))
                 .or_else(|| self.unnamed(writer, life, position)),
             (Event::Shape, None) => self.unnamed(writer, life, position),
             (_, Some(known)) => Some(self.named(known, life)),
@@ -159,6 +160,18 @@ impl Communicators {
         }
         (state.digest.id, state.digest.ranks) = (UNNAMED.to_owned(), life.ranks);
         Some(Membership { communicator, rank: life.rank })
+    }
+
+    /// The communicator whose connections this rank has logged before the commId, of which START is not in the log.
+    fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+        let is_known =
+            life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
+        let last = &self.all[*self.keys.get(&Key::Unnamed)?].digest;
+        if is_known || last.members.get(&life.rank)?.writer != writer {
+            return None;
+        }
+        let begun = self.unnamed(writer, life, position)?;
+        Some(self.named(begun, life))
     }
 
     /// Gives a communicator the commId of a later line.

@@ -76,6 +76,13 @@ fn the_size_of_a_communicator_is_that_of_its_shape() {
     let found = digest(format!("{log}vm:1:2 [0] NCCL INFO {complete}\nvm:2:2 [1] NCCL INFO {other}\n"));
     assert_eq!(communicators(&found), [("0xabc", 4, vec![0, 1])]);
     assert_eq!(found.communicators[0].connections.len(), 1);
+    // START is torn, and connections come before the commId.
+    let channel = "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct";
+    let found = digest(format!(
+        "vm:1:2 [0] NCCL INFO {channel}\nvm:1:2 [0] NCCL INFO {complete}\nvm:2:2 [1] NCCL INFO {other}\n"
+    ));
+    assert_eq!(communicators(&found), [("0xabc", 4, vec![0, 1])]);
+    assert_eq!(found.communicators[0].connections.len(), 1);
 }
 
 #[test]
