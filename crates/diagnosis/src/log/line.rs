@@ -161,7 +161,7 @@ impl Splitter {
     }
 
     /// The position of `NCCL`, the level after it, and the position of the message.
-    fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
+    pub(super) fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
         let mut position = from;
         loop {
             let start = position + self.nccl.find(&line[position..])?;
@@ -181,7 +181,8 @@ impl Splitter {
         }
     }
 
-    fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
+    /// The content of a line without a level.
+    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
         // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
         if let Some(found) = self.version.find(line)
             && let [before @ .., b'N' | b'R'] = &line[..found]

@@ -10,6 +10,7 @@ mod fold;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
+mod headers;
 mod input;
 mod line;
 mod message;

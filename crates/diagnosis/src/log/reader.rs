@@ -11,6 +11,7 @@ use super::channel::{Channel, Line};
 use super::clean::clean;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
+use super::headers::{Headers, Known};
 use super::input;
 use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
@@ -26,6 +27,7 @@ pub struct Reader<'a> {
     rules: &'a Rules,
     splitter: Splitter,
     inputs: Vec<Input>,
+    headers: Headers,
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
@@ -47,6 +49,7 @@ impl<'a> Reader<'a> {
             rules,
             splitter: Splitter::new(),
             inputs: Vec::new(),
+            headers: Headers::default(),
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
@@ -98,15 +101,43 @@ impl<'a> Reader<'a> {
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn line(&mut self, line: &[u8], position: Position) -> bool {
+        let Some((nccl, level, message)) = self.splitter.level(line, 0) else {
+            return match self.splitter.without_mark(line) {
+                Entry::Version(text) => {
+                    self.version(text);
+                    true
+                }
+                _ => {
+                    self.other(line, position);
+                    false
+                }
+            };
+        };
+        let header = &line[..nccl];
+        let is_single = level == Level::Info && self.splitter.level(line, message).is_none();
+        let known = if is_single { self.headers.get(header) } else { None };
+        if let Some(Known { thread, start, .. }) =
+            known.filter(|known| known.forgotten == self.writers.forgotten)
+        {
+            self.writers.note_line(thread, position);
+            let writer = Some(self.writers.of(thread).writer);
+            let place = Place { position, writer, before: &line[..start] };
+            self.info(line[message..].trim_ascii(), Some(thread), place);
+            return true;
+        }
         let mut parts = Parts::of(line);
-        let mut is_nccl = false;
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
             match entry {
                 Entry::Nccl { source, level, message, before, file } => {
-                    is_nccl = true;
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
                     let thread = source.and_then(|source| self.writers.thread(&source, position));
+                    if is_single
+                        && let (Some(thread), Some(true)) = (thread, source.map(|source| source.is_whole))
+                    {
+                        let (forgotten, start) = (self.writers.forgotten, before.len());
+                        self.headers.keep(header, Known { thread, forgotten, start });
+                    }
                     let writer = thread.map(|thread| self.writers.of(thread).writer);
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
@@ -115,18 +146,20 @@ impl<'a> Reader<'a> {
                         self.nccl(level, message, thread, place);
                     }
                 }
-                Entry::Version(text) => {
-                    is_nccl = true;
-                    if let Some((version, build)) = message::version(text)
-                        && self.versions.len() < VERSIONS
-                    {
-                        self.versions.insert(version, text::name(build.trim_ascii()));
-                    }
-                }
+                Entry::Version(text) => self.version(text),
                 Entry::Other(line) => self.other(line, position),
             }
         }
-        is_nccl
+        true
+    }
+
+    /// Notes the version of a line without writer.
+    fn version(&mut self, text: &[u8]) {
+        if let Some((version, build)) = message::version(text)
+            && self.versions.len() < VERSIONS
+        {
+            self.versions.insert(version, text::name(build.trim_ascii()));
+        }
     }
 
     fn nccl(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {

@@ -73,8 +73,6 @@ pub(super) struct Writers {
     threads: Vec<Thread>,
     /// Texts that name writers above the limit, the last ones.
     beyond: HashSet<Box<[u8]>>,
-    /// Text and thread of the previous line.
-    last: (Vec<u8>, usize),
     /// Indices of processes by host and number.
     processes_by_name: HashMap<(Box<[u8]>, u64), usize>,
     processes: Vec<Process>,
@@ -109,24 +107,21 @@ impl Writers {
 
     /// The index of the thread that wrote the line; `None` above the limit.
     pub(super) fn thread(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
-        let index = if self.last.0 == source.key && !self.threads.is_empty() {
-            self.last.1
-        } else {
-            let index = match self.keys.get(source.key) {
-                Some(index) => *index,
-                None if self.beyond.contains(source.key) => {
-                    self.lost += 1;
-                    return None;
-                }
-                None => self.add(source, position)?,
-            };
-            self.last.0.clear();
-            self.last.0.extend_from_slice(source.key);
-            self.last.1 = index;
-            index
+        let index = match self.keys.get(source.key) {
+            Some(index) => *index,
+            None if self.beyond.contains(source.key) => {
+                self.lost += 1;
+                return None;
+            }
+            None => self.add(source, position)?,
         };
-        self.all[self.threads[index].writer].writer.last = position;
+        self.note_line(index, position);
         Some(index)
+    }
+
+    /// Notes the position of a line of the thread.
+    pub(super) fn note_line(&mut self, thread: usize, position: Position) {
+        self.all[self.threads[thread].writer].writer.last = position;
     }
 
     fn add(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
