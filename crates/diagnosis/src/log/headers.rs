@@ -27,8 +27,8 @@ struct Header {
 /// The writer of lines with a header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// Index of the thread.
-    pub(super) thread: usize,
+    /// Index of the thread; `None` where its writer is above the limit.
+    pub(super) thread: Option<usize>,
     /// Number of times that threads were forgotten before.
     pub(super) forgotten: u64,
     /// Start of the writer in the header.

@@ -119,10 +119,13 @@ impl<'a> Reader<'a> {
         if let Some(Known { thread, start, .. }) =
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
-            self.writers.note_line(thread, position);
-            let writer = Some(self.writers.of(thread).writer);
+            match thread {
+                Some(thread) => self.writers.note_line(thread, position),
+                None => self.writers.lost += 1,
+            }
+            let writer = thread.map(|thread| self.writers.of(thread).writer);
             let place = Place { position, writer, before: &line[..start] };
-            self.info(line[message..].trim_ascii(), Some(thread), place);
+            self.info(line[message..].trim_ascii(), thread, place);
             return true;
         }
         let mut parts = Parts::of(line);
@@ -132,9 +135,7 @@ impl<'a> Reader<'a> {
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
                     let thread = source.and_then(|source| self.writers.thread(&source, position));
-                    if is_single
-                        && let (Some(thread), Some(true)) = (thread, source.map(|source| source.is_whole))
-                    {
+                    if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep(header, Known { thread, forgotten, start });
                     }

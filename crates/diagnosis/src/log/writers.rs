@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use semver::Version;
 
 use super::digest::{FAILURES, Failure, Position, Retries, Writer};
@@ -71,8 +71,6 @@ pub(super) struct Writers {
     /// Indices in `all` and `threads` by the text that names the writer.
     keys: HashMap<Box<[u8]>, usize>,
     threads: Vec<Thread>,
-    /// Texts that name writers above the limit, the last ones.
-    beyond: HashSet<Box<[u8]>>,
     /// Indices of processes by host and number.
     processes_by_name: HashMap<(Box<[u8]>, u64), usize>,
     processes: Vec<Process>,
@@ -109,10 +107,6 @@ impl Writers {
     pub(super) fn thread(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
         let index = match self.keys.get(source.key) {
             Some(index) => *index,
-            None if self.beyond.contains(source.key) => {
-                self.lost += 1;
-                return None;
-            }
             None => self.add(source, position)?,
         };
         self.note_line(index, position);
@@ -132,10 +126,6 @@ impl Writers {
             Some(writer) => writer,
             None if self.all.len() == WRITERS => {
                 self.lost += 1;
-                if self.beyond.len() == WRITERS {
-                    self.beyond.clear();
-                }
-                self.beyond.insert(source.key.into());
                 return None;
             }
             None => {
