@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher as _;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 
 use crate::knowledge::rules::Rule;
 
@@ -27,21 +27,21 @@ pub(super) enum Kind {
 pub(super) struct Answers<'a> {
     places: Vec<Answer<'a>>,
     hasher: RandomState,
-    /// The place of the message that was looked up last.
-    place: usize,
+    /// The hash of the message that was looked up last.
+    hash: u64,
 }
 
-/// A message with its rule, if there is one.
-#[derive(Clone, Debug, Default)]
+/// A message with its rule, if there is one. The seed of the hash is random, so that 64 bits tell messages apart.
+#[derive(Clone, Copy, Debug, Default)]
 struct Answer<'a> {
     kind: Option<Kind>,
-    text: Vec<u8>,
+    hash: u64,
     rule: Option<&'a Rule>,
 }
 
 impl Default for Answers<'_> {
     fn default() -> Self {
-        Self { places: vec![Answer::default(); PLACES], hasher: RandomState::default(), place: 0 }
+        Self { places: vec![Answer::default(); PLACES], hasher: RandomState::default(), hash: 0 }
     }
 }
 
@@ -51,9 +51,9 @@ impl<'a> Answers<'a> {
         if message.len() > TEXT {
             return None;
         }
-        self.place = self.hasher.hash_one(message) as usize % PLACES;
-        let answer = &self.places[self.place];
-        (answer.kind == Some(kind) && answer.text == message).then_some(answer.rule)
+        self.hash = self.hasher.hash_one(message);
+        let answer = self.places[self.hash as usize % PLACES];
+        (answer.kind == Some(kind) && answer.hash == self.hash).then_some(answer.rule)
     }
 
     /// Keeps the rule of the message that [`get`](Self::get) was just asked for.
@@ -61,9 +61,6 @@ impl<'a> Answers<'a> {
         if message.len() > TEXT {
             return;
         }
-        let answer = &mut self.places[self.place];
-        (answer.kind, answer.rule) = (Some(kind), rule);
-        answer.text.clear();
-        answer.text.extend_from_slice(message);
+        self.places[self.hash as usize % PLACES] = Answer { kind: Some(kind), hash: self.hash, rule };
     }
 }

@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher as _;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 
 /// Number of places for headers, a power of two.
 const PLACES: usize = 1024;
@@ -12,15 +12,16 @@ const TEXT: usize = 96;
 /// The last headers.
 #[derive(Debug)]
 pub(super) struct Headers {
-    places: Vec<Header>,
+    places: Vec<Option<Header>>,
     hasher: RandomState,
-    /// The place of the header that was looked up last.
-    place: usize,
+    /// The hash of the header that was looked up last.
+    hash: u64,
 }
 
-#[derive(Clone, Debug, Default)]
+/// A header by its hash. The seed of the hash is random, so that 64 bits tell headers apart.
+#[derive(Clone, Copy, Debug)]
 struct Header {
-    text: Vec<u8>,
+    hash: u64,
     known: Known,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Known {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self { places: vec![Header::default(); PLACES], hasher: RandomState::default(), place: 0 }
+        Self { places: vec![None; PLACES], hasher: RandomState::default(), hash: 0 }
     }
 }
 
@@ -47,9 +48,9 @@ impl Headers {
         if header.len() > TEXT || header.is_empty() {
             return None;
         }
-        self.place = self.hasher.hash_one(header) as usize % PLACES;
-        let kept = &self.places[self.place];
-        (kept.text == header).then_some(kept.known)
+        self.hash = self.hasher.hash_one(header);
+        let kept = self.places[self.hash as usize % PLACES].as_ref()?;
+        (kept.hash == self.hash).then_some(kept.known)
     }
 
     /// Keeps the writer of the header that [`get`](Self::get) was just asked for.
@@ -57,9 +58,6 @@ impl Headers {
         if header.len() > TEXT || header.is_empty() {
             return;
         }
-        let kept = &mut self.places[self.place];
-        kept.known = known;
-        kept.text.clear();
-        kept.text.extend_from_slice(header);
+        self.places[self.hash as usize % PLACES] = Some(Header { hash: self.hash, known });
     }
 }
