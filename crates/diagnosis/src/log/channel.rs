@@ -21,6 +21,8 @@ pub(super) struct Channel<'a> {
     pub(super) is_receive: bool,
     /// The way of the data.
     pub(super) via: Via<'a>,
+    /// Number of ranks of the communicator, which RCCL writes.
+    pub(super) ranks: Option<u32>,
 }
 
 /// [`Transport`], borrowed from the line.
@@ -70,8 +72,18 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
         Some(rest) => (true, rest),
         None => (false, rest.strip_prefix(b"[send] ").unwrap_or(rest)),
     };
-    let via = via(rest.strip_prefix(b"via ")?);
-    Some(Line::Channel(Channel { number, index, from, to, is_receive, via }))
+    let rest = rest.strip_prefix(b"via ")?;
+    // RCCL: `via P2P/IPC comm 0xf37f2e0 nRanks 08`.
+    let (rest, ranks) = match memchr::memmem::find(rest, b" comm 0x") {
+        Some(end) => (&rest[..end], ranks_at_end(&rest[end..])),
+        None => (rest, None),
+    };
+    Some(Line::Channel(Channel { number, index, from, to, is_receive, via: via(rest), ranks }))
+}
+
+fn ranks_at_end(text: &[u8]) -> Option<u32> {
+    let start = memchr::memmem::find(text, b" nRanks ")? + 8;
+    text::small(&text[start..]).map(|(ranks, _)| ranks).filter(|ranks| *ranks <= MOST_RANKS)
 }
 
 /// Reads `0 1 2 3`. NCCL cuts long orders, and writes `...` at their end.
@@ -100,7 +112,7 @@ fn via(text: &[u8]) -> Via<'_> {
         let is_indirect = how == b"indirect" && rest.ends_with(b"/read");
         return Via::P2p { how, read: is_indirect || rest.starts_with(b"/read") };
     }
-    if text.starts_with(b"SHM/") || text == b"SHM" {
+    if text.starts_with(b"SHM/") || text == b"SHM" || text.starts_with(b"direct shared memory") {
         return Via::Shm;
     }
     if let Some(rest) = text.strip_prefix(b"NET/") {
@@ -164,6 +176,8 @@ mod tests {
             ("Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL/read", Via::Mnnvl),
             ("Channel 00 : 0[0] -> 1[1] via SHM/direct", Via::Shm),
             ("Channel 00 : 0[c000] -> 1[1a0] via SHM/direct/direct", Via::Shm),
+            ("Channel 00 : 0[100000] -> 1[200000] via direct shared memory", Via::Shm),
+            ("Channel 00 : 0[c1000] -> 1[c6000] via P2P/IPC comm 0xf37f2e0 nRanks 08", p2p("IPC", false)),
             ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0", net("Socket", 0, false)),
             ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3/GDRDMA", net("IB", 3, true)),
             ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3(12)/GDRDMA(PCI)/Shared", net("IB", 3, true)),

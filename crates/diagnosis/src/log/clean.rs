@@ -2,12 +2,16 @@
 
 use memchr::{memchr, memmem};
 
+use super::input::ESCAPE;
+
 /// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result where
 /// something was removed.
-pub(super) fn clean<'a>(line: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+///
+/// `escapes` is false where the line is known to have no escape sequence.
+pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_json = line.starts_with(b"{\"log\":\"");
-    if !is_json && memchr(0x1b, line).is_none() {
+    if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
         return line;
     }
     scratch.clear();
@@ -16,7 +20,7 @@ pub(super) fn clean<'a>(line: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
     } else {
         scratch.extend_from_slice(line);
     }
-    if memchr(0x1b, scratch).is_some() {
+    if memchr(ESCAPE, scratch).is_some() {
         remove_colours(scratch);
     }
     let end = scratch.trim_ascii_end().len();
@@ -52,7 +56,7 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) {
 fn remove_colours(line: &mut Vec<u8>) {
     let (mut read, mut write) = (0, 0);
     while read < line.len() {
-        if line[read] != 0x1b {
+        if line[read] != ESCAPE {
             line[write] = line[read];
             (read, write) = (read + 1, write + 1);
             continue;
@@ -74,7 +78,7 @@ mod tests {
     use super::*;
 
     fn cleaned(line: &[u8]) -> String {
-        String::from_utf8_lossy(clean(line, &mut Vec::new())).into_owned()
+        String::from_utf8_lossy(clean(line, true, &mut Vec::new())).into_owned()
     }
 
     #[test]

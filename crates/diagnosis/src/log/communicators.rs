@@ -1,11 +1,12 @@
 //! Communicators, their members, and the connections between them.
 
 use super::channel::Channel;
-use super::digest::{Communicator, Connection, Member, Transport};
+use super::digest::{Communicator, Connection, Member, Position, Transport};
 use super::message::{self, Event, Life};
 use super::text;
 use super::writers::Membership;
 use foldhash::HashMap;
+use std::collections::BTreeSet;
 
 /// Largest number of communicators.
 const COMMUNICATORS: usize = 4096;
@@ -24,14 +25,17 @@ const PHASES: usize = 12;
 /// Largest number of algorithms with protocols of all communicators.
 const CHOICES: usize = 16_384;
 
+/// The name of a communicator of which ranks say the size and not the commId.
+const UNNAMED: &str = "without commId";
+
 /// The identity of a communicator across its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Id(u64),
     /// A split: the parent's index, its number, the color.
     Split(Option<usize>, u32, i64),
-    /// The communicator of connections without an initialisation in the log.
-    Unseen,
+    /// The last communicator without commId: its first lines are not in the log, or the version does not write it.
+    Unnamed,
 }
 
 /// The channels from one rank to another.
@@ -46,6 +50,8 @@ struct Pair {
 #[derive(Debug, Default)]
 struct State {
     digest: Communicator,
+    /// Of one without commId, the members that named themselves and its size.
+    named: BTreeSet<u32>,
     pairs: HashMap<(u32, u32), Pair>,
 }
 
@@ -85,20 +91,31 @@ impl Communicators {
     }
 
     /// Notes an event of a communicator, and returns the member that it is about.
-    pub(super) fn note(&mut self, process: usize, writer: usize, life: &Life<'_>) -> Option<Membership> {
+    pub(super) fn note(
+        &mut self,
+        process: usize,
+        writer: usize,
+        life: &Life<'_>,
+        position: Position,
+    ) -> Option<Membership> {
         let known = self.addresses.get(&(process, life.address)).copied();
         let known =
             known.filter(|known| known.rank == life.rank && self.ranks(known.communicator) == life.ranks);
         let membership = match (life.event, known) {
             // The address of a communicator that was destroyed is used again.
-            (Event::Start, _) | (Event::Complete, None) => self.identify(process, writer, life),
-            (_, Some(known)) => Some(known),
+            (Event::Start, _) | (Event::Complete, None) => self
+                .begun(writer, life, position)
+                .or_else(|| self.identify(process, writer, life, position))
+                .or_else(|| self.unnamed(writer, life, position)),
+            (Event::Shape, None) => self.unnamed(writer, life, position),
+            (_, Some(known)) => Some(self.named(known, life)),
             (_, None) => None,
         }?;
         if self.addresses.len() < MEMBERS {
             self.addresses.insert((process, life.address), membership);
         }
         let state = &mut self.all[membership.communicator];
+        state.digest.last = position;
         if state.digest.made_by.is_empty() && !life.made_by.is_empty() {
             state.digest.made_by = text::name(life.made_by);
         }
@@ -124,7 +141,61 @@ impl Communicators {
         Some(membership)
     }
 
-    fn identify(&mut self, process: usize, writer: usize, life: &Life<'_>) -> Option<Membership> {
+    /// The communicator of a line without commId: the last one, unless it has this rank, or another size.
+    fn unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+        let fits = |state: &State| {
+            let Communicator { ranks, members, .. } = &state.digest;
+            let is_size = if state.named.is_empty() { *ranks <= life.ranks } else { *ranks == life.ranks };
+            let is_writer = members.get(&life.rank).is_none_or(|member| member.writer == writer);
+            is_size && is_writer && !state.named.contains(&life.rank)
+        };
+        if self.keys.get(&Key::Unnamed).is_some_and(|index| !fits(&self.all[*index])) {
+            self.keys.remove(&Key::Unnamed);
+        }
+        let communicator = self.communicator(Key::Unnamed, String::new(), life.ranks, position)?;
+        let has_room = self.members < MEMBERS;
+        let state = &mut self.all[communicator];
+        if has_room || state.named.is_empty() {
+            state.named.insert(life.rank);
+        }
+        (state.digest.id, state.digest.ranks) = (UNNAMED.to_owned(), life.ranks);
+        Some(Membership { communicator, rank: life.rank })
+    }
+
+    /// The communicator whose connections this rank has logged before the commId, of which START is not in the log.
+    fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+        let is_known =
+            life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
+        let last = &self.all[*self.keys.get(&Key::Unnamed)?].digest;
+        if is_known || last.members.get(&life.rank)?.writer != writer {
+            return None;
+        }
+        let begun = self.unnamed(writer, life, position)?;
+        Some(self.named(begun, life))
+    }
+
+    /// Gives a communicator the commId of a later line.
+    fn named(&mut self, known: Membership, life: &Life<'_>) -> Membership {
+        let digest = &mut self.all[known.communicator].digest;
+        let Some(id) = life.id.filter(|_| digest.id == UNNAMED) else { return known };
+        if let Some(communicator) = self.keys.get(&Key::Id(id)) {
+            return Membership { communicator: *communicator, ..known };
+        }
+        digest.id = format!("{id:#x}");
+        self.keys.insert(Key::Id(id), known.communicator);
+        if self.keys.get(&Key::Unnamed) == Some(&known.communicator) {
+            self.keys.remove(&Key::Unnamed);
+        }
+        known
+    }
+
+    fn identify(
+        &mut self,
+        process: usize,
+        writer: usize,
+        life: &Life<'_>,
+        position: Position,
+    ) -> Option<Membership> {
         let parent = life.parent.and_then(|parent| self.addresses.get(&(process, parent)));
         let parent = parent.map(|parent| parent.communicator);
         let key = match (life.id, life.color) {
@@ -150,13 +221,13 @@ impl Communicators {
                 let parent = parent.map_or("?", |parent| &self.all[parent].digest.id);
                 text::shortened(format!("{parent}/{split}.{color}").as_bytes())
             }
-            Key::Unseen => String::new(),
+            Key::Unnamed => UNNAMED.to_owned(),
         };
-        let communicator = self.communicator(key, id, life.ranks)?;
+        let communicator = self.communicator(key, id, life.ranks, position)?;
         Some(Membership { communicator, rank: life.rank })
     }
 
-    fn communicator(&mut self, key: Key, id: String, ranks: u32) -> Option<usize> {
+    fn communicator(&mut self, key: Key, id: String, ranks: u32, first: Position) -> Option<usize> {
         if let Some(index) = self.keys.get(&key) {
             return Some(*index);
         }
@@ -165,7 +236,7 @@ impl Communicators {
             return None;
         }
         self.all.push(State {
-            digest: Communicator { id, ranks, ..Communicator::default() },
+            digest: Communicator { id, ranks, first, last: first, ..Communicator::default() },
             ..State::default()
         });
         self.keys.insert(key, self.all.len() - 1);
@@ -233,11 +304,22 @@ impl Communicators {
     }
 
     /// Notes a channel whose communicator's initialisation is not in the log, and returns the member.
-    pub(super) fn connect_unseen(&mut self, writer: usize, channel: &Channel<'_>) -> Option<Membership> {
-        let communicator = self.communicator(Key::Unseen, String::new(), 0)?;
+    pub(super) fn connect_unseen(
+        &mut self,
+        writer: usize,
+        channel: &Channel<'_>,
+        position: Position,
+    ) -> Option<Membership> {
         let (own, peer) = own_and_peer(channel);
+        let least = own.max(peer).checked_add(1)?.max(channel.ranks.unwrap_or(0));
+        // Another communicator begins where the last one has a size, and is smaller.
+        let is_small = |state: &State| !state.named.is_empty() && state.digest.ranks < least;
+        if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
+            self.keys.remove(&Key::Unnamed);
+        }
+        let communicator = self.communicator(Key::Unnamed, String::new(), 0, position)?;
         let ranks = &mut self.all[communicator].digest.ranks;
-        *ranks = (*ranks).max(own.max(peer).checked_add(1)?);
+        *ranks = (*ranks).max(least);
         let membership = Membership { communicator, rank: own };
         self.member(membership, writer);
         self.connect(membership, channel, true);
@@ -309,7 +391,7 @@ impl Communicators {
     pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()
-            .map(|State { mut digest, pairs }| {
+            .map(|State { mut digest, pairs, .. }| {
                 for member in digest.members.values_mut() {
                     member.writer = places[member.writer];
                 }

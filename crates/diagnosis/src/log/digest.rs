@@ -105,9 +105,57 @@ pub struct Writer {
     /// The interface of the bootstrap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<String>,
+    /// Result codes that it traced, of the first failures, at most [`FAILURES`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+    /// Connections that it tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<Retries>,
     /// Position of the first line of this writer.
     pub first: Position,
     /// Position of the last line of this writer.
+    pub last: Position,
+}
+
+/// Largest number of failures that a digest keeps of a writer.
+pub const FAILURES: usize = 4;
+
+/// A result code that NCCL traced through its functions (`misc/socket.cc:635 -> 6`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// File and line of NCCL's source that traced it first, which is closest to the cause.
+    pub place: String,
+    /// File and line that traced it last.
+    pub outermost: String,
+    /// The result code.
+    pub code: u32,
+    /// Its name: `ncclRemoteError`.
+    pub name: String,
+    /// The first line.
+    pub first: Position,
+    /// The last line.
+    pub last: Position,
+}
+
+/// Connections that a writer tried again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Retries {
+    /// Number of lines; versions before 2.24 write one of 1000.
+    pub count: u64,
+    /// Largest number of an attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Number of attempts until NCCL gives up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// Address of the last peer, where the version writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// `Connection refused`.
+    pub reason: String,
+    /// The first line.
+    pub first: Position,
+    /// The last line.
     pub last: Position,
 }
 
@@ -123,12 +171,13 @@ pub struct Position {
 /// A communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Communicator {
-    /// NCCL's commId; of a split communicator, the parent's with number and color of the split: `0xbc42/1.0`; empty
-    /// for connections whose communicator's initialisation is not in the log.
+    /// NCCL's commId; of a split communicator, the parent's with number and color of the split: `0xbc42/1.0`;
+    /// `without commId` where the version does not write it; empty for connections whose communicator's initialisation
+    /// is not in the log.
     pub id: String,
     /// The function that made it: `ncclCommInitRankConfig`, `ncclCommSplit`.
     pub made_by: String,
-    /// Number of ranks.
+    /// Number of ranks; where [`id`](Self::id) is empty, the least that its connections need.
     pub ranks: u32,
     /// Number of nodes, as NCCL counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,6 +197,10 @@ pub struct Communicator {
     pub rings: BTreeSet<Vec<u32>>,
     /// True once `Trees` were logged.
     pub trees: bool,
+    /// Position of its first line.
+    pub first: Position,
+    /// Position of the last line about the beginning or end of its life.
+    pub last: Position,
     /// Algorithms and protocols of the operations logged, with their number: `RING LL`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub choices: BTreeMap<String, u64>,

@@ -3,14 +3,18 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::format;
 
 /// Largest number of bytes that are kept of a line.
 pub(super) const LINE: usize = 16 * 1024;
 /// Size of the buffer for lines.
 const BUFFER: usize = 128 * 1024;
+/// The byte that control sequences of terminals begin with.
+pub(super) const ESCAPE: u8 = 0x1b;
 /// Largest window of zstd, which the decoder keeps in memory: that of `zstd -19`, doubled.
 const WINDOW: u64 = 16 << 20;
 
@@ -27,36 +31,43 @@ pub(super) struct Summary {
     pub(super) problem: Option<String>,
 }
 
-/// Calls `each` with every line, without its end, and its number from 1. Of a line longer than [`LINE`] it gets the
-/// beginning.
-pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)) -> Summary {
+/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
+/// escape sequence. Of a line
+/// longer than [`LINE`] it gets the beginning.
+pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode(stream) {
         Ok(decoded) => decoded,
         Err(error) => return Summary { problem: Some(error.to_string()), ..summary },
     };
     let mut buffer = vec![0; BUFFER];
+    let mut line_end = b'\n';
     // Bytes of an incomplete line at the beginning of the buffer, and true while the rest of a long line is skipped.
     let (mut filled, mut skipping) = (0, false);
     loop {
-        let count = match decoded.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                summary.problem = Some(error.to_string());
-                break;
-            }
-        };
+        let is_first = summary.bytes == 0;
+        let least = if is_first { format::HEAD } else { 1 };
+        let (count, error) = fill(&mut decoded, &mut buffer[filled..], least);
+        summary.problem = error.map(|error| error.to_string());
+        if count == 0 {
+            break;
+        }
         summary.bytes += count as u64;
+        if is_first {
+            match format::line_end(&buffer[..count]) {
+                Ok(end) => line_end = end,
+                Err(problem) => return Summary { problem: Some(problem), ..summary },
+            }
+        }
         let end = filled + count;
+        let escapes = memchr(ESCAPE, &buffer[..end]).is_some();
         let (mut start, mut search) = (0, filled);
-        while let Some(length) = memchr(b'\n', &buffer[search..end]) {
+        while let Some(length) = find(line_end, &buffer[search..end]) {
             let newline = search + length;
             if skipping {
                 skipping = false;
             } else {
-                give(&buffer[start..newline], &mut summary, &mut each);
+                give(&buffer[start..newline], escapes, &mut summary, &mut each);
             }
             start = newline + 1;
             search = start;
@@ -64,24 +75,47 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64)
         if skipping {
             start = end;
         } else if end - start > LINE {
-            give(&buffer[start..end], &mut summary, &mut each);
+            give(&buffer[start..end], escapes, &mut summary, &mut each);
             (skipping, start) = (true, end);
         }
         buffer.copy_within(start..end, 0);
         filled = end - start;
+        if summary.problem.is_some() {
+            break;
+        }
     }
     if filled > 0 {
-        give(&buffer[..filled], &mut summary, &mut each);
+        let escapes = memchr(ESCAPE, &buffer[..filled]).is_some();
+        give(&buffer[..filled], escapes, &mut summary, &mut each);
     }
     summary
 }
 
-fn give(line: &[u8], summary: &mut Summary, each: &mut impl FnMut(&[u8], u64)) {
+/// The next end of a line.
+fn find(line_end: u8, bytes: &[u8]) -> Option<usize> {
+    if line_end == b'\n' { memchr(b'\n', bytes) } else { memchr2(line_end, b'\n', bytes) }
+}
+
+/// Reads at least so many bytes, or to the end or an error.
+fn fill(stream: &mut impl Read, buffer: &mut [u8], least: usize) -> (usize, Option<io::Error>) {
+    let mut filled = 0;
+    while filled < least.min(buffer.len()) {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (filled, Some(error)),
+        }
+    }
+    (filled, None)
+}
+
+fn give(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut(&[u8], u64, bool)) {
     summary.lines += 1;
     if line.len() > LINE {
         summary.cut += 1;
     }
-    each(&line[..line.len().min(LINE)], summary.lines);
+    each(&line[..line.len().min(LINE)], summary.lines, escapes);
 }
 
 /// The stream, through the decoder that its first bytes ask for.
@@ -230,7 +264,7 @@ mod tests {
 
     fn read(stream: &[u8]) -> (Vec<String>, Summary) {
         let mut all = Vec::new();
-        let summary = lines(stream, |line, number| {
+        let summary = lines(stream, |line, number, _| {
             all.push(String::from_utf8_lossy(line).into_owned());
             assert_eq!(all.len() as u64, number);
         });
@@ -254,6 +288,17 @@ mod tests {
         assert_eq!(all[3].len(), LINE);
         assert_eq!((summary.bytes, summary.lines, summary.cut), (text.len() as u64, 5, 1));
         assert_eq!(read(b"").1.lines, 0);
+    }
+
+    #[test]
+    fn lines_can_end_with_carriage_returns_and_binary_data_is_refused() {
+        assert_eq!(read(b"one\rtwo\rthree").0, ["one", "two", "three"]);
+        assert_eq!(read(b"1%\r2%\ntwo\n").0, ["1%\r2%", "two"]);
+        for data in [b"\x7fELF\x02\x01\n\n".to_vec(), gzip(b"\x7fELF\x02\x01\n\n")] {
+            let (all, summary) = read(&data);
+            assert_eq!((all.len(), summary.lines), (0, 0));
+            assert!(summary.problem.unwrap().contains("a program or library (ELF)"));
+        }
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(super) enum Entry<'a> {
         message: &'a [u8],
         /// The text before the writer.
         before: &'a [u8],
+        /// The text between the writer and `NCCL`: of warnings, the file of the source and its line.
+        file: &'a [u8],
     },
     /// The version of NCCL, of a line without writer.
     Version(&'a [u8]),
@@ -60,6 +62,7 @@ pub(super) enum Entry<'a> {
 #[derive(Debug)]
 pub(super) struct Splitter {
     nccl: Finder<'static>,
+    version: Finder<'static>,
 }
 
 /// The place of `NCCL INFO ` in a line, and its writer.
@@ -69,6 +72,8 @@ struct Mark<'a> {
     start: usize,
     source: Option<Source<'a>>,
     level: Level,
+    /// Start of `NCCL`.
+    nccl: usize,
     /// Start of the message.
     message: usize,
 }
@@ -114,6 +119,7 @@ impl<'a> Parts<'a> {
             level: mark.level,
             message: self.line[mark.message..end].trim_ascii(),
             before: &self.line[self.start..mark.start],
+            file: &self.line[mark.start + mark.source.map_or(0, |source| source.key.len())..mark.nccl],
         };
         if next.is_some() {
             self.start = end;
@@ -125,7 +131,7 @@ impl<'a> Parts<'a> {
 
 impl Splitter {
     pub(super) fn new() -> Self {
-        Self { nccl: Finder::new(b"NCCL ") }
+        Self { nccl: Finder::new(b"NCCL "), version: Finder::new(b"CCL version ") }
     }
 
     fn mark<'a>(
@@ -135,9 +141,10 @@ impl Splitter {
         is_torn: bool,
         glued: impl Fn(&Source<'a>) -> Option<usize>,
     ) -> Option<Mark<'a>> {
-        let (start, level, message) = self.level(line, from)?;
-        let Some((mut source, position)) = source(&line[from..start], level) else {
-            return Some(Mark { start, source: None, level, message });
+        let (nccl, level, message) = self.level(line, from)?;
+        let without = Mark { start: nccl, source: None, level, nccl, message };
+        let Some((mut source, position)) = source(&line[from..nccl], level) else {
+            return Some(without);
         };
         let mut start = from + position;
         if is_torn || !source.is_whole {
@@ -146,15 +153,15 @@ impl Splitter {
                     (source.key, source.host) = (&source.key[length..], &source.host[length..]);
                     start += length;
                 }
-                None if is_torn => return Some(Mark { start, source: None, level, message }),
+                None if is_torn => return Some(without),
                 None => {}
             }
         }
-        Some(Mark { start, source: Some(source), level, message })
+        Some(Mark { start, source: Some(source), ..without })
     }
 
     /// The position of `NCCL`, the level after it, and the position of the message.
-    fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
+    pub(super) fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
         let mut position = from;
         loop {
             let start = position + self.nccl.find(&line[position..])?;
@@ -174,13 +181,15 @@ impl Splitter {
         }
     }
 
-    fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
-        if let Some(start) = self.nccl.find(line)
-            && let Some(version) = line[start + 5..].strip_prefix(b"version ")
-            && version.first().is_some_and(u8::is_ascii_digit)
-            && (start == 0 || matches!(line[start - 1], b' ' | b':' | b'>' | b'\r' | b'"'))
+    /// The content of a line without a level.
+    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
+        // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
+        if let Some(found) = self.version.find(line)
+            && let [before @ .., b'N' | b'R'] = &line[..found]
+            && matches!(before, [] | [.., b' ' | b':' | b'>' | b'\r' | b'"' | b'|'])
+            && line.get(found + 12).is_some_and(u8::is_ascii_digit)
         {
-            return Entry::Version(version);
+            return Entry::Version(&line[found + 12..]);
         }
         Entry::Other(line)
     }
@@ -190,28 +199,30 @@ impl Splitter {
 fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
     let header = header.trim_ascii_end();
     if header.last() == Some(&b']') && level == Level::Info {
-        return source_before(header, header.len());
+        return source_before(header, header.len(), level);
     }
     if level == Level::Info {
         return None;
     }
     // `host:pid:tid [0] file.cc:59 (function) NCCL WARN`: the writer is the first such text.
     for end in memchr::memchr_iter(b']', header) {
-        if let Some(found) = source_before(header, end + 1) {
+        if let Some(found) = source_before(header, end + 1, level) {
             return Some(found);
         }
     }
-    source_before(header, header.len())
+    source_before(header, header.len(), level)
 }
 
 /// The writer that ends here: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
-fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
+fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>, usize)> {
     let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
         Some(rest) => {
-            let open = rest.len() - digits_at_end(rest);
-            let device = text::small(&rest[open..]).map(|(device, _)| device);
+            let (device, rest) = number_at_end(rest)?;
             // -1 where no device is current.
-            let rest = rest[..open].strip_suffix(b"-").unwrap_or(&rest[..open]);
+            let (device, rest) = match rest.strip_suffix(b"-") {
+                Some(rest) => (None, rest),
+                None => (u32::try_from(device).ok(), rest),
+            };
             (device, true, rest.strip_suffix(b" [")?)
         }
         None => (None, false, &header[..end]),
@@ -222,7 +233,7 @@ fn source_before(header: &[u8], end: usize) -> Option<(Source<'_>, usize)> {
     {
         Some(both) => both,
         // Lines of the diagnostics have no thread.
-        None if !has_device => (last, rest),
+        None if !has_device && level == Level::Diagnostics => (last, rest),
         None => return None,
     };
     let length = text::count_at_end(rest, HOST + 1, is_of_host);
@@ -244,14 +255,18 @@ fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
-fn digits_at_end(bytes: &[u8]) -> usize {
-    text::count_at_end(bytes, 20, |byte| byte.is_ascii_digit())
-}
-
+/// The decimal number at the end, of at most 19 digits, and the text before it.
 fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let start = bytes.len() - digits_at_end(bytes);
-    let (value, _) = text::number(&bytes[start..])?;
-    Some((value, &bytes[..start]))
+    let (mut value, mut power) = (0_u64, 1_u64);
+    let mut rest = bytes;
+    while let [before @ .., digit @ b'0'..=b'9'] = rest {
+        if bytes.len() - rest.len() == 19 {
+            return None;
+        }
+        value = value.wrapping_add(u64::from(digit - b'0').wrapping_mul(power));
+        (power, rest) = (power.wrapping_mul(10), before);
+    }
+    (rest.len() < bytes.len()).then_some((value, rest))
 }
 
 /// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a launcher or a

@@ -5,6 +5,7 @@ use semver::Version;
 
 use super::channel;
 use super::text::{self, between, small, word};
+use super::trace::{self, Retry, Trace};
 
 /// A message of level INFO.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,10 @@ pub(super) enum Message<'a> {
     Variable(&'a [u8], &'a [u8], bool),
     /// A fact about the process.
     Fact(Fact<'a>),
+    /// A result code on its way through NCCL's functions.
+    Trace(Trace<'a>),
+    /// A connection that is tried again.
+    Retry(Retry<'a>),
     /// Another message.
     Other,
 }
@@ -80,6 +85,8 @@ pub(super) struct Life<'a> {
     pub(super) address: u64,
     pub(super) rank: u32,
     pub(super) ranks: u32,
+    /// The CUDA device of the rank.
+    pub(super) device: Option<u32>,
     pub(super) nvml: Option<u32>,
     pub(super) bus: Option<u64>,
     pub(super) id: Option<u64>,
@@ -117,7 +124,11 @@ pub(super) fn parse(message: &[u8]) -> Message<'_> {
         b'0'..=b'9' => numbers(message),
         _ => Message::Other,
     };
-    known.or_else(|| choice(message)).or_else(|| variable(message))
+    known
+        .or_else(|| choice(message))
+        .or_else(|| variable(message))
+        .or_else(|| trace::trace(message).map_or(Message::Other, Message::Trace))
+        .or_else(|| trace::retry(message).map_or(Message::Other, Message::Retry))
 }
 
 impl<'a> Message<'a> {
@@ -296,18 +307,15 @@ pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
 }
 
 fn life(message: &[u8]) -> Message<'_> {
-    let event = if message.ends_with(b"- Init START") {
-        Event::Start
-    } else if message.ends_with(b"- Init COMPLETE") {
-        Event::Complete
-    } else if message.ends_with(b"- Destroy COMPLETE") {
-        Event::Destroyed
-    } else if message.ends_with(b"- Abort COMPLETE") {
-        Event::Aborted
-    } else {
-        return Message::Other;
-    };
-    numbers_of(message, event).map_or(Message::Other, |life| Message::Communicator(Box::new(life)))
+    let events: [(&[u8], Event); 4] = [
+        (b"- Init START", Event::Start),
+        (b"- Init COMPLETE", Event::Complete),
+        (b"- Destroy COMPLETE", Event::Destroyed),
+        (b"- Abort COMPLETE", Event::Aborted),
+    ];
+    let found = events.iter().find_map(|(end, event)| Some((message.strip_suffix(*end)?, *event)));
+    let life = found.and_then(|(numbers, event)| numbers_of(numbers, event));
+    life.map_or(Message::Other, |life| Message::Communicator(Box::new(life)))
 }
 
 fn shape(message: &[u8]) -> Message<'_> {
@@ -325,6 +333,7 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
         address: 0,
         rank: 0,
         ranks: 0,
+        device: None,
         nvml: None,
         bus: None,
         id: None,
@@ -342,6 +351,7 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
             b"comm" => address = text::hex(words.next()?),
             b"rank" => rank = number(words.next()),
             b"nranks" | b"nRanks" => ranks = number(words.next()),
+            b"cudaDev" => life.device = number(words.next()),
             b"nvmlDev" => life.nvml = number(words.next()),
             b"busId" => life.bus = text::hex(words.next()?),
             b"commId" => life.id = text::hex(words.next()?),

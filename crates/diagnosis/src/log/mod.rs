@@ -1,23 +1,26 @@
 //! NCCL's log: reading it, and what it proves.
 
+mod answers;
 mod channel;
 mod clean;
 mod communicators;
 pub mod conclusions;
 pub mod digest;
 mod fold;
+mod format;
 #[doc(hidden)]
 pub mod fuzz;
+mod headers;
 mod input;
 mod line;
 mod message;
 mod messages;
 mod path;
 mod reader;
-mod strangers;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trace;
 mod watchdog;
 mod writers;
 

@@ -1,17 +1,26 @@
 //! Lines of the topology that list the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)`.
 
 use std::collections::BTreeSet;
+use std::hash::BuildHasher as _;
+
+use foldhash::HashSet;
+use foldhash::fast::RandomState;
 
 use super::digest::GpuPath;
 use super::message;
 
 /// Largest number of paths.
 const PATHS: usize = 65_536;
+/// Largest number of lines that are remembered.
+const LINES: usize = 65_536;
 
 /// The paths of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: BTreeSet<GpuPath>,
+    /// Hashes of the lines that were read, with their hosts: communicators repeat them.
+    lines: HashSet<u64>,
+    hasher: RandomState,
     /// Paths that were not kept.
     pub(super) lost: u64,
 }
@@ -19,6 +28,13 @@ pub(super) struct Paths {
 impl Paths {
     /// Notes the paths of a line.
     pub(super) fn note(&mut self, host: &str, line: &[u8]) {
+        let hash = self.hasher.hash_one((host, line));
+        if self.lines.contains(&hash) {
+            return;
+        }
+        if self.lines.len() < LINES {
+            self.lines.insert(hash);
+        }
         let Ok(line) = std::str::from_utf8(line) else { return };
         for (from, to, kind) in read(line) {
             let number = |text| u64::from_str_radix(text, 16).map(message::bus_id);

@@ -1,19 +1,25 @@
 //! The reader of logs.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
+use memchr::memmem;
+use semver::Version;
+
+use super::answers::{Answers, Kind};
 use super::channel::{Channel, Line};
 use super::clean::clean;
 use super::communicators::Communicators;
-use super::digest::{Digest, Input, Position};
+use super::digest::{Digest, Input, Position, Writer};
+use super::headers::{Headers, Known};
 use super::input;
 use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
-use super::strangers::Strangers;
+use super::text;
 use super::writers::{Membership, Writers};
-use crate::knowledge::rules::{Origin, Rules};
+use crate::knowledge::rules::{Origin, Rule, Rules};
 
 /// A reader of logs of one job. Its memory does not grow with their length.
 #[derive(Debug)]
@@ -21,11 +27,13 @@ pub struct Reader<'a> {
     rules: &'a Rules,
     splitter: Splitter,
     inputs: Vec<Input>,
+    headers: Headers,
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
-    strangers: Strangers,
-    versions: std::collections::BTreeSet<semver::Version>,
+    answers: Answers<'a>,
+    /// Versions on lines without writer, with their builds.
+    versions: BTreeMap<Version, String>,
     paths: Paths,
     /// Lines that were cut.
     cut: u64,
@@ -41,11 +49,12 @@ impl<'a> Reader<'a> {
             rules,
             splitter: Splitter::new(),
             inputs: Vec::new(),
+            headers: Headers::default(),
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
-            strangers: Strangers::default(),
-            versions: std::collections::BTreeSet::new(),
+            answers: Answers::default(),
+            versions: BTreeMap::new(),
             paths: Paths::default(),
             cut: 0,
         }
@@ -57,8 +66,8 @@ impl<'a> Reader<'a> {
         let input = self.inputs.len();
         let mut scratch = Vec::new();
         let mut nccl_lines = 0;
-        let summary = input::lines(stream, |line, number| {
-            let line = clean(line, &mut scratch);
+        let summary = input::lines(stream, |line, number, escapes| {
+            let line = clean(line, escapes, &mut scratch);
             nccl_lines += u64::from(self.line(line, Position { input, line: number }));
         });
         self.cut += summary.cut;
@@ -75,12 +84,13 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Digest {
         let limits = self.limits();
         let communicators = &self.communicators;
-        let (writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
+        let (mut writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
+        give_version(&mut writers, &self.versions);
         let mut digest = Digest {
             inputs: self.inputs,
             writers,
             communicators: self.communicators.finish(&places),
-            versions: self.versions,
+            versions: self.versions.into_keys().collect(),
             paths: self.paths.finish(),
             limits,
             ..Digest::default()
@@ -91,31 +101,66 @@ impl<'a> Reader<'a> {
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn line(&mut self, line: &[u8], position: Position) -> bool {
+        let Some((nccl, level, message)) = self.splitter.level(line, 0) else {
+            return match self.splitter.without_mark(line) {
+                Entry::Version(text) => {
+                    self.version(text);
+                    true
+                }
+                _ => {
+                    self.other(line, position);
+                    false
+                }
+            };
+        };
+        let header = &line[..nccl];
+        let is_single = level == Level::Info && self.splitter.level(line, message).is_none();
+        let known = if is_single { self.headers.get(header) } else { None };
+        if let Some(Known { thread, start, .. }) =
+            known.filter(|known| known.forgotten == self.writers.forgotten)
+        {
+            match thread {
+                Some(thread) => self.writers.note_line(thread, position),
+                None => self.writers.lost += 1,
+            }
+            let writer = thread.map(|thread| self.writers.of(thread).writer);
+            let place = Place { position, writer, before: &line[..start] };
+            self.info(line[message..].trim_ascii(), thread, place);
+            return true;
+        }
         let mut parts = Parts::of(line);
-        let mut is_nccl = false;
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
             match entry {
-                Entry::Nccl { source, level, message, before } => {
-                    is_nccl = true;
+                Entry::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
                     let thread = source.and_then(|source| self.writers.thread(&source, position));
+                    if is_single && source.is_some_and(|source| source.is_whole) {
+                        let (forgotten, start) = (self.writers.forgotten, before.len());
+                        self.headers.keep(header, Known { thread, forgotten, start });
+                    }
                     let writer = thread.map(|thread| self.writers.of(thread).writer);
                     let place = Place { position, writer, before };
-                    self.nccl(level, message, thread, place);
-                }
-                Entry::Version(text) => {
-                    is_nccl = true;
-                    if let Some((version, _)) = message::version(text)
-                        && self.versions.len() < VERSIONS
-                    {
-                        self.versions.insert(version);
+                    if level == Level::Warn && is_of_ras(file) {
+                        self.of_ras(message, place);
+                    } else {
+                        self.nccl(level, message, thread, place);
                     }
                 }
+                Entry::Version(text) => self.version(text),
                 Entry::Other(line) => self.other(line, position),
             }
         }
-        is_nccl
+        true
+    }
+
+    /// Notes the version of a line without writer.
+    fn version(&mut self, text: &[u8]) {
+        if let Some((version, build)) = message::version(text)
+            && self.versions.len() < VERSIONS
+        {
+            self.versions.insert(version, text::name(build.trim_ascii()));
+        }
     }
 
     fn nccl(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
@@ -134,6 +179,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Notes a warning of RAS, whose connections are not those of the job.
+    fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
+        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| rule.id.contains("ras"));
+        if !self.hit(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
+            self.messages.unknown(message, place);
+        }
+    }
+
     fn other(&mut self, line: &[u8], position: Position) {
         if line.trim_ascii().is_empty() {
             return;
@@ -143,13 +196,19 @@ impl<'a> Reader<'a> {
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn find(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        if self.strangers.contains(message, origin) {
-            return false;
-        }
-        let Some(rule) = self.rules.find(message, origin) else {
-            self.strangers.insert(message, origin);
-            return false;
-        };
+        let kind = if origin == Origin::Any { Kind::Line } else { Kind::Message };
+        let rules = self.rules;
+        let rule = self.answers.get(message, kind).unwrap_or_else(|| {
+            let rule = rules.find(message, origin);
+            self.answers.keep(message, kind, rule);
+            rule
+        });
+        self.hit(rule, message, place)
+    }
+
+    /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
+    fn hit(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
+        let Some(rule) = rule else { return false };
         let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.versions(writer));
         if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
             return false;
@@ -163,9 +222,20 @@ impl<'a> Reader<'a> {
             self.paths.note(self.writers.host(writer), message);
             return;
         }
+        let is_channel = message.starts_with(b"Channel ");
+        if !is_channel && let Some(rule) = self.answers.get(message, Kind::WithoutFacts) {
+            self.hit(rule, message, place);
+            return;
+        }
         let parsed = message::parse(message);
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
+        if matches!(parsed, Message::Other | Message::Bulk) && !is_channel {
+            let rule = if has_rules { self.rules.find(message, Origin::Nccl) } else { None };
+            self.answers.keep(message, Kind::WithoutFacts, rule);
+            self.hit(rule, message, place);
+            return;
+        }
         if let Some(thread) = thread {
             self.learn(parsed, thread, place);
         }
@@ -177,12 +247,15 @@ impl<'a> Reader<'a> {
     fn learn(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
         let current = self.writers.current(thread);
         match (parsed, current) {
-            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel),
+            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel, place.position),
+            (Message::Trace(trace), _) => self.writers.trace(thread, trace, place.position),
+            (Message::Retry(retry), _) => self.writers.retry(thread, retry, place.position),
             (Message::Communicator(life) | Message::Shape(life), _) => {
                 let process = self.writers.process(thread);
-                let writer = self.writers.of(thread).writer;
-                if let Some(membership) = self.communicators.note(process, writer, &life) {
-                    self.writers.assign(thread, membership);
+                let writer = self.writers.of_device(thread, life.device, place.position);
+                let membership = self.communicators.note(process, writer, &life, place.position);
+                if let Some(membership) = membership {
+                    self.writers.assign(thread, writer, membership);
                 }
             }
             (Message::Variable(name, value, by_plugin), _) => {
@@ -231,13 +304,14 @@ impl<'a> Reader<'a> {
 
     /// Notes a channel in the communicator that the thread works for. A thread that starts on connections does not
     /// name its communicator: it is the writer's last one that the line fits to, and that does not have the line yet.
-    fn connect(&mut self, thread: usize, channel: &Channel<'_>) {
+    fn connect(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
         let current = self.writers.of(thread).current;
         if let Some(current) = current
             && self.communicators.connect(current, channel, false)
         {
             return;
         }
+        let writer = self.writers.of(thread).writer;
         let mut found = None;
         for membership in self.writers.memberships(thread) {
             if self.communicators.connect(membership, channel, false) {
@@ -251,11 +325,10 @@ impl<'a> Reader<'a> {
             if all.any(|membership| self.communicators.connect(membership, channel, true)) {
                 return;
             }
-            let writer = self.writers.of(thread).writer;
-            found = self.communicators.connect_unseen(writer, channel);
+            found = self.communicators.connect_unseen(writer, channel, position);
         }
         if let Some(found) = found {
-            self.writers.assign(thread, found);
+            self.writers.assign(thread, writer, found);
         }
     }
 
@@ -287,5 +360,24 @@ impl<'a> Reader<'a> {
         .filter(|(count, _)| *count > 0)
         .map(|(count, text)| format!("{count} {text}"))
         .collect()
+    }
+}
+
+/// Returns true for a file of RAS: `ras/client_support.cc:178`.
+fn is_of_ras(file: &[u8]) -> bool {
+    let file = file.trim_ascii_start();
+    file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
+}
+
+/// Gives rank 0 the version of a line without writer, which is the one that it writes to its standard output.
+fn give_version(writers: &mut [Writer], versions: &BTreeMap<Version, String>) {
+    let mut first = writers.iter_mut().filter(|writer| writer.rank == Some(0));
+    if let (Some(writer), None) = (first.next(), first.next())
+        && writer.nccl.is_none()
+        && versions.len() == 1
+        && let Some((version, build)) = versions.first_key_value()
+    {
+        writer.nccl = Some(version.clone());
+        writer.nccl_build = (!build.is_empty()).then(|| build.clone());
     }
 }

@@ -9,6 +9,8 @@ use super::fuzz;
 use super::{Reader, read_files};
 use crate::knowledge::rules::Rules;
 
+mod old;
+
 fn path(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs").join(name)
 }

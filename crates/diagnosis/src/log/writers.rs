@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use semver::Version;
 
-use super::digest::{Position, Writer};
+use super::digest::{FAILURES, Failure, Position, Retries, Writer};
 use super::line::Source;
 use super::message::{self, Fact};
 use super::text;
+use super::trace::{self, Retry, Trace};
 
 /// Largest number of writers.
 const WRITERS: usize = 8192;
@@ -70,8 +71,6 @@ pub(super) struct Writers {
     /// Indices in `all` and `threads` by the text that names the writer.
     keys: HashMap<Box<[u8]>, usize>,
     threads: Vec<Thread>,
-    /// Text and thread of the previous line.
-    last: (Vec<u8>, usize),
     /// Indices of processes by host and number.
     processes_by_name: HashMap<(Box<[u8]>, u64), usize>,
     processes: Vec<Process>,
@@ -106,20 +105,17 @@ impl Writers {
 
     /// The index of the thread that wrote the line; `None` above the limit.
     pub(super) fn thread(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
-        let index = if self.last.0 == source.key && !self.threads.is_empty() {
-            self.last.1
-        } else {
-            let index = match self.keys.get(source.key) {
-                Some(index) => *index,
-                None => self.add(source, position)?,
-            };
-            self.last.0.clear();
-            self.last.0.extend_from_slice(source.key);
-            self.last.1 = index;
-            index
+        let index = match self.keys.get(source.key) {
+            Some(index) => *index,
+            None => self.add(source, position)?,
         };
-        self.all[self.threads[index].writer].writer.last = position;
+        self.note_line(index, position);
         Some(index)
+    }
+
+    /// Notes the position of a line of the thread.
+    pub(super) fn note_line(&mut self, thread: usize, position: Position) {
+        self.all[self.threads[thread].writer].writer.last = position;
     }
 
     fn add(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
@@ -196,10 +192,63 @@ impl Writers {
         self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
-    /// Notes that a thread works for a communicator.
-    pub(super) fn assign(&mut self, thread: usize, membership: Membership) {
+    /// The writer of a device of the thread's process: a thread can initialise the ranks of several devices.
+    pub(super) fn of_device(&mut self, thread: usize, device: Option<u32>, position: Position) -> usize {
+        let own = self.threads[thread].writer;
+        let State { writer, process, .. } = &self.all[own];
+        if device.is_none() || writer.device.is_none() || device == writer.device {
+            return own;
+        }
+        let process = *process;
+        if let Some(writer) = self.by_device.get(&(process, device)) {
+            return *writer;
+        }
+        if self.all.len() == WRITERS {
+            return own;
+        }
+        let (host, pid) = (writer.host.clone(), writer.pid);
+        let writer = Writer { host, pid, device, first: position, last: position, ..Writer::default() };
+        self.all.push(State { writer, process, memberships: Vec::new() });
+        self.by_device.insert((process, device), self.all.len() - 1);
+        self.all.len() - 1
+    }
+
+    /// Notes a result code that a thread traced.
+    pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, position: Position) {
+        let failures = &mut self.all[self.threads[thread].writer].writer.failures;
+        let place = || text::name(trace.place);
+        if let Some(last) = failures.last_mut().filter(|last| last.code == trace.code) {
+            (last.outermost, last.last) = (place(), position);
+        } else if failures.len() < FAILURES {
+            failures.push(Failure {
+                place: place(),
+                outermost: place(),
+                code: trace.code,
+                name: trace::name(trace.code).to_owned(),
+                first: position,
+                last: position,
+            });
+        }
+    }
+
+    /// Notes that a thread connects again.
+    pub(super) fn retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
+        let retries = self.all[self.threads[thread].writer]
+            .writer
+            .retries
+            .get_or_insert_with(|| Retries { first: position, ..Retries::default() });
+        retries.count += 1;
+        retries.attempt = retries.attempt.max(retry.attempt.map(|(attempt, _)| attempt));
+        retries.attempts = retry.attempt.map(|(_, all)| all).or(retries.attempts);
+        retries.peer = retry.peer.map(text::name).or(retries.peer.take());
+        retries.reason = text::name(retry.reason);
+        retries.last = position;
+    }
+
+    /// Notes that a thread works for a communicator, of which the writer is a member.
+    pub(super) fn assign(&mut self, thread: usize, writer: usize, membership: Membership) {
         self.threads[thread].current = Some(membership);
-        let memberships = &mut self.all[self.threads[thread].writer].memberships;
+        let memberships = &mut self.all[writer].memberships;
         if !memberships.contains(&membership) {
             if memberships.len() == MEMBERSHIPS {
                 memberships.remove(0);
@@ -270,9 +319,10 @@ impl Writers {
         };
         let owners: Vec<usize> = all.iter().enumerate().map(|(index, state)| owner(index, state)).collect();
         for (index, owner) in owners.iter().enumerate() {
-            let (first, last) = (all[index].writer.first, all[index].writer.last);
-            let writer = &mut all[*owner].writer;
-            (writer.first, writer.last) = (writer.first.min(first), writer.last.max(last));
+            if index != *owner {
+                let other = std::mem::take(&mut all[index].writer);
+                take_over(&mut all[*owner].writer, other);
+            }
         }
         let mut places = vec![0; owners.len()];
         let mut finished = Vec::new();
@@ -286,6 +336,28 @@ impl Writers {
         let places = owners.into_iter().map(|owner| places[owner]).collect();
         (finished, places)
     }
+}
+
+/// Adds the lines of a thread without rank to the writer of its process.
+fn take_over(writer: &mut Writer, other: Writer) {
+    (writer.first, writer.last) = (writer.first.min(other.first), writer.last.max(other.last));
+    writer.failures.extend(other.failures);
+    writer.failures.sort_by_key(|failure| failure.first);
+    writer.failures.truncate(FAILURES);
+    writer.retries = match (writer.retries.take(), other.retries) {
+        (Some(one), Some(two)) => {
+            let (earlier, later) = if one.last <= two.last { (one, two) } else { (two, one) };
+            Some(Retries {
+                count: earlier.count + later.count,
+                attempt: earlier.attempt.max(later.attempt),
+                attempts: later.attempts.or(earlier.attempts),
+                peer: later.peer.or(earlier.peer),
+                first: earlier.first.min(later.first),
+                ..later
+            })
+        }
+        (one, two) => one.or(two),
+    };
 }
 
 impl Process {

@@ -46,7 +46,7 @@ fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
         return;
     }
     let is_plugin = |each: &&mut Placed| {
-        each.first.as_ref().is_some_and(|first| {
+        each.first().is_some_and(|first| {
             first.text.starts_with("NET/OFI") || first.text.contains("NET plugin Libfabric")
         })
     };

@@ -2,7 +2,7 @@
 
 use super::hits::Placed;
 use super::job::Job;
-use crate::environment::{Place, Platform, Setting, Situation, harm, is_collected};
+use crate::environment::{Location, Platform, Setting, Situation, harm, is_collected};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{VariableSeen, Writer};
 
@@ -36,7 +36,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
             seen.iter().any(|other| other.name == name && !other.writers.is_disjoint(&variable.writers))
         };
         let setting =
-            Setting::new(variable.name.clone(), variable.value.clone(), Place::named("environment"));
+            Setting::new(variable.name.clone(), variable.value.clone(), Location::named("environment"));
         let findings = harm(&setting, &situation, &is_set).into_iter();
         findings.map(|finding| Placed::derived(located(job, variable, finding))).collect()
     };

@@ -1,0 +1,119 @@
+//! Result codes that NCCL traces through its functions, and connections that it tries again.
+
+use memchr::memmem;
+
+use super::text::{number, small, word};
+
+/// A result code at a place of NCCL's source: `misc/socket.cc:635 -> 6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trace<'a> {
+    /// File and line.
+    pub(super) place: &'a [u8],
+    pub(super) code: u32,
+}
+
+/// A connection that is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Retry<'a> {
+    /// Address of the other side, where the version writes it.
+    pub(super) peer: Option<&'a [u8]>,
+    /// `Connection refused`.
+    pub(super) reason: &'a [u8],
+    /// Number of the attempt, and of all.
+    pub(super) attempt: Option<(u32, u32)>,
+}
+
+/// Reads a trace. `ncclInProgress` is no error; and those of RAS do not concern the job.
+pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
+    let place = word(message);
+    let (code, _) = small(message[place.len()..].strip_prefix(b" -> ")?)?;
+    let colon = memchr::memrchr(b':', place)?;
+    let is_line = matches!(number(&place[colon + 1..]), Some((_, [])));
+    // RCCL writes the whole path.
+    let place = memmem::rfind(place, b"/src/").map_or(place, |start| &place[start + 5..]);
+    (is_line && (1..16).contains(&code) && code != 7 && !place.starts_with(b"ras/"))
+        .then_some(Trace { place, code })
+}
+
+/// Reads `connect to 192.0.2.1<5> returned Connection refused, retrying (1/34) after sleep for 100 msec`, before 2.27
+/// without address, and before 2.24 `Call to connect returned Connection refused, retrying`.
+pub(super) fn retry(message: &[u8]) -> Option<Retry<'_>> {
+    let end = memmem::find(message, b", retrying")?;
+    let start = memmem::find(&message[..end], b"connect ")?;
+    let rest = &message[start + 8..end];
+    let (peer, rest) = match rest.strip_prefix(b"to ") {
+        Some(rest) => (Some(word(rest)), &rest[(word(rest).len() + 1).min(rest.len())..]),
+        None => (None, rest),
+    };
+    let reason = rest.strip_prefix(b"returned ")?;
+    let attempt = message[end + 10..].strip_prefix(b" (").and_then(|counts| {
+        let (attempt, rest) = small(counts)?;
+        let (all, _) = small(rest.strip_prefix(b"/")?)?;
+        Some((attempt, all))
+    });
+    Some(Retry { peer, reason, attempt })
+}
+
+/// NCCL's name of a result code.
+pub(super) fn name(code: u32) -> &'static str {
+    match code {
+        1 => "ncclUnhandledCudaError",
+        2 => "ncclSystemError",
+        3 => "ncclInternalError",
+        4 => "ncclInvalidArgument",
+        5 => "ncclInvalidUsage",
+        6 => "ncclRemoteError",
+        7 => "ncclInProgress",
+        8 => "ncclTimeout",
+        _ => "unknown result",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_have_their_place_and_code() {
+        for (message, place, code) in [
+            ("misc/socket.cc:635 -> 6", "misc/socket.cc:635", 6),
+            ("group.cc:68 -> 1 [Async thread]", "group.cc:68", 1),
+            ("/builds/rccl/build/src/transport/net.cpp:33 -> 2", "transport/net.cpp:33", 2),
+        ] {
+            assert_eq!(trace(message.as_bytes()), Some(Trace { place: place.as_bytes(), code }), "{message}");
+        }
+        for message in [
+            "",
+            "group.cc:68 -> 7 [Async thread]",
+            "group.cc:68 -> 0",
+            "ras/client_support.cc:178 -> 2",
+            "group.cc -> 1",
+            "Ring 00 : 1 -> 2 -> 3",
+        ] {
+            assert_eq!(trace(message.as_bytes()), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn retries_of_all_versions_are_read() {
+        let refused = Retry { peer: None, reason: b"Connection refused", attempt: None };
+        for (message, expected) in [
+            ("Call to connect returned Connection refused, retrying", refused),
+            (
+                "socketPollConnect: connect returned Connection refused, retrying (2/34) after sleep for 200 msec",
+                Retry { attempt: Some((2, 34)), ..refused },
+            ),
+            (
+                "socketPollConnect: connect to 192.0.2.3<41> returned Connection refused, retrying (1/34) after",
+                Retry { peer: Some(b"192.0.2.3<41>"), attempt: Some((1, 34)), ..refused },
+            ),
+        ] {
+            assert_eq!(retry(message.as_bytes()), Some(expected), "{message}");
+        }
+        for message in
+            ["Call to accept returned x, retrying", "connect to x, retrying", "connect , retrying", ""]
+        {
+            assert_eq!(retry(message.as_bytes()), None, "{message}");
+        }
+    }
+}
