@@ -34,7 +34,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     all_ranges(numbers).join(", ")
 }
 
-/// Ascending ranks: `rank 3`, `ranks 0-3, 7`. Of many ranges, the last ranks are counted.
+/// Ascending ranks: `rank 3`, `ranks 0-3, 7`. Of more than 16 ranges, the others are counted.
 pub(crate) fn ranks(ranks: &[u32]) -> String {
     const MOST: usize = 2 * SHOWN;
     let ranges = all_ranges(ranks);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use collectives::world;
-use diagnosis::examination::{Body, Examination, Section};
+use diagnosis::examination::{Body, Examination, Health, Section};
 use diagnosis::finding::{Evidence, Finding, Severity};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
@@ -23,7 +23,6 @@ use super::lock;
 use super::wire::PackedLog;
 use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
-use diagnosis::examination::Health;
 
 /// Time in which the logs of the other processes have to arrive after a failure. With the time of the report below the
 /// limit of saving results.

@@ -80,7 +80,7 @@ struct HeldLogs {
     limit: u64,
 }
 
-/// What rank 0 has received.
+/// The logs and failures that rank 0 has received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// The logs, in the order of the processes, one each.
