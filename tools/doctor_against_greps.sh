@@ -43,10 +43,26 @@ two-nofile|GPU busy|unhandled cuda error|cuda-busy
 two-shm-full1|nothing: small /dev/shm, not used||
 two-shm-full2|/dev/shm too small|failed to extend /dev/shm|nccl-shm-full
 two-split|nothing||
+g2|nothing||
+g1of2|nothing||
+g2-algo|NCCL_ALGO misspelt||nccl-algorithm-syntax
+g2-differ|NCCL_PROTO on one rank only||variable-differs
+g2-dup|two ranks on one GPU||nccl-duplicate-gpu
+g2-hosts|one host counted as two nodes|NET/OFI Using TCP|host-counted-as-nodes
+g2-late|nothing in NCCL||
+g2-level|NCCL_P2P_LEVEL=LOC||no-p2p-within-node
+g2-mixed|two versions of NCCL|NCCL function not found;Incompatible NCCL version|nccl-versions-differ
+g2-net|P2P and shared memory off||network-within-host
+g2-nogpu|one GPU visible for two ranks|CUDA_VISIBLE_DEVICES|nccl-tests-too-few-gpus
+g2-p2p-off|P2P off||no-p2p-within-node
+g2-shm-off|nothing: shared memory off, not used||
+g2-shm-full|/dev/shm too small|failed to extend /dev/shm|nccl-shm-full
+g2-tagged|nothing||
+g2-wrong-if1|wrong NCCL_SOCKET_IFNAME on one rank|Could not find interface|nccl-no-interface
 torch-ok|nothing||
-torch-absent|a rank did not call a collective|Watchdog timeout|torch-watchdog-timeout
-torch-order|calls in a different order|Watchdog timeout|torch-watchdog-timeout
-torch-shape|different sizes|Watchdog timeout|torch-watchdog-timeout
+torch-absent|a rank did not call a collective|Watchdog timeout|torch-rank-late
+torch-order|calls in a different order|Watchdog timeout|torch-rank-late
+torch-shape|different sizes|Watchdog timeout|torch-sizes-differ
 '
 
 echo "# The doctor beside recipes of grep"

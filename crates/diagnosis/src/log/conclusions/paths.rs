@@ -322,9 +322,7 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let slow = ways.pairs.iter().filter(|&(&(from, to), way)| same_host(from, to) && is_slow(way));
     let slow: Vec<((u32, u32), &Way)> = slow.map(|(&pair, way)| (pair, way)).collect();
     let &((from, to), way) = slow.first()?;
-    let variable = |name: &str| job.variables(name).find(|variable| variable.value != "0");
-    let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
-    let off = variable("NCCL_P2P_DISABLE").or_else(level);
+    let off = p2p_off(job);
     let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
     let cause = match (off, linked) {
         (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
@@ -359,6 +357,12 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
+/// The variable that turns P2P off, or limits it.
+fn p2p_off<'a>(job: &Job<'a>) -> Option<&'a VariableSeen> {
+    let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
+    job.variables("NCCL_P2P_DISABLE").find(|variable| variable.value != "0").or_else(level)
+}
+
 /// Returns true for values of NCCL_P2P_LEVEL that exclude some pairs of GPUs of a host.
 fn limits_p2p(level: &str) -> bool {
     let all = level.eq_ignore_ascii_case("SYS") || level.parse::<u32>().is_ok_and(|number| number >= 4);
@@ -383,12 +387,15 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     if ids.len() < 2 && buses.len() < communicator.members.len() {
         return None;
     }
+    let ranks: Vec<u32> = communicator.members.keys().copied().collect();
+    if let (true, Some(only)) = (ids.is_empty(), network_only(job, ways, host, &ranks)) {
+        return Some(only);
+    }
     let cause = if ids.len() > 1 {
         "NCCL_HOSTID has different values on its ranks."
     } else {
         "The ranks run in different containers, which NCCL takes for different hosts."
     };
-    let ranks: Vec<u32> = communicator.members.keys().copied().collect();
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(
@@ -405,6 +412,31 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
             "host-counted-as-nodes",
             Severity::Degraded,
             format!("NCCL counts {} of host {host} as {nodes} nodes: between these they use a network instead of NVLink, P2P or SHM", ranks_in_words(&ranks)),
+        )
+    })
+}
+
+/// Variables that leave nothing but a network between the ranks of a host. NCCL then counts each rank as a node.
+fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Option<Finding> {
+    let shm = job.variables("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
+    let p2p = p2p_off(job)?;
+    Some(Finding {
+        cause: Some(format!(
+            "{}={} and {}={} leave only the network.",
+            p2p.name, p2p.value, shm.name, shm.value
+        )),
+        remedy: Some(format!("unset {} {}", p2p.name, shm.name)),
+        ranks: ranks.to_vec(),
+        hosts: vec![host.to_owned()],
+        evidence: [set(job, p2p), set(job, shm)].into_iter().chain(tcp_evidence(job, Some(ways))).collect(),
+        source: Some("NCCL user guide, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE".to_owned()),
+        ..Finding::new(
+            "network-within-host",
+            Severity::Degraded,
+            format!(
+                "On host {host}, {} use a network between them: P2P and shared memory are turned off",
+                ranks_in_words(ranks)
+            ),
         )
     })
 }
