@@ -2,6 +2,7 @@
 
 mod diagnostics;
 mod facts;
+mod failures;
 mod gaps;
 mod hits;
 mod job;
@@ -86,6 +87,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(hits::find(&job, rules));
     found.extend(diagnostics::find(&job, rules));
     found.extend(ranks::find(&job));
+    found.extend(failures::find(&job));
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
