@@ -646,6 +646,14 @@ fn groups_of_one_job_one_after_another_are_one_job() {
 }
 
 #[test]
+fn faults_of_nccl_are_not_told_for_rccl() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let is_told = |text: &str| examine(text).findings.iter().any(|finding| finding.rule == "known-faults");
+    assert!(is_told(&text));
+    assert!(!is_told(&text.replace("2.28.9+cuda13.0", "2.28.9+hip6.4")));
+}
+
+#[test]
 fn a_known_fault_of_another_network_is_not_told() {
     let told = |network: &'static str, messages: Vec<(u32, &'static str)>| {
         let log = Log { messages, ..pair(network, "NET/X/0/GDRDMA") };
