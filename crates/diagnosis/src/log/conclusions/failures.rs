@@ -53,8 +53,10 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
             words.replacen('r', "R", 1)
         }
     };
-    let tries = writers.iter().map(|(_, retries)| retries.attempt.map_or(retries.count, u64::from)).max();
-    let tries = count(usize::try_from(tries.unwrap_or(1)).unwrap_or(usize::MAX), "time");
+    // Old versions do not number the attempts, and write one of a thousand.
+    let attempts = writers.iter().filter_map(|(_, retries)| retries.attempt).max();
+    let tries =
+        attempts.map_or_else(|| "again and again".to_owned(), |attempts| count(attempts as usize, "time"));
     let to = peer.map_or_else(|| "a peer".to_owned(), str::to_owned);
     let example = |&(index, retries): &(usize, &Retries)| Example {
         position: retries.last,
@@ -136,6 +138,11 @@ mod tests {
             assert_eq!((finding.evidence[0].line, &finding.ranks[..]), (Some(4), &[1, 2][..]));
             assert_eq!(found.health(), Health::Broken);
         }
+        let old = "vm:1:1 [1] NCCL INFO Call to connect returned Connection refused, retrying\n";
+        assert_eq!(
+            examine(&(start(1) + old)).findings[0].diagnosis,
+            "Rank 1 tried again and again to connect to a peer and never connected: Connection refused"
+        );
         // A root is the cause.
         let root = "vm:1:1 [1] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n".to_owned();
         let found = examine(&(root + &log));
