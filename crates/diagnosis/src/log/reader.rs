@@ -41,6 +41,9 @@ pub struct Reader<'a> {
     cut: u64,
 }
 
+/// Beginning of the warning of a CUDA call that failed.
+const CUDA_CALL: &[u8] = b"Cuda failure";
+
 /// Largest number of versions on lines without writer.
 const VERSIONS: usize = 16;
 
@@ -147,6 +150,8 @@ impl<'a> Reader<'a> {
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
+                    } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
+                        self.cuda_call(file, message, place);
                     } else {
                         self.nccl(level, message, thread, place);
                     }
@@ -180,6 +185,14 @@ impl<'a> Reader<'a> {
                 self.find(message, Origin::Nccl, place);
             }
             Level::Trace => {}
+        }
+    }
+
+    /// Notes the warning of a CUDA call that failed. Its cause depends on the file of the source, which rules see before it.
+    fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
+        let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
+        if !self.hit(self.rules.find(&text, Origin::Nccl), message, place) {
+            self.messages.unknown(message, place);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
 mod diagnostics;
+mod explained;
 mod facts;
 mod failures;
 mod gaps;
@@ -85,6 +86,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let mut found: Vec<Placed> = ranks::versions(&job);
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
+    explained::explain(&job, &mut found);
     found.extend(diagnostics::find(&job, rules));
     found.extend(ranks::find(&job));
     found.extend(failures::find(&job));
