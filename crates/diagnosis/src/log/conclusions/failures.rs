@@ -17,10 +17,13 @@ const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nc
 /// NCCL goes on without what failed.
 const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
 
+/// The attempts of several writers, by index.
+type Attempts<'a> = Vec<(usize, &'a Retries)>;
+
 /// Findings about peers that did not accept a connection until the log ended. They describe a failure; the cause is at the
 /// peer.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
-    let mut peers: BTreeMap<(Option<&str>, &str), Vec<(usize, &Retries)>> = BTreeMap::new();
+    let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
         let Some(retries) = &writer.retries else { continue };
         if writer.last == retries.last || has_given_up(job, index) {
