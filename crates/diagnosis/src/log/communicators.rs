@@ -311,7 +311,13 @@ impl Communicators {
         position: Position,
     ) -> Option<Membership> {
         let (own, peer) = own_and_peer(channel);
-        let least = own.max(peer).checked_add(1)?.max(channel.ranks.unwrap_or(0));
+        let least = own.max(peer).checked_add(1)?;
+        if channel.ranks.is_some_and(|ranks| ranks < least) {
+            // The line contradicts itself: two were written into one another.
+            self.lost.pairs += 1;
+            return None;
+        }
+        let least = channel.ranks.unwrap_or(least);
         // Another communicator begins where the last one has a size, and is smaller.
         let is_small = |state: &State| !state.named.is_empty() && state.digest.ranks < least;
         if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {

@@ -615,3 +615,24 @@ fn a_known_fault_of_another_network_is_not_told() {
     assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
     assert!(!told("IB", Vec::new()));
 }
+
+#[test]
+fn a_rank_of_many_thousands_in_one_line_makes_no_table_of_all_ranks() {
+    let line =
+        |to: u32| format!("a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> {to}[1] [send] via NET/IB/0/GDRDMA\n");
+    let matrix = |log: &str| {
+        let found = examine(log);
+        assert_eq!(found.health(), Health::CannotTell);
+        let section = found.sections.into_iter().find(|section| section.title.starts_with("Transport"));
+        section.unwrap().body
+    };
+    let Body::Matrix(few) = matrix(&line(90_000)) else { panic!("no matrix") };
+    assert_eq!(few.labels, ["0", "90000"]);
+    assert_eq!(few.cells[0][1].text, "GDR");
+    let many: String = (1..400).map(line).collect();
+    let Body::Lines(lines) = matrix(&many) else { panic!("a matrix") };
+    assert!(lines[0].contains("more than 256 ranks") && lines[0].contains("399 pairs"), "{lines:?}");
+    // The line says the number of its ranks.
+    let broken = line(90_000).replace("GDRDMA", "GDRDMA comm 0xf3 nRanks 08");
+    assert!(examine(&broken).unseen.iter().any(|text| text.contains("1 channels were not kept")));
+}
