@@ -35,9 +35,12 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let mut examination = Examination::new("log");
     let lines: Vec<String> =
         jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
-    let number = jobs.len();
-    let notice =
-        format!("The log has {number} jobs, or parts of one job, one after another: {}", lines.join("; "));
+    let all = skipped + jobs.len();
+    let which = if skipped > 0 { format!("; judged are the last {}", jobs.len()) } else { String::new() };
+    let notice = format!(
+        "The log has {all} jobs, or parts of one job, one after another{which}: {}",
+        lines.join("; ")
+    );
     examination.findings.push(Finding {
         remedy: Some("Each is judged by itself below; a log of its own for each run is clearer.".to_owned()),
         ..Finding::new("several-jobs", Severity::Advice, notice)
@@ -49,7 +52,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     }
     let mut facts = Vec::new();
     for (index, (_, part)) in jobs.iter().enumerate() {
-        let of = |text: &str| format!("Job {}: {text}", index + 1);
+        let of = |text: &str| format!("Job {}: {text}", skipped + index + 1);
         let own = of_job(part, rules);
         is_proven &= !own.proof.is_empty();
         examination.proof.extend(own.proof.iter().map(|text| of(text)));

@@ -593,6 +593,22 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
     let found = examine(&(first.clone() + killed + &second(&first)));
     assert!(found.findings[0].diagnosis.starts_with("Job 1: The job failed"), "{:?}", found.findings[0]);
+    // The last 16 of many jobs are judged, under their own numbers.
+    let many: String = (0..20)
+        .map(|job| {
+            let text = if job == 4 { &slow } else { &first };
+            let text = text.replace("a:100:100", &format!("a:{0}:{0}", 1000 + job));
+            text.replace("b:101:101", &format!("b:{0}:{0}", 2000 + job))
+                .replace("0x77", &format!("0x{:x}", 0x77 + job))
+        })
+        .collect();
+    let found = examine(&many);
+    let notice = &finding(&found, "several-jobs").diagnosis;
+    assert!(
+        notice.starts_with("The log has 20 jobs") && notice.contains("judged are the last 16"),
+        "{notice}"
+    );
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 5: "), "{:?}", found.findings);
     // Groups of one job run at the same time.
     let mixed: String =
         first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
