@@ -128,3 +128,25 @@ fn an_unknown_warning_is_kept_where_nothing_but_a_lead_follows_it() {
     let rules: Vec<_> = found.iter().map(|finding| (finding.rule.as_str(), finding.severity)).collect();
     assert_eq!(rules, [("unknown-warning", Severity::Broken), ("lead", Severity::Broken)]);
 }
+
+#[test]
+fn reports_of_launchers_come_after_what_they_caused() {
+    let closed = warn(0, "2026-11-24 13:40:53", CLOSED);
+    for (time, text, rule) in [
+        (
+            "[2026-11-24 13:42:00]",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.",
+            "slurm-oom",
+        ),
+        (
+            "[2026-11-24 13:42:00]",
+            "JOB 1 ON b CANCELLED DUE TO NODE FAILURE, SEE SLURMCTLD LOG",
+            "slurm-node-failure",
+        ),
+        ("[2026-11-24 13:42:00]", "Last State: Terminated, Reason: OOMKilled", "k8s-oom-killed"),
+        ("[2026-11-24 13:42:00]", "failed (exitcode: -9) local_rank: 1 (pid: 101)", "torch-child-killed"),
+    ] {
+        let found = first(&format!("{closed}{time} {text}\n"));
+        assert_eq!((found.rule.as_str(), found.consequences.len()), (rule, 1), "{found:?}");
+    }
+}
