@@ -181,7 +181,10 @@ impl<'a> Reader<'a> {
 
     /// Notes a warning of RAS, whose connections are not those of the job.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
-        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| rule.id.contains("ras"));
+        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| {
+            let names = ["ras-", "harmless-ras"];
+            names.iter().any(|name| rule.id.starts_with(name))
+        });
         if !self.hit(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
             self.messages.unknown(message, place);
         }
@@ -353,6 +356,7 @@ impl<'a> Reader<'a> {
             (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
             (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),
             (messages.writers, "writers of messages were not listed"),
+            (self.messages.watchdog.lost, "reports of PyTorch's watchdog were not kept: the first 16384 are"),
             (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
             (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
         ]

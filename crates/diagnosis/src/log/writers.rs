@@ -204,6 +204,7 @@ impl Writers {
             return *writer;
         }
         if self.all.len() == WRITERS {
+            self.lost += 1;
             return own;
         }
         let (host, pid) = (writer.host.clone(), writer.pid);
