@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
             match thread {
-                Some(thread) => self.writers.note_line(thread, position),
+                Some(thread) => self.writers.note_line(thread, position, &line[message..]),
                 None => self.writers.lost += 1,
             }
             let writer = thread.map(|thread| self.writers.of(thread).writer);
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
                 Entry::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
-                    let thread = source.and_then(|source| self.writers.thread(&source, position));
+                    let thread = source.and_then(|source| self.writers.thread(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep(header, Known { thread, forgotten, start });

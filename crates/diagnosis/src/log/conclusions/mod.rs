@@ -11,6 +11,7 @@ mod moment;
 mod order;
 mod paths;
 mod ranks;
+mod start;
 mod startup;
 #[cfg(test)]
 mod tests;
@@ -85,7 +86,8 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
     found.extend(diagnostics::find(&job, rules));
-    found.extend(ranks::find(&job));
+    let of_ranks = ranks::find(&job, &found);
+    found.extend(of_ranks);
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     found.extend(startup::find(&job).map(Placed::derived));

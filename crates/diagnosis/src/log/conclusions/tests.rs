@@ -270,19 +270,34 @@ fn nvlink_needs_proof_for_each_pair() {
 
 #[test]
 fn ranks_that_do_not_complete_are_named() {
-    let text = pair("Socket", "NET/Socket/0").text();
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
     let cut: String = text
         .lines()
         .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE"))
         .map(|line| format!("{line}\n"))
         .collect();
+    // The log can be cut there.
     let found = examine(&cut);
-    assert_eq!(found.health(), Health::Broken);
-    let stuck = finding(&found, "start-never-complete");
-    assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
-    assert_eq!(stuck.ranks, [1]);
-    assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
-    assert_eq!(found.proof, [""; 0]);
+    assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+    let ends = finding(&found, "log-ends-in-start");
+    assert!(ends.diagnosis.starts_with("The log ends during the start: rank 1 of 2 started"), "{ends:?}");
+    assert_eq!(ends.evidence[0].text, "Connected all rings, use ring PXN 0 GDR 1");
+    assert_eq!(ends.evidence[0].line, Some(13));
+    // It goes on, or the launcher reports the end.
+    let exit = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
+    for (more, place) in [("another program\n".repeat(1001).as_str(), 0), (exit, 1)] {
+        let found = examine(&(cut.clone() + more));
+        assert_eq!(found.health(), Health::Broken);
+        if place > 0 {
+            assert_eq!(found.findings[0].rule, "mpirun-killed");
+            continue;
+        }
+        let stuck = finding(&found, "start-never-complete");
+        assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
+        assert_eq!(stuck.ranks, [1]);
+        assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
+        assert_eq!(found.proof, [""; 0]);
+    }
 }
 
 #[test]
@@ -499,15 +514,22 @@ fn reports_of_nccls_own_diagnostics_are_findings() {
     );
     let found = with("a:100 NCCL DIAG [INFO] ECC: unavailable via NVML across 2 ranks in comm 0x77\n");
     assert_eq!(finding(&found, "nccl-diagnostics").severity, Severity::Advice);
-    for unknown in
-        ["[INFO] p2p: active check returned 3", "[INFO] net bw: cannot determine the host", "[INFO] new"]
-    {
-        let found = with(&format!("a:100 NCCL DIAG {unknown}\n"));
-        assert_eq!(found.health(), Health::CannotTell, "{unknown}");
-        assert!(
-            unknown
-                .ends_with(finding(&found, "nccl-diagnostics").diagnosis.rsplit("report: ").next().unwrap())
-        );
+    for (line, severity) in [
+        ("[INFO] p2p: active check returned 3", Severity::Advice),
+        ("[INFO] rdma_topo check: not usable on 2/2 ranks in comm 0x77 (unavailable)", Severity::Advice),
+        ("[INFO] ATS state: unable to identify relevant NICs on 2/2 ranks in comm 0x77", Severity::Advice),
+        (
+            "[INFO] NCCL environment: mismatch across 2 ranks in comm 0x77 for NCCL_PROFILER_PLUGIN",
+            Severity::Advice,
+        ),
+        ("[FAIL] new: words", Severity::Unknown),
+    ] {
+        let found = with(&format!("a:100 NCCL DIAG {line}\n"));
+        let told = finding(&found, "nccl-diagnostics");
+        assert_eq!(told.severity, severity, "{line}");
+        assert!(line.ends_with(told.diagnosis.rsplit("report: ").next().unwrap()), "{}", told.diagnosis);
+        let health = if severity == Severity::Advice { Health::Healthy } else { Health::CannotTell };
+        assert_eq!(found.health(), health, "{line}");
     }
 }
 
@@ -651,4 +673,17 @@ fn a_rank_of_many_thousands_in_one_line_makes_no_table_of_all_ranks() {
     // The line says the number of its ranks.
     let broken = line(90_000).replace("GDRDMA", "GDRDMA comm 0xf3 nRanks 08");
     assert!(examine(&broken).unseen.iter().any(|text| text.contains("1 channels were not kept")));
+}
+
+#[test]
+fn a_log_that_is_cut_in_the_start_cannot_tell() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
+    let whole = std::fs::read_to_string(path).unwrap();
+    for line in whole.lines().position(|line| line.contains("Init START")).into_iter().chain([100, 300, 500])
+    {
+        let cut: String = whole.lines().take(line + 1).map(|line| format!("{line}\n")).collect();
+        let found = examine(&cut);
+        assert_eq!(found.health(), Health::CannotTell, "{line}: {:?}", found.findings);
+    }
+    assert_eq!(examine(&whole).health(), Health::Healthy);
 }
