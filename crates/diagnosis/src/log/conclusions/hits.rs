@@ -97,8 +97,7 @@ fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         source: Some(rule.source.clone()),
         ..Finding::new(rule.id.clone(), rule.severity, rule.diagnosis.clone())
     };
-    let mut examples = hit.examples.clone();
-    examples.sort_by_key(|example| example.position);
+    let examples = hit.examples.clone();
     let is_root = rule.role == Role::Root && rule.severity == Severity::Broken;
     let is_reported_late = rule.origin == Origin::Kernel || rule.reported_late;
     let is_of_network = examples.first().is_some_and(is_of_network);

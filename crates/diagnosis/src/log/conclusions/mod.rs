@@ -120,7 +120,8 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
         let problem = input.problem.as_deref().unwrap_or_default();
-        unseen.push(format!("the rest of {}: {problem}", input.name));
+        let part = if input.lines == 0 { "" } else { "the rest of " };
+        unseen.push(format!("{part}{}: {problem}", input.name));
     }
     unseen.extend(job.digest.limits.iter().cloned());
     let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::failures;
 use super::hits::Placed;
 use super::job::{Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
@@ -89,7 +90,7 @@ fn has_failed(job: &Job<'_>, communicator: &Communicator, found: &[Placed]) -> b
     let is_failure =
         |each: &Placed| each.is_root || each.is_cascade || each.finding.severity == Severity::Broken;
     found.iter().any(is_failure)
-        || job.digest.writers.iter().any(|writer| !writer.failures.is_empty())
+        || failures::first(job).is_some()
         || communicator.members.values().any(|member| member.aborted || member.destroyed)
 }
 

@@ -110,6 +110,12 @@ fn a_log_without_lines_of_nccl_cannot_tell() {
 }
 
 #[test]
+fn a_file_of_which_nothing_was_read_has_no_rest() {
+    let found = examine("\u{7f}ELF\u{2}\u{1}\n");
+    assert!(found.unseen[0].starts_with("job.log: it is no log, but a program"), "{:?}", found.unseen);
+}
+
+#[test]
 fn a_network_with_gpudirect_is_healthy() {
     let found = pair("Libfabric", "NET/Libfabric/0/GDRDMA").examine();
     assert!(
@@ -295,6 +301,7 @@ fn ranks_that_do_not_complete_are_named() {
         let stuck = finding(&found, "start-never-complete");
         assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
         assert_eq!(stuck.ranks, [1]);
+        assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the others failed or wait."));
         assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
         assert_eq!(found.proof, [""; 0]);
     }
@@ -731,6 +738,16 @@ fn a_rank_of_many_thousands_in_one_line_makes_no_table_of_all_ranks() {
 
 #[test]
 fn a_log_that_is_cut_in_the_start_cannot_tell() {
+    // A rank without lines is told in the singular.
+    let alone: String =
+        pair("IB", "NET/IB/0/GDRDMA").text().lines().take(4).map(|line| format!("{line}\n")).collect();
+    let ended = alone.clone() + &"another program\n".repeat(1001);
+    let cause = |log: &str, rule: &str| finding(&examine(log), rule).cause.clone().unwrap();
+    assert_eq!(
+        cause(&ended, "start-never-complete"),
+        "The log has no line of rank 1: it did not start, or cannot reach rank 0, or its log is not here."
+    );
+    assert!(cause(&alone, "log-ends-in-start").ends_with(" The log has no line of rank 1."));
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
     let whole = std::fs::read_to_string(path).unwrap();
     for line in whole.lines().position(|line| line.contains("Init START")).into_iter().chain([100, 300, 500])
