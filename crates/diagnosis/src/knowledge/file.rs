@@ -64,6 +64,8 @@ struct RuleEntry {
     remedy: Option<String>,
     #[serde(default)]
     action: Action,
+    #[serde(default)]
+    reported_late: bool,
     source: String,
     matches: OneOrMore,
     not: Option<OneOrMore>,
@@ -203,6 +205,7 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
         cause: entry.cause,
         remedy: entry.remedy,
         action: entry.action,
+        reported_late: entry.reported_late,
         source: entry.source,
     };
     Ok(rule)

@@ -49,6 +49,8 @@ pub struct Rule {
     pub remedy: Option<String>,
     /// The thing to do with the node.
     pub action: Action,
+    /// True for a message of a launcher, which stands below those of what it caused.
+    pub reported_late: bool,
     /// Documentation, source or thread that the knowledge is from.
     pub source: String,
     /// Lines that it has to match.

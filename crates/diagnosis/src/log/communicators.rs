@@ -18,6 +18,8 @@ const TIMINGS: usize = 4096;
 const PAIRS: usize = 24_576;
 /// Largest number of transports.
 const TRANSPORTS: usize = 1024;
+/// The transport of connections whose transport is beyond the limit.
+const MANY: &str = "one beyond the first 1024 transports";
 /// Largest number of ranks in all orders of rings.
 const RINGS: usize = 262_144;
 /// Largest number of phases of a rank.
@@ -50,7 +52,7 @@ struct Pair {
 #[derive(Debug, Default)]
 struct State {
     digest: Communicator,
-    /// Of one without commId, the members that named themselves and its size.
+    /// Members that named themselves and the size, where the communicator has no commId.
     named: BTreeSet<u32>,
     pairs: HashMap<(u32, u32), Pair>,
 }
@@ -291,12 +293,15 @@ impl Communicators {
             self.pairs += usize::from(!pair.transports.is_empty());
             let index =
                 transports.iter().position(|transport| channel.via.is(transport)).unwrap_or_else(|| {
-                    if transports.len() == TRANSPORTS {
-                        self.lost.pairs += 1;
-                        return TRANSPORTS - 1;
+                    if transports.len() < TRANSPORTS {
+                        transports.push(channel.via.to_transport());
+                        return transports.len() - 1;
                     }
-                    transports.push(channel.via.to_transport());
-                    transports.len() - 1
+                    self.lost.pairs += 1;
+                    if transports.len() == TRANSPORTS {
+                        transports.push(Transport::Other(MANY.to_owned()));
+                    }
+                    TRANSPORTS
                 });
             pair.transports.push((index as u16, bit));
         }
@@ -311,7 +316,13 @@ impl Communicators {
         position: Position,
     ) -> Option<Membership> {
         let (own, peer) = own_and_peer(channel);
-        let least = own.max(peer).checked_add(1)?.max(channel.ranks.unwrap_or(0));
+        let least = own.max(peer).checked_add(1)?;
+        if channel.ranks.is_some_and(|ranks| ranks < least) {
+            // The line contradicts itself: two were written into one another.
+            self.lost.pairs += 1;
+            return None;
+        }
+        let least = channel.ranks.unwrap_or(least);
         // Another communicator begins where the last one has a size, and is smaller.
         let is_small = |state: &State| !state.named.is_empty() && state.digest.ranks < least;
         if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
@@ -361,10 +372,15 @@ impl Communicators {
         };
         if let Some((_, count)) = choices.iter_mut().find(|(name, _)| is(name)) {
             *count += 1;
+            return;
+        }
+        // The name as it is kept can be shorter.
+        let name = text::name(&[algorithm, b" ", protocol].concat());
+        if let Some(count) = choices.get_mut(&name) {
+            *count += 1;
         } else if self.choices < CHOICES {
             self.choices += 1;
-            let name = [algorithm, b" ", protocol].concat();
-            choices.insert(text::name(&name), 1);
+            choices.insert(name, 1);
         } else {
             self.lost.choices += 1;
         }

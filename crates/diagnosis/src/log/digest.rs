@@ -115,6 +115,9 @@ pub struct Writer {
     pub first: Position,
     /// Position of the last line of this writer.
     pub last: Position,
+    /// The message of its last line.
+    #[serde(skip)]
+    pub last_text: String,
 }
 
 /// Largest number of failures that a digest keeps of a writer.

@@ -31,9 +31,8 @@ pub(super) struct Summary {
     pub(super) problem: Option<String>,
 }
 
-/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
-/// escape sequence. Of a line
-/// longer than [`LINE`] it gets the beginning.
+/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an escape sequence.
+/// Only the beginning of a line longer than [`LINE`] is given.
 pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode(stream) {

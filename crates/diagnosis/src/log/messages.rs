@@ -41,7 +41,7 @@ pub(super) struct Messages {
     variables: Vec<VariableSeen>,
     by_variable: HashMap<(String, String, bool), usize>,
     diagnostics: Vec<DiagnosticLine>,
-    watchdog: Watchdog,
+    pub(super) watchdog: Watchdog,
     writers: usize,
     /// Warnings, variables, lists and lines that were not kept, because a bound was reached.
     pub(super) lost: Lost,

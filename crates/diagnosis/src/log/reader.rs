@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
             match thread {
-                Some(thread) => self.writers.note_line(thread, position),
+                Some(thread) => self.writers.note_line(thread, position, &line[message..]),
                 None => self.writers.lost += 1,
             }
             let writer = thread.map(|thread| self.writers.of(thread).writer);
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
                 Entry::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
-                    let thread = source.and_then(|source| self.writers.thread(&source, position));
+                    let thread = source.and_then(|source| self.writers.thread(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep(header, Known { thread, forgotten, start });
@@ -198,7 +198,10 @@ impl<'a> Reader<'a> {
 
     /// Notes a warning of RAS, whose connections are not those of the job.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
-        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| rule.id.contains("ras"));
+        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| {
+            let names = ["ras-", "harmless-ras"];
+            names.iter().any(|name| rule.id.starts_with(name))
+        });
         if !self.hit(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
             self.messages.unknown(message, place);
         }
@@ -379,6 +382,7 @@ impl<'a> Reader<'a> {
             (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
             (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),
             (messages.writers, "writers of messages were not listed"),
+            (self.messages.watchdog.lost, "reports of PyTorch's watchdog were not kept: the first 16384 are"),
             (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
             (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
         ]

@@ -9,6 +9,7 @@ use super::fuzz;
 use super::{Reader, read_files};
 use crate::knowledge::rules::Rules;
 
+mod limits;
 mod old;
 
 fn path(name: &str) -> std::path::PathBuf {

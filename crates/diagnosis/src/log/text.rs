@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Longest text that is kept of a message.
-const TEXT: usize = 400;
+pub(super) const TEXT: usize = 400;
 /// Longest text that is kept of a name.
 const NAME: usize = 64;
 

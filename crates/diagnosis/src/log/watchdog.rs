@@ -17,6 +17,8 @@ pub(super) struct Watchdog {
     reports: Vec<WatchdogReport>,
     /// The reports without their places.
     seen: HashSet<WatchdogReport>,
+    /// Reports above the limit.
+    pub(super) lost: u64,
 }
 
 impl Watchdog {
@@ -24,7 +26,9 @@ impl Watchdog {
     pub(super) fn note(&mut self, line: &[u8], position: Position) {
         let Some(report) = parse(line, position) else { return };
         let key = WatchdogReport { position: Position::default(), text: String::new(), ..report.clone() };
-        if self.reports.len() < REPORTS && self.seen.insert(key) {
+        if self.reports.len() == REPORTS {
+            self.lost += u64::from(!self.seen.contains(&key));
+        } else if self.seen.insert(key) {
             self.reports.push(report);
         }
     }
@@ -71,6 +75,16 @@ fn parse(line: &[u8], position: Position) -> Option<WatchdogReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reports_above_the_limit_are_counted() {
+        let mut watchdog = Watchdog::default();
+        let line = |number: usize| format!("[rank1]: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE)");
+        for number in (0..REPORTS + 2).chain([0]) {
+            watchdog.note(line(number).as_bytes(), Position::default());
+        }
+        assert_eq!((watchdog.lost, watchdog.finish().len()), (2, REPORTS));
+    }
 
     fn read(line: &str) -> Option<WatchdogReport> {
         parse(line.as_bytes(), Position::default())

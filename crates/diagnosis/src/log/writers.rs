@@ -92,6 +92,8 @@ struct State {
     process: usize,
     /// Communicators, the last one at the end.
     memberships: Vec<Membership>,
+    /// The beginning of the message of the last line.
+    last: Vec<u8>,
 }
 
 impl Writers {
@@ -104,18 +106,27 @@ impl Writers {
     }
 
     /// The index of the thread that wrote the line; `None` above the limit.
-    pub(super) fn thread(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
+    pub(super) fn thread(
+        &mut self,
+        source: &Source<'_>,
+        position: Position,
+        message: &[u8],
+    ) -> Option<usize> {
         let index = match self.keys.get(source.key) {
             Some(index) => *index,
             None => self.add(source, position)?,
         };
-        self.note_line(index, position);
+        self.note_line(index, position, message);
         Some(index)
     }
 
-    /// Notes the position of a line of the thread.
-    pub(super) fn note_line(&mut self, thread: usize, position: Position) {
-        self.all[self.threads[thread].writer].writer.last = position;
+    /// Notes the position and the message of a line of the thread.
+    pub(super) fn note_line(&mut self, thread: usize, position: Position, message: &[u8]) {
+        let State { writer, last, .. } = &mut self.all[self.threads[thread].writer];
+        writer.last = position;
+        last.clear();
+        // One byte more tells that the text is cut.
+        last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
     fn add(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
@@ -145,6 +156,7 @@ impl Writers {
                     },
                     process,
                     memberships: Vec::new(),
+                    last: Vec::new(),
                 });
                 self.by_device.insert((process, source.device), self.all.len() - 1);
                 self.all.len() - 1
@@ -204,11 +216,12 @@ impl Writers {
             return *writer;
         }
         if self.all.len() == WRITERS {
+            self.lost += 1;
             return own;
         }
         let (host, pid) = (writer.host.clone(), writer.pid);
         let writer = Writer { host, pid, device, first: position, last: position, ..Writer::default() };
-        self.all.push(State { writer, process, memberships: Vec::new() });
+        self.all.push(State { writer, process, memberships: Vec::new(), last: Vec::new() });
         self.by_device.insert((process, device), self.all.len() - 1);
         self.all.len() - 1
     }
@@ -301,7 +314,8 @@ impl Writers {
     /// count as its rank's.
     pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
-        for (index, State { writer, process, memberships }) in all.iter_mut().enumerate() {
+        for (index, State { writer, process, memberships, last }) in all.iter_mut().enumerate() {
+            writer.last_text = text::shortened(last.trim_ascii());
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
             writer.rank = largest.map(|membership| membership.rank);
@@ -340,7 +354,10 @@ impl Writers {
 
 /// Adds the lines of a thread without rank to the writer of its process.
 fn take_over(writer: &mut Writer, other: Writer) {
-    (writer.first, writer.last) = (writer.first.min(other.first), writer.last.max(other.last));
+    if other.last > writer.last {
+        (writer.last, writer.last_text) = (other.last, other.last_text);
+    }
+    writer.first = writer.first.min(other.first);
     writer.failures.extend(other.failures);
     writer.failures.sort_by_key(|failure| failure.first);
     writer.failures.truncate(FAILURES);

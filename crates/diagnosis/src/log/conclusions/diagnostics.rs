@@ -1,7 +1,7 @@
 //! Findings from NCCL's own diagnostics: the lines `NCCL DIAG [INFO]` of 2.31 and later.
 //!
 //! NCCL marks there what may need a review. A transfer between GPUs that failed its verification breaks the job. Every other
-//! line is shown with its text, as a warning that no rule knows; a check that could not run is advice.
+//! line of this status is shown with its text as advice; one of another status as a warning that no rule knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
             remedy: Some("Read these lines; NCCL's user guide explains them under Diagnostics.".to_owned()),
             ..Finding::new(
                 "nccl-diagnostics",
-                if lines.iter().all(|line| is_missing(&line.text)) {
+                if lines.iter().all(|line| line.status == "INFO") {
                     Severity::Advice
                 } else {
                     Severity::Unknown

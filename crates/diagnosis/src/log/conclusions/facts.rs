@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::job::{Job, count, ranks_in_words};
 use super::ranks::cuda;
 use super::startup::Start;
-use super::transport::Ways;
+use super::transport::{MATRIX, Ways};
 use crate::examination::{Body, Section};
 use crate::log::digest::{Communicator, Digest};
 
@@ -18,7 +18,14 @@ pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
     let mut add = |title: &str, body: Body| sections.push(Section { title: title.to_owned(), body });
     add("Job", Body::Facts(summary(job)));
     if let Some(ways) = ways.filter(|ways| !ways.pairs.is_empty() || !ways.linked.is_empty()) {
-        add("Transport from each rank (row) to each rank (column)", Body::Matrix(ways.matrix()));
+        let too_large = || {
+            let pairs = count(ways.pairs.len(), "pair");
+            Body::Lines(vec![format!(
+                "There are more than {MATRIX} ranks, too many for a table; --json lists the {pairs} of the log."
+            )])
+        };
+        let body = ways.matrix().map_or_else(too_large, Body::Matrix);
+        add("Transport from each rank (row) to each rank (column)", body);
     }
     if let Some(start) = job.main.and_then(Start::new) {
         add("Start", Body::Facts(start_facts(&start)));

@@ -11,9 +11,6 @@ use crate::log::digest::{Example, Hit};
 /// Largest number of consequences that a finding lists.
 const CONSEQUENCES: usize = 6;
 
-/// Rules about messages of launchers, which report the first death among their processes when all have ended.
-const REPORTED_LATE: [&str; 1] = ["mpirun-killed"];
-
 /// A finding with the place where it begins.
 pub(super) struct Placed {
     pub(super) finding: Finding,
@@ -100,10 +97,9 @@ fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         source: Some(rule.source.clone()),
         ..Finding::new(rule.id.clone(), rule.severity, rule.diagnosis.clone())
     };
-    let mut examples = hit.examples.clone();
-    examples.sort_by_key(|example| example.position);
+    let examples = hit.examples.clone();
     let is_root = rule.role == Role::Root && rule.severity == Severity::Broken;
-    let is_reported_late = rule.origin == Origin::Kernel || REPORTED_LATE.contains(&rule.id.as_str());
+    let is_reported_late = rule.origin == Origin::Kernel || rule.reported_late;
     let is_of_network = examples.first().is_some_and(is_of_network);
     let is_cascade = rule.role == Role::Cascade;
     Placed {

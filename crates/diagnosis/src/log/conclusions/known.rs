@@ -34,11 +34,12 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
                 continue;
             }
             for fault in Faults::built_in().of_component(component, version) {
-                let build =
-                    component == Component::Nccl && !fault.applies_to_build(writer.nccl_build.as_deref());
-                let only_nodes = fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
-                let network = fault.applies_to_network(network(writer));
-                if network && !build && (several_nodes || !only_nodes) {
+                let is_build =
+                    component != Component::Nccl || fault.applies_to_build(writer.nccl_build.as_deref());
+                let is_between_nodes =
+                    fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
+                let is_network = fault.applies_to_network(network(writer));
+                if is_build && is_network && (several_nodes || !is_between_nodes) {
                     known
                         .entry(&fault.id)
                         .or_insert_with(|| Known { name: format!("{name} {version}"), fault });
@@ -102,7 +103,8 @@ pub(super) fn section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
     let line = |Known { name, fault }: &Known| {
         let conditions = sentence(&fault.conditions.join("; "));
-        format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), sentence(&fault.remedy))
+        // A remedy can end with a command.
+        format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), fault.remedy)
     };
     let lines: Vec<String> =
         faults(job).iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();

@@ -13,6 +13,7 @@ mod moment;
 mod order;
 mod paths;
 mod ranks;
+mod start;
 mod startup;
 #[cfg(test)]
 mod tests;
@@ -37,9 +38,10 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let mut examination = Examination::new("log");
     let lines: Vec<String> =
         jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
-    let number = jobs.len();
+    let all = skipped + jobs.len();
+    let which = if skipped > 0 { format!("; judged are the last {}", jobs.len()) } else { String::new() };
     let notice =
-        format!("The log has {number} jobs on the same GPUs, one after another: {}", lines.join("; "));
+        format!("The log has {all} jobs on the same GPUs, one after another{which}: {}", lines.join("; "));
     examination.findings.push(Finding {
         remedy: Some("Each is judged by itself below; a log of its own for each run is clearer.".to_owned()),
         ..Finding::new("several-jobs", Severity::Advice, notice)
@@ -51,7 +53,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     }
     let mut facts = Vec::new();
     for (index, (_, part)) in jobs.iter().enumerate() {
-        let of = |text: &str| format!("Job {}: {text}", index + 1);
+        let of = |text: &str| format!("Job {}: {text}", skipped + index + 1);
         let own = of_job(part, rules);
         is_proven &= !own.proof.is_empty();
         examination.proof.extend(own.proof.iter().map(|text| of(text)));
@@ -88,8 +90,10 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(hits::find(&job, rules));
     explained::explain(&job, &mut found);
     found.extend(diagnostics::find(&job, rules));
-    found.extend(ranks::find(&job));
-    found.extend(failures::find(&job));
+    let failures = failures::find(&job);
+    found.extend(failures);
+    let of_ranks = ranks::find(&job, &found);
+    found.extend(of_ranks);
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
@@ -116,7 +120,8 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
         let problem = input.problem.as_deref().unwrap_or_default();
-        unseen.push(format!("the rest of {}: {problem}", input.name));
+        let part = if input.lines == 0 { "" } else { "the rest of " };
+        unseen.push(format!("{part}{}: {problem}", input.name));
     }
     unseen.extend(job.digest.limits.iter().cloned());
     let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();

@@ -4,7 +4,6 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moment {
     seconds: f64,
-    has_fraction: bool,
     form: Form,
 }
 
@@ -32,19 +31,14 @@ impl Moment {
         (self.form == other.form).then_some(self.seconds - other.seconds)
     }
 
-    /// The seconds within which the time can be.
-    pub(super) fn resolution_s(&self) -> f64 {
-        if self.has_fraction { 0.0 } else { 1.0 }
-    }
-
     /// `2025-12-28 16:04:25.123Z`.
     fn dated(text: &str) -> Option<Self> {
         let (date, rest) = text.split_at_checked(10)?;
         let [year, month, day] = numbers(date, '-')?;
         let rest = rest.strip_prefix([' ', 'T'])?;
-        let (seconds, has_fraction, zone) = clock(rest)?;
+        let (seconds, zone) = clock(rest)?;
         let seconds = seconds + days(year, month, day)? * 86_400.0;
-        Some(Self { seconds, has_fraction, form: Form::Dated(zone.to_owned()) })
+        Some(Self { seconds, form: Form::Dated(zone.to_owned()) })
     }
 
     /// `1124 13:48:00.36`, of PyTorch and other programs that log as glog does.
@@ -52,10 +46,10 @@ impl Moment {
         let (date, rest) = text.split_once(' ')?;
         let is_date = date.len() == 4 && date.bytes().all(|byte| byte.is_ascii_digit());
         let date: u32 = date.parse().ok().filter(|_| is_date)?;
-        let (seconds, has_fraction, _) = clock(rest)?;
+        let (seconds, _) = clock(rest)?;
         // A year that has all days.
         let seconds = seconds + days(2000, date / 100, date % 100)? * 86_400.0;
-        Some(Self { seconds, has_fraction, form: Form::MonthAndDay })
+        Some(Self { seconds, form: Form::MonthAndDay })
     }
 
     /// `Tue Nov 24 13:42:01 2026`.
@@ -64,24 +58,24 @@ impl Moment {
         let month = words.next()?;
         let month = MONTHS.iter().position(|name| *name == month)?;
         let day: u32 = words.next()?.parse().ok()?;
-        let (seconds, has_fraction, _) = clock(words.next()?)?;
+        let (seconds, _) = clock(words.next()?)?;
         let year: u32 = words.next()?.parse().ok()?;
         let seconds = seconds + days(year, u32::try_from(month).ok()? + 1, day)? * 86_400.0;
-        Some(Self { seconds, has_fraction, form: Form::Dated(String::new()) })
+        Some(Self { seconds, form: Form::Dated(String::new()) })
     }
 }
 
-/// Reads `16:04:25.123Z`: the seconds of the day, true with parts of a second, and the zone.
-fn clock(text: &str) -> Option<(f64, bool, &str)> {
+/// Reads `16:04:25.123Z`: the seconds of the day, and the zone.
+fn clock(text: &str) -> Option<(f64, &str)> {
     let (clock, rest) = text.split_at_checked(8)?;
     let [hour, minute, second] = numbers(clock, ':')?;
     let seconds = f64::from(hour.checked_mul(3600)?) + f64::from(minute * 60) + f64::from(second);
     let part = rest.strip_prefix(['.', ',']).unwrap_or_default();
     let digits = part.bytes().take_while(u8::is_ascii_digit).count();
     let Some((part, zone)) = part.split_at_checked(digits).filter(|(part, _)| !part.is_empty()) else {
-        return Some((seconds, false, rest));
+        return Some((seconds, rest));
     };
-    Some((seconds + format!("0.{part}").parse::<f64>().ok()?, true, zone))
+    Some((seconds + format!("0.{part}").parse::<f64>().ok()?, zone))
 }
 
 /// Reads three numbers with separators between them, of at most four digits.

@@ -13,7 +13,7 @@
 //! log report at the end of a file what happened before; for them only a time counts, with [`REPORT_S`].
 //!
 //! Without a root, a warning that no rule knows may be the cause of the first cascade: the nearest one above it of the same
-//! process; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
+//! process, then one a few lines below it; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
 
 use super::failures;
 use super::hits::{Placed, consequences};
@@ -24,6 +24,10 @@ use crate::log::digest::Example;
 
 /// Difference of the clocks of two hosts that is not taken for an order, in seconds.
 const CLOCKS_S: f64 = 5.0;
+
+/// Difference of times of one host that is not taken for an order, in seconds: launchers stamp a line when they read it, and
+/// a time without parts of a second can be anywhere in its second.
+const STAMPS_S: f64 = 1.0;
 
 /// Time within which a launcher reports a death, in seconds.
 const REPORT_S: f64 = 600.0;
@@ -76,11 +80,12 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     });
     let suspect = suspect.map(|index| others.remove(index));
     let mut findings: Vec<Finding> = Vec::new();
+    let severity = alone.iter().map(|each| each.finding.severity).min();
     let lead = alone.extract_if(.., |each| each.is_lead).next();
     findings.extend(match (suspect, lead) {
         (Some(suspect), lead) => {
             others.extend(lead);
-            after_warning(suspect, alone)
+            Some(after_warning(suspect, severity, alone))
         }
         (None, Some(lead)) => Some(Finding { consequences: consequences(alone), ..lead.finding }),
         (None, None) => without_cause(job, alone, &failing),
@@ -139,10 +144,8 @@ fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> O
     let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
     let Some(difference) = first.seconds_since(&second) else { return Order::Open };
     let host = |example: &Example| job.process(example).map(|(host, _)| host);
-    let is_one_clock = host(one).is_some() && host(one) == host(other) && tolerance_s <= CLOCKS_S;
-    // A time without parts of a second can be anywhere in its second.
-    let tolerance_s =
-        if is_one_clock { first.resolution_s().max(second.resolution_s()) } else { tolerance_s };
+    let is_one_clock = host(one).is_some() && host(one) == host(other);
+    let tolerance_s = if is_one_clock && tolerance_s <= CLOCKS_S { STAMPS_S } else { tolerance_s };
     match difference {
         later if later > tolerance_s => Order::Later,
         earlier if earlier < -tolerance_s => Order::Earlier,
@@ -171,31 +174,34 @@ fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> 
 
 /// The place of a warning among those that may be the cause of a message, the likeliest first; `None` for a later one.
 fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
-    let Some(cascade) = cascade else { return Some((3, warning.position.line)) };
+    let Some(cascade) = cascade else { return Some((4, warning.position.line)) };
     let is_same_file = warning.position.input == cascade.position.input;
     let lines = cascade.position.line.checked_sub(warning.position.line);
     match compare(job, warning, cascade) {
         Order::Later => None,
         Order::Earlier if is_of_one_process(job, warning, cascade) && is_same_file => Some((0, lines?)),
+        // The warning can be of another thread, a few lines below.
+        Order::Open if is_of_one_process(job, warning, cascade) && is_same_file => {
+            Some((1, warning.position.line.abs_diff(cascade.position.line)))
+        }
         Order::Earlier => {
             let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
             let seconds = moment(cascade)?.seconds_since(&moment(warning)?)?;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
-            Some((1, (seconds * 1e3) as u64))
+            Some((2, (seconds * 1e3) as u64))
         }
-        Order::Open if is_same_file => Some((2, lines?)),
-        Order::Open => Some((3, warning.position.line)),
+        Order::Open if is_same_file => Some((3, lines?)),
+        Order::Open => Some((4, warning.position.line)),
     }
 }
 
 /// The finding of a failure after a warning that no rule knows.
-fn after_warning(suspect: Placed, alone: Vec<Placed>) -> Option<Finding> {
-    let severity = alone.iter().map(|each| each.finding.severity).min()?;
+fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>) -> Finding {
     let mut finding = suspect.finding;
-    finding.severity = severity;
+    finding.severity = severity.unwrap_or(finding.severity);
     finding.diagnosis = format!("The job failed after a warning that no rule knows: {}", warning(&finding));
     finding.consequences = consequences(alone);
-    Some(finding)
+    finding
 }
 
 /// The text of an unknown warning.

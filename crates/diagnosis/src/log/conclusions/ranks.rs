@@ -1,66 +1,18 @@
-//! Findings about ranks: started and never complete, different versions, different variables, different networks.
+//! Findings about ranks: different versions, different variables, different networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
+use super::start;
 use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Findings about ranks that do not complete, and about variables and networks that differ.
-pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
-    never_complete(job).into_iter().chain(derived).collect()
-}
-
-/// Ranks that started to build a communicator and did not finish.
-fn never_complete(job: &Job<'_>) -> Option<Placed> {
-    let stuck = |communicator: &&Communicator| {
-        communicator.members.values().any(|member| member.started && !member.complete)
-    };
-    let communicator = job.digest.communicators.iter().find(stuck)?;
-    let select = |complete: bool| -> Vec<u32> {
-        let members = communicator.members.iter();
-        members
-            .filter(|(_, member)| member.complete == complete && member.started)
-            .map(|(&rank, _)| rank)
-            .collect()
-    };
-    let (open, done) = (select(false), select(true));
-    let ranks = communicator.ranks;
-    let text = format!(
-        "{} of {ranks} started communicator {} and did not complete it",
-        ranks_in_words(&open),
-        communicator.id
-    );
-    let absent: Vec<u32> = (0..ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let cause = match (&absent[..], &done[..]) {
-        ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
-        ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
-        (absent, _) => format!(
-            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not here.",
-            ranks_in_words(absent)
-        ),
-    };
-    let evidence = open.iter().take(4).filter_map(|rank| {
-        let writer = communicator.members.get(rank)?.writer;
-        let last = job.writer(writer)?.last;
-        Some(job.evidence(last, Some(writer), "it started and did not complete; this is its last line"))
-    });
-    let finding = Finding {
-        cause: Some(cause),
-        remedy: Some(
-            "Look at the last lines of these ranks. If all wait: check that all ranks run, that they reach the address of rank 0 \
-             (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench doctor job"
-                .to_owned(),
-        ),
-        ranks: open.clone(),
-        hosts: job.hosts(open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer))),
-        evidence: evidence.collect(),
-        ..Finding::new("start-never-complete", Severity::Broken, text)
-    };
-    Some(Placed { is_cascade: true, ..Placed::derived(finding) })
+    start::find(job, found).into_iter().chain(derived).collect()
 }
 
 /// Versions that differ between writers.

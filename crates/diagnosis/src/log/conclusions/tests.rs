@@ -110,6 +110,12 @@ fn a_log_without_lines_of_nccl_cannot_tell() {
 }
 
 #[test]
+fn a_file_of_which_nothing_was_read_has_no_rest() {
+    let found = examine("\u{7f}ELF\u{2}\u{1}\n");
+    assert!(found.unseen[0].starts_with("job.log: it is no log, but a program"), "{:?}", found.unseen);
+}
+
+#[test]
 fn a_network_with_gpudirect_is_healthy() {
     let found = pair("Libfabric", "NET/Libfabric/0/GDRDMA").examine();
     assert!(
@@ -270,19 +276,35 @@ fn nvlink_needs_proof_for_each_pair() {
 
 #[test]
 fn ranks_that_do_not_complete_are_named() {
-    let text = pair("Socket", "NET/Socket/0").text();
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
     let cut: String = text
         .lines()
         .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE"))
         .map(|line| format!("{line}\n"))
         .collect();
+    // The log can be cut there.
     let found = examine(&cut);
-    assert_eq!(found.health(), Health::Broken);
-    let stuck = finding(&found, "start-never-complete");
-    assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
-    assert_eq!(stuck.ranks, [1]);
-    assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
-    assert_eq!(found.proof, [""; 0]);
+    assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+    let ends = finding(&found, "log-ends-in-start");
+    assert!(ends.diagnosis.starts_with("The log ends during the start: rank 1 of 2 started"), "{ends:?}");
+    assert_eq!(ends.evidence[0].text, "Connected all rings, use ring PXN 0 GDR 1");
+    assert_eq!(ends.evidence[0].line, Some(13));
+    // It goes on, or the launcher reports the end.
+    let exit = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
+    for (more, place) in [("another program\n".repeat(1001).as_str(), 0), (exit, 1)] {
+        let found = examine(&(cut.clone() + more));
+        assert_eq!(found.health(), Health::Broken);
+        if place > 0 {
+            assert_eq!(found.findings[0].rule, "mpirun-killed");
+            continue;
+        }
+        let stuck = finding(&found, "start-never-complete");
+        assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
+        assert_eq!(stuck.ranks, [1]);
+        assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the others failed or wait."));
+        assert_eq!(found.unseen, ["rank 1 did not finish the start, or ended it with an abort"]);
+        assert_eq!(found.proof, [""; 0]);
+    }
 }
 
 #[test]
@@ -499,15 +521,22 @@ fn reports_of_nccls_own_diagnostics_are_findings() {
     );
     let found = with("a:100 NCCL DIAG [INFO] ECC: unavailable via NVML across 2 ranks in comm 0x77\n");
     assert_eq!(finding(&found, "nccl-diagnostics").severity, Severity::Advice);
-    for unknown in
-        ["[INFO] p2p: active check returned 3", "[INFO] net bw: cannot determine the host", "[INFO] new"]
-    {
-        let found = with(&format!("a:100 NCCL DIAG {unknown}\n"));
-        assert_eq!(found.health(), Health::CannotTell, "{unknown}");
-        assert!(
-            unknown
-                .ends_with(finding(&found, "nccl-diagnostics").diagnosis.rsplit("report: ").next().unwrap())
-        );
+    for (line, severity) in [
+        ("[INFO] p2p: active check returned 3", Severity::Advice),
+        ("[INFO] rdma_topo check: not usable on 2/2 ranks in comm 0x77 (unavailable)", Severity::Advice),
+        ("[INFO] ATS state: unable to identify relevant NICs on 2/2 ranks in comm 0x77", Severity::Advice),
+        (
+            "[INFO] NCCL environment: mismatch across 2 ranks in comm 0x77 for NCCL_PROFILER_PLUGIN",
+            Severity::Advice,
+        ),
+        ("[FAIL] new: words", Severity::Unknown),
+    ] {
+        let found = with(&format!("a:100 NCCL DIAG {line}\n"));
+        let told = finding(&found, "nccl-diagnostics");
+        assert_eq!(told.severity, severity, "{line}");
+        assert!(line.ends_with(told.diagnosis.rsplit("report: ").next().unwrap()), "{}", told.diagnosis);
+        let health = if severity == Severity::Advice { Health::Healthy } else { Health::CannotTell };
+        assert_eq!(found.health(), health, "{line}");
     }
 }
 
@@ -593,6 +622,22 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
     let found = examine(&(first.clone() + killed + &second(&first)));
     assert!(found.findings[0].diagnosis.starts_with("Job 1: The job failed"), "{:?}", found.findings[0]);
+    // The last 16 of many jobs are judged, under their own numbers.
+    let many: String = (0..20)
+        .map(|job| {
+            let text = if job == 4 { &slow } else { &first };
+            let text = text.replace("a:100:100", &format!("a:{0}:{0}", 1000 + job));
+            text.replace("b:101:101", &format!("b:{0}:{0}", 2000 + job))
+                .replace("0x77", &format!("0x{:x}", 0x77 + job))
+        })
+        .collect();
+    let found = examine(&many);
+    let notice = &finding(&found, "several-jobs").diagnosis;
+    assert!(
+        notice.starts_with("The log has 20 jobs") && notice.contains("judged are the last 16"),
+        "{notice}"
+    );
+    assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 5: "), "{:?}", found.findings);
     // Groups of one job run at the same time.
     let mixed: String =
         first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
@@ -668,4 +713,48 @@ fn a_known_fault_of_another_network_is_not_told() {
     assert!(told("UCX", Vec::new()));
     assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
     assert!(!told("IB", Vec::new()));
+}
+
+#[test]
+fn a_rank_of_many_thousands_in_one_line_makes_no_table_of_all_ranks() {
+    let line =
+        |to: u32| format!("a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> {to}[1] [send] via NET/IB/0/GDRDMA\n");
+    let matrix = |log: &str| {
+        let found = examine(log);
+        assert_eq!(found.health(), Health::CannotTell);
+        let section = found.sections.into_iter().find(|section| section.title.starts_with("Transport"));
+        section.unwrap().body
+    };
+    let Body::Matrix(few) = matrix(&line(90_000)) else { panic!("no matrix") };
+    assert_eq!(few.labels, ["0", "90000"]);
+    assert_eq!(few.cells[0][1].text, "GDR");
+    let many: String = (1..400).map(line).collect();
+    let Body::Lines(lines) = matrix(&many) else { panic!("a matrix") };
+    assert!(lines[0].contains("more than 256 ranks") && lines[0].contains("399 pairs"), "{lines:?}");
+    // The line says the number of its ranks.
+    let broken = line(90_000).replace("GDRDMA", "GDRDMA comm 0xf3 nRanks 08");
+    assert!(examine(&broken).unseen.iter().any(|text| text.contains("1 channels were not kept")));
+}
+
+#[test]
+fn a_log_that_is_cut_in_the_start_cannot_tell() {
+    // A rank without lines is told in the singular.
+    let alone: String =
+        pair("IB", "NET/IB/0/GDRDMA").text().lines().take(4).map(|line| format!("{line}\n")).collect();
+    let ended = alone.clone() + &"another program\n".repeat(1001);
+    let cause = |log: &str, rule: &str| finding(&examine(log), rule).cause.clone().unwrap();
+    assert_eq!(
+        cause(&ended, "start-never-complete"),
+        "The log has no line of rank 1: it did not start, or cannot reach rank 0, or its log is not here."
+    );
+    assert!(cause(&alone, "log-ends-in-start").ends_with(" The log has no line of rank 1."));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
+    let whole = std::fs::read_to_string(path).unwrap();
+    for line in whole.lines().position(|line| line.contains("Init START")).into_iter().chain([100, 300, 500])
+    {
+        let cut: String = whole.lines().take(line + 1).map(|line| format!("{line}\n")).collect();
+        let found = examine(&cut);
+        assert_eq!(found.health(), Health::CannotTell, "{line}: {:?}", found.findings);
+    }
+    assert_eq!(examine(&whole).health(), Health::Healthy);
 }

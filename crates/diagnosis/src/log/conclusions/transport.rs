@@ -6,6 +6,9 @@ use super::job::{Job, count};
 use crate::examination::{Cell, Grade, Matrix};
 use crate::log::digest::{Communicator, Connection, Transport};
 
+/// Largest number of ranks of the matrix.
+pub(super) const MATRIX: usize = 256;
+
 /// The way of data between two ranks, as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
@@ -173,9 +176,22 @@ impl<'a> Ways<'a> {
         by_way.iter().map(sentence).collect()
     }
 
-    /// The picture of all pairs.
-    pub(super) fn matrix(&self) -> Matrix {
-        let ranks: Vec<u32> = (0..self.communicator.ranks).collect();
+    /// The ranks of the matrix: all, or those of the log where the communicator has more than [`MATRIX`]. `None` where these
+    /// are too many as well.
+    fn shown(&self) -> Option<Vec<u32>> {
+        let of_log = || {
+            let members = self.communicator.members.keys().copied();
+            let connected = self.pairs.keys().flat_map(|&(from, to)| [from, to]);
+            members.chain(connected).collect::<BTreeSet<u32>>().into_iter().collect()
+        };
+        let all = self.communicator.ranks;
+        let ranks: Vec<u32> = if all as usize > MATRIX { of_log() } else { (0..all).collect() };
+        (ranks.len() <= MATRIX).then_some(ranks)
+    }
+
+    /// The picture of all pairs; `None` where it would be too large.
+    pub(super) fn matrix(&self) -> Option<Matrix> {
+        let ranks = self.shown()?;
         let cell = |from: u32, to: u32| match self.pairs.get(&(from, to)) {
             Some(way) => Cell { text: way.short(), grade: way.grade() },
             None if self.linked.contains(&(from, to)) => {
@@ -198,11 +214,11 @@ impl<'a> Ways<'a> {
             let words = "NVLink by the topology; the log has no connection of this pair";
             legend.insert("nvl".to_owned(), words.to_owned());
         }
-        Matrix {
+        Some(Matrix {
             labels: ranks.iter().map(u32::to_string).collect(),
             cells,
             legend: legend.into_iter().collect(),
-        }
+        })
     }
 }
 

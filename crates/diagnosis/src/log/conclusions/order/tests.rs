@@ -1,4 +1,4 @@
-use crate::finding::Finding;
+use super::*;
 use crate::log::conclusions::tests::{examine, pair};
 
 /// A message of a rank of [`pair`], which runs on host `a` or `b`.
@@ -91,4 +91,62 @@ fn the_nearest_unknown_warning_of_the_process_leads() {
         + &warn(1, "2026-11-24 14:40:30", "Later")
         + &warn(0, "2026-11-24 13:40:53", CLOSED);
     assert!(first(&lines).diagnosis.ends_with(": Earlier"));
+}
+
+#[test]
+fn an_unknown_warning_close_below_the_cascade_of_its_process_leads() {
+    let found = first(&(warn(0, "", CLOSED) + &warn(0, "", "The odd one")));
+    assert_eq!(found.diagnosis, "The job failed after a warning that no rule knows: The odd one");
+    let found = first(&(warn(0, "", CLOSED) + &far(30) + &warn(0, "", "The odd one")));
+    assert!(found.diagnosis.starts_with("The job failed, and the cause is not in this log"), "{found:?}");
+}
+
+#[test]
+fn stamps_of_one_host_tell_an_order_beyond_a_second() {
+    // Both ranks run on one host; a launcher stamps their lines when it reads them.
+    let lines = |root: &str| {
+        let log = pair("IB", "NET/IB/0/GDRDMA").text()
+            + &warn(0, "2026-11-24 13:40:53.100", CLOSED)
+            + &warn(1, &format!("2026-11-24 13:40:{root}"), FULL);
+        examine(&log.replace("b:101:101", "a:101:101")).findings.remove(0).rule
+    };
+    assert_eq!(lines("53.900"), "nccl-shm-full");
+    assert_eq!(lines("54.200"), "nccl-peer-closed");
+}
+
+#[test]
+fn an_unknown_warning_is_kept_where_nothing_but_a_lead_follows_it() {
+    let digest = crate::log::digest::Digest::default();
+    let lead = Finding::new("lead", Severity::Broken, "Rank 1 did not call it".to_owned());
+    let warning = Finding::new("unknown-warning", Severity::Unknown, "NCCL warns: odd".to_owned());
+    let example = Example { text: "odd".to_owned(), ..Example::default() };
+    let found = vec![
+        Placed { is_lead: true, is_cascade: true, ..Placed::derived(lead) },
+        Placed { examples: vec![example], ..Placed::derived(warning) },
+    ];
+    let found = order(&Job::new(&digest), found);
+    let rules: Vec<_> = found.iter().map(|finding| (finding.rule.as_str(), finding.severity)).collect();
+    assert_eq!(rules, [("unknown-warning", Severity::Broken), ("lead", Severity::Broken)]);
+}
+
+#[test]
+fn reports_of_launchers_come_after_what_they_caused() {
+    let closed = warn(0, "2026-11-24 13:40:53", CLOSED);
+    for (time, text, rule) in [
+        (
+            "[2026-11-24 13:42:00]",
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.",
+            "slurm-oom",
+        ),
+        (
+            "[2026-11-24 13:42:00]",
+            "JOB 1 ON b CANCELLED DUE TO NODE FAILURE, SEE SLURMCTLD LOG",
+            "slurm-node-failure",
+        ),
+        ("[2026-11-24 13:42:00]", "Last State: Terminated, Reason: OOMKilled", "k8s-oom-killed"),
+        ("[2026-11-24 13:42:00]", "failed (exitcode: -9) local_rank: 1 (pid: 101)", "torch-child-killed"),
+    ] {
+        let found = first(&format!("{closed}{time} {text}\n"));
+        assert_eq!((found.rule.as_str(), found.consequences.len()), (rule, 1), "{found:?}");
+    }
 }

@@ -1,0 +1,117 @@
+//! Ranks that started to build a communicator, and did not complete it in the log.
+
+use std::collections::BTreeMap;
+
+use super::failures;
+use super::hits::Placed;
+use super::job::{Job, ranks_in_words};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::log::digest::Communicator;
+
+/// Number of lines below the last one of the starting ranks that show that the log goes on without them.
+const LATER: u64 = 1000;
+
+/// The finding about the first communicator that is not complete. It is a failure only where the log shows one, or the end
+/// of the job: a log that is cut, or read while the job starts, ends in the same way.
+pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+    let stuck = |communicator: &&Communicator| {
+        communicator.members.values().any(|member| member.started && !member.complete)
+    };
+    let communicator = job.digest.communicators.iter().find(stuck)?;
+    let select = |complete: bool| -> Vec<u32> {
+        let members = communicator.members.iter().filter(|(_, member)| member.started);
+        members.filter(|(_, member)| member.complete == complete).map(|(&rank, _)| rank).collect()
+    };
+    let (open, done) = (select(false), select(true));
+    let writers = open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer));
+    let writers: Vec<usize> = writers.collect();
+    let text = format!(
+        "{} of {} started communicator {} and did not complete it",
+        ranks_in_words(&open),
+        communicator.ranks,
+        communicator.id
+    );
+    let absent: Vec<u32> =
+        (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
+    let finding = if has_failed(job, communicator, found) || goes_on(job, &writers) {
+        Finding {
+            cause: Some(cause(&absent, &done)),
+            remedy: Some(
+                "Look at the last lines of these ranks. If all wait: check that all ranks run, that they reach the address of rank 0 \
+                 (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench doctor job"
+                    .to_owned(),
+            ),
+            ..Finding::new("start-never-complete", Severity::Broken, text)
+        }
+    } else {
+        let others = match &absent[..] {
+            [] => String::new(),
+            absent => format!(" The log has no line of {}.", ranks_in_words(absent)),
+        };
+        Finding {
+            cause: Some(format!(
+                "The log is cut, or was read while the job started; or the job waits there.{others}"
+            )),
+            remedy: Some(
+                "Pass the whole log. If the job still runs and writes no more, ask it: nccl-bench doctor job"
+                    .to_owned(),
+            ),
+            ..Finding::new(
+                "log-ends-in-start",
+                Severity::Unknown,
+                format!("The log ends during the start: {text}"),
+            )
+        }
+    };
+    let is_cascade = finding.severity == Severity::Broken;
+    let evidence =
+        writers.iter().take(4).filter_map(|&writer| last_line(job, communicator, writer)).collect();
+    let finding = Finding { ranks: open, hosts: job.hosts(writers.iter().copied()), evidence, ..finding };
+    Some(Placed { is_cascade, ..Placed::derived(finding) })
+}
+
+/// The cause of a start that failed.
+fn cause(absent: &[u32], done: &[u32]) -> String {
+    match (absent, done) {
+        ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
+        ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
+        ([rank], _) => format!(
+            "The log has no line of rank {rank}: it did not start, or cannot reach rank 0, or its log is not here."
+        ),
+        (absent, _) => format!(
+            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not here.",
+            ranks_in_words(absent)
+        ),
+    }
+}
+
+/// Returns true if the log shows a failure, or that members of the communicator came to its end.
+fn has_failed(job: &Job<'_>, communicator: &Communicator, found: &[Placed]) -> bool {
+    let is_failure =
+        |each: &Placed| each.is_root || each.is_cascade || each.finding.severity == Severity::Broken;
+    found.iter().any(is_failure)
+        || failures::first(job).is_some()
+        || communicator.members.values().any(|member| member.aborted || member.destroyed)
+}
+
+/// Returns true if a log goes on well below the last line of all starting ranks in it.
+fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
+    let mut last: BTreeMap<usize, u64> = BTreeMap::new();
+    for writer in writers.iter().filter_map(|&writer| job.writer(writer)) {
+        let line = last.entry(writer.last.input).or_default();
+        *line = writer.last.line.max(*line);
+    }
+    last.iter().any(|(&input, line)| {
+        job.digest.inputs.get(input).is_some_and(|input| input.lines.saturating_sub(*line) > LATER)
+    })
+}
+
+/// The last line of a starting rank.
+fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
+    let writer = job.writer(index)?;
+    let text = match writer.last_text.as_str() {
+        "" => format!("communicator {} - Init START", communicator.id),
+        text => text.to_owned(),
+    };
+    Some(job.evidence(writer.last, Some(index), text))
+}
