@@ -137,7 +137,11 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     if situation.nccl.is_none() && !collection.settings.is_empty() {
         assume("NCCL", "--nccl", situation.nccl());
     }
-    let with_efa = is_aws && !collection.settings.is_empty();
+    let names_it = |judged: &Judged| {
+        judged.setting.name == "NCCL_NET"
+            && ["libfabric", "ofi"].contains(&judged.setting.value.trim().to_ascii_lowercase().as_str())
+    };
+    let with_efa = is_aws && !collection.settings.is_empty() || judged.iter().any(names_it);
     if situation.plugin.is_none() && (components.contains("aws-ofi-nccl") || with_efa) {
         assume("aws-ofi-nccl", "--plugin", situation.plugin());
     }

@@ -281,6 +281,16 @@ fn sound_variables_are_healthy_and_assumptions_are_told() {
     assert!(unknown.proof[0].contains("(assumed)"));
 }
 
+/// The names that aws-ofi-nccl answers to depend on its version.
+#[test]
+fn the_version_that_the_name_of_a_network_was_judged_for_is_told() {
+    let with = |value: &str| examined(&format!("NCCL_NET={value}\n"), &Situation::default()).unseen;
+    for (value, is_told) in [("ofi", true), ("Libfabric", true), ("IB", false)] {
+        let told = with(value).iter().any(|text| text.contains("--plugin"));
+        assert_eq!(told, is_told, "{value}: {:?}", with(value));
+    }
+}
+
 #[test]
 fn the_manifest_of_a_seed_is_judged() {
     let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n- name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n- name: DB_PASSWORD\n  value: hush\n";
