@@ -39,7 +39,11 @@ pub fn examine(
         .iter()
         .map(|setting| {
             let mut judged = judge(setting, situation, &is_set);
-            if let Some(verdict) = network.and_then(|network| network.check(setting, situation)) {
+            // A bad value explains most of what its names miss.
+            let bad =
+                judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
+            let on_host = network.and_then(|network| network.check(setting, situation));
+            if let Some(verdict) = on_host.filter(|verdict| bad.is_none() || verdict.severity < bad) {
                 judged.verdicts.insert(0, verdict);
             }
             judged

@@ -182,6 +182,54 @@ fn values_are_checked_without_a_rule() {
     assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
 }
 
+/// A bad value is told once, with the way out, and without a judgement about what it does not mean.
+#[test]
+fn a_bad_value_has_one_finding_with_a_remedy() {
+    for (name, value, severity, remedy) in [
+        ("NCCL_PROTO", "LL129", Severity::Broken, "set NCCL_PROTO=LL128"),
+        ("NCCL_P2P_LEVEL", "NVLINK", Severity::Degraded, "set NCCL_P2P_LEVEL=NVL"),
+        ("NCCL_P2P_LEVEL", "LOCAL", Severity::Degraded, "unset NCCL_P2P_LEVEL"),
+        (
+            "NCCL_IB_GID_INDEX",
+            "three",
+            Severity::Degraded,
+            "unset NCCL_IB_GID_INDEX, or set it to a number from -1",
+        ),
+        ("NCCL_CROSS_NIC", "3", Severity::Degraded, "unset NCCL_CROSS_NIC, or set it to one of 0, 1, 2"),
+        (
+            "NCCL_IB_TIMEOUT",
+            "40",
+            Severity::Degraded,
+            "unset NCCL_IB_TIMEOUT, or set it to a number from 1 to 31",
+        ),
+        (
+            "NCCL_MIN_NCHANNELS",
+            "512",
+            Severity::Degraded,
+            "unset NCCL_MIN_NCHANNELS, or set it to a number from 1 to 64",
+        ),
+        ("NCCL_SOCKET_IFNAME", "=eth0,^lo", Severity::Degraded, "set NCCL_SOCKET_IFNAME==eth0"),
+        ("NCCL_IB_HCA", "mlx5_*", Severity::Broken, "set NCCL_IB_HCA=mlx5_"),
+        ("CUDA_VISIBLE_DEVICES", "0,0,1", Severity::Broken, "set CUDA_VISIBLE_DEVICES=0,1"),
+    ] {
+        let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
+        let collection = Collection::of_text(&format!("{name}={value}\n"), "-");
+        let examination = examine(&collection, &Situation::default(), Some(&network), None);
+        let told: Vec<_> =
+            examination.findings.iter().map(|it| (it.severity, it.remedy.as_deref())).collect();
+        assert_eq!(told, [(severity, Some(remedy))], "{name}={value}: {:?}", examination.findings);
+    }
+}
+
+/// A value may be bad, and its names missing on the host as well.
+#[test]
+fn a_missing_interface_is_told_besides_a_bad_value() {
+    let network = Network { interfaces: vec!["lo".to_owned(), "ens5".to_owned()], ..Network::default() };
+    let collection = Collection::of_text("NCCL_SOCKET_IFNAME==eth0,^lo\n", "-");
+    let examination = examine(&collection, &Situation::default(), Some(&network), None);
+    assert_eq!(examination.findings[0].rule, "socket-interface-missing", "{:?}", examination.findings);
+}
+
 #[test]
 fn machines_are_known_by_words() {
     let words = |name: &str| Platform::named(name).words;
