@@ -221,6 +221,16 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
     }
 }
 
+#[test]
+fn a_missing_file_takes_the_proof_away() {
+    let mut collection = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "-");
+    collection.without_file.push("NCCL_TOPO_FILE".to_owned());
+    let examination = examine(&collection, &Situation::default(), None, None);
+    assert_eq!(examination.health(), Health::Degraded);
+    assert_eq!(examination.findings.len(), 1, "{:?}", examination.findings);
+    assert!(examination.findings[0].diagnosis.contains("there is no file /nope.xml"));
+}
+
 /// A value may be bad, and its names missing on the host as well.
 #[test]
 fn a_missing_interface_is_told_besides_a_bad_value() {
@@ -401,7 +411,11 @@ fn what_mpirun_passes_on_wins_in_an_mpi_job() {
 fn a_harmful_value_that_is_only_advice_is_questionable() {
     let known = situation(Some("2.28.9"), None, None, Some("p5.48xlarge"));
     let examination = examined("export NCCL_MNNVL_ENABLE=0\nexport NCCL_TOPO_FILE=/x.xml\n", &known);
-    assert!(examination.proof[0].ends_with("none is harmful"), "{:?}", examination.proof);
+    assert!(
+        examination.proof[0].ends_with("none is known to break a job; 2 findings advise a change"),
+        "{:?}",
+        examination.proof
+    );
     let Body::Table { rows, .. } = &examination.sections[1].body else { panic!("a table") };
     assert!(rows.iter().any(|row| row[3] == "questionable"), "{rows:?}");
     assert!(!rows.iter().any(|row| row[3] == "harmful"), "{rows:?}");
