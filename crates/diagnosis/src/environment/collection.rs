@@ -43,6 +43,8 @@ pub struct Collection {
     pub files: Vec<String>,
     /// True where variables may be set that were not seen, or whose values are not known.
     pub is_partial: bool,
+    /// Names of the variables whose file is not there.
+    pub without_file: Vec<String>,
 }
 
 impl Process {
@@ -69,7 +71,11 @@ impl Process {
         let bytes = fs::read(proc.join("environ")).map_err(|error| {
             let help = match error.kind() {
                 io::ErrorKind::NotFound => "there is no such process on this host",
-                io::ErrorKind::PermissionDenied => "it belongs to another user: run as that user, or as root",
+                io::ErrorKind::PermissionDenied => {
+                    let status =
+                        |folder: &Path| fs::read_to_string(folder.join("status")).unwrap_or_default();
+                    refusal(&status(Path::new("/proc/self")), &status(&proc))
+                }
                 _ => "it cannot be read",
             };
             io::Error::new(error.kind(), format!("environment of process {pid}: {help} ({error})"))
@@ -124,6 +130,44 @@ impl Process {
             Err(_) => self.folder.join(path),
         }
     }
+
+    /// Returns true for a file that is not there; false where that cannot be seen.
+    fn is_missing(&self, path: &Path) -> bool {
+        fs::metadata(self.path(path)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Returns true for variables that name a file to read.
+fn names_input(setting: &Setting) -> bool {
+    ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"].contains(&setting.name.as_str()) && !setting.value.is_empty()
+}
+
+/// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
+fn refusal(own: &str, other: &str) -> &'static str {
+    /// The number of `CAP_SYS_PTRACE`.
+    const PTRACE: u32 = 19;
+    let field = |status: &'static str, own: &str| {
+        let line = own.lines().find_map(|line| line.strip_prefix(status))?;
+        line.split_whitespace().nth(usize::from(status == "Uid:")).map(str::to_owned)
+    };
+    let capabilities = field("CapEff:", own).and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let may_trace = capabilities.is_some_and(|all| all >> PTRACE & 1 == 1);
+    let user = field("Uid:", own);
+    match user.as_deref() {
+        Some("0") if !may_trace => {
+            "this root lacks CAP_SYS_PTRACE, as in most containers: run inside the container of that process, as its \
+             user, or add the capability (docker run --cap-add SYS_PTRACE; in a pod securityContext.capabilities.add), \
+             or run as root of the host"
+        }
+        Some("0") => {
+            "it is in another user namespace, or a security module (AppArmor, SELinux) forbids it: run as root of the \
+             host, or inside the container of that process"
+        }
+        Some(user) if field("Uid:", other).as_deref() == Some(user) => {
+            "it has privileges that this process lacks: run as root"
+        }
+        _ => "it belongs to another user: run as that user, or as root",
+    }
 }
 
 impl Collection {
@@ -144,6 +188,9 @@ impl Collection {
             ));
         }
         all.settings.sort_by(|one, other| one.name.cmp(&other.name));
+        let files = all.settings.iter().filter(|it| names_input(it));
+        let missing = files.filter(|it| process.is_missing(Path::new(&it.value)));
+        all.without_file = missing.map(|it| it.name.clone()).collect();
         all
     }
 
@@ -156,9 +203,12 @@ impl Collection {
             is_partial = true;
         }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
+        unseen.extend(settings.iter().filter(|it| names_input(it)).map(|it| {
+            format!("the file of {}={} was not looked for: it must be on all hosts", it.name, it.value)
+        }));
         let findings = not_passed_on(&not_passed).into_iter().collect();
         let files = vec![file.to_owned()];
-        Self { settings, overridden, findings, unseen, files, is_partial }
+        Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
     }
 
     /// Adds variables that are not set yet.
@@ -366,6 +416,42 @@ mod tests {
         let all = Collection::of_process(&process, &Version::new(2, 32, 6));
         assert!(!format!("{all:?}").contains("hush"), "{all:?}");
         assert!(all.settings.iter().any(|it| it.name == "NCCL_PSK"));
+    }
+
+    #[test]
+    fn files_that_are_not_there_are_told() {
+        let folder = folder();
+        fs::write(folder.path().join("topo.xml"), "").unwrap();
+        let missing = |value: &str| {
+            let process = process(folder.path(), &[("NCCL_TOPO_FILE", value)]);
+            Collection::of_process(&process, &Version::new(2, 28, 9)).without_file
+        };
+        assert_eq!(missing("/nope.xml"), ["NCCL_TOPO_FILE"]);
+        assert!(missing("/topo.xml").is_empty() && missing("topo.xml").is_empty());
+        let text = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "job.env");
+        assert!(text.without_file.is_empty());
+        assert!(
+            text.unseen.iter().any(|text| text.contains("/nope.xml was not looked for")),
+            "{:?}",
+            text.unseen
+        );
+    }
+
+    #[test]
+    fn a_refused_process_tells_what_forbids_it() {
+        let status = |uid: u32, capabilities: &str| {
+            format!("Name:\tx\nUid:\t1000\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities}\n")
+        };
+        let (all, docker, none) = ("000001ffffffffff", "00000000a80425fb", "0000000000000000");
+        for (own, other, words) in [
+            (status(0, docker), status(0, all), "lacks CAP_SYS_PTRACE"),
+            (status(0, all), status(0, all), "another user namespace"),
+            (status(7, none), status(7, all), "run as root"),
+            (status(7, none), status(0, all), "belongs to another user"),
+            (String::new(), String::new(), "belongs to another user"),
+        ] {
+            assert!(refusal(&own, &other).contains(words), "{own} {other}: {}", refusal(&own, &other));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::setting::Setting;
 use super::situation::Situation;
 use crate::examination::{Body, Examination, Section};
 use crate::finding::{Evidence, Finding, Severity};
+use crate::words::{counted, plural};
 
 /// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`; 2.30.4 and later).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,8 +40,21 @@ pub fn examine(
         .iter()
         .map(|setting| {
             let mut judged = judge(setting, situation, &is_set);
-            if let Some(verdict) = network.and_then(|network| network.check(setting, situation)) {
-                judged.verdicts.insert(0, verdict);
+            // A bad value explains most of what its names miss.
+            let bad =
+                judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
+            let on_host = match collection.without_file.contains(&setting.name) {
+                true => Some(without_file(setting)),
+                false => network.and_then(|network| network.check(setting, situation)),
+            };
+            if let Some(verdict) = on_host.filter(|verdict| bad.is_none() || verdict.severity < bad) {
+                // What the host shows is more than a rule knows.
+                judged.verdicts.retain(|rule| {
+                    let is_worse = rule.severity.is_some_and(|severity| Some(severity) < verdict.severity);
+                    rule.kind == Kind::Invalid || is_worse
+                });
+                judged.verdicts.push(verdict);
+                judged.verdicts.sort_by_key(|verdict| verdict.severity.unwrap_or(Severity::Advice));
             }
             judged
         })
@@ -75,6 +89,26 @@ pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> b
     let mut judged = judge(setting, situation, is_set);
     judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
     findings(&judged)
+}
+
+/// The verdict about a variable whose file is not there.
+fn without_file(setting: &Setting) -> Verdict {
+    let is_fatal = setting.name == "NCCL_GRAPH_FILE";
+    let effect = match is_fatal {
+        true => "the initialization fails",
+        false => "NCCL goes on without it, and says so with NCCL_DEBUG=INFO only",
+    };
+    Verdict {
+        kind: Kind::Invalid,
+        severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
+        rule: "variable-file-missing".to_owned(),
+        reason: format!("there is no file {}: {effect}", setting.value),
+        remedy: Some(format!(
+            "unset {}, or give the absolute path of a file that is on all hosts",
+            setting.name
+        )),
+        source: Some("src/graph/xml.cc".to_owned()),
+    }
 }
 
 /// The verdicts that say something to do.
@@ -137,7 +171,11 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     if situation.nccl.is_none() && !collection.settings.is_empty() {
         assume("NCCL", "--nccl", situation.nccl());
     }
-    let with_efa = is_aws && !collection.settings.is_empty();
+    let names_it = |judged: &Judged| {
+        judged.setting.name == "NCCL_NET"
+            && ["libfabric", "ofi"].contains(&judged.setting.value.trim().to_ascii_lowercase().as_str())
+    };
+    let with_efa = is_aws && !collection.settings.is_empty() || judged.iter().any(names_it);
     if situation.plugin.is_none() && (components.contains("aws-ofi-nccl") || with_efa) {
         assume("aws-ofi-nccl", "--plugin", situation.plugin());
     }
@@ -163,8 +201,16 @@ fn proof(judged: &[Judged], examination: &Examination, situation: &Situation) ->
         count => {
             let (noun, verb) = if count == 1 { ("variable", "is") } else { ("variables", "are") };
             let known = if count == 1 { "known" } else { "all known" };
+            let harm = match examination.findings.len() {
+                0 => "none is harmful".to_owned(),
+                advice => format!(
+                    "none is known to break a job; {} {} a change",
+                    counted(advice, "finding"),
+                    plural(advice, "advises", "advise")
+                ),
+            };
             vec![format!(
-                "{count} {noun} {verb} set, {known} to NCCL {}{assumed} or the software that reads them; none is harmful",
+                "{count} {noun} {verb} set, {known} to NCCL {}{assumed} or the software that reads them; {harm}",
                 situation.nccl()
             )]
         }
@@ -227,7 +273,7 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
 fn word(judged: &Judged) -> String {
     let Some(worst) = judged.worst() else { return String::new() };
     match (worst.severity, worst.kind) {
-        // The proof that nothing is harmful holds with advice.
+        // The proof says so as well.
         (Some(Severity::Advice), Kind::Harmful) => "questionable".to_owned(),
         (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word().to_owned(),
         (None, kind) => format!("{}: {}", kind.word(), worst.reason),

@@ -70,9 +70,10 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
         None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
         None => Vec::new(),
     };
-    let is_read = name.is_none_or(|name| name.absence(situation).is_none());
+    // The rules are about good values of variables that are read.
+    let is_good = name.is_none() || verdicts.is_empty();
     let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
-    let rule = rules.iter().filter(|_| is_read).find(|rule| rule.holds(&setting.value, situation, is_set));
+    let rule = rules.iter().filter(|_| is_good).find(|rule| rule.holds(&setting.value, situation, is_set));
     verdicts.extend(rule.map(ruled));
     if verdicts.is_empty() {
         verdicts.push(plain(name, setting));

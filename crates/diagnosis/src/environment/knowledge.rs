@@ -117,6 +117,8 @@ pub(super) enum Form {
     Interfaces,
     /// A list of RDMA devices.
     Devices,
+    /// A list of GPUs.
+    Gpus,
     /// The name of a network, which a plugin of its own may have.
     Network,
     /// A file.

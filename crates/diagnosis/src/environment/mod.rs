@@ -7,6 +7,7 @@ mod examine;
 mod json;
 mod judge;
 mod knowledge;
+mod list;
 mod names;
 mod network;
 mod number;

@@ -182,6 +182,64 @@ fn values_are_checked_without_a_rule() {
     assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
 }
 
+/// A bad value is told once, with the way out, and without a judgement about what it does not mean.
+#[test]
+fn a_bad_value_has_one_finding_with_a_remedy() {
+    for (name, value, severity, remedy) in [
+        ("NCCL_PROTO", "LL129", Severity::Broken, "set NCCL_PROTO=LL128"),
+        ("NCCL_P2P_LEVEL", "NVLINK", Severity::Degraded, "set NCCL_P2P_LEVEL=NVL"),
+        ("NCCL_P2P_LEVEL", "LOCAL", Severity::Degraded, "unset NCCL_P2P_LEVEL"),
+        (
+            "NCCL_IB_GID_INDEX",
+            "three",
+            Severity::Degraded,
+            "unset NCCL_IB_GID_INDEX, or set it to a number from -1",
+        ),
+        ("NCCL_CROSS_NIC", "3", Severity::Degraded, "unset NCCL_CROSS_NIC, or set it to one of 0, 1, 2"),
+        (
+            "NCCL_IB_TIMEOUT",
+            "40",
+            Severity::Degraded,
+            "unset NCCL_IB_TIMEOUT, or set it to a number from 1 to 31",
+        ),
+        (
+            "NCCL_MIN_NCHANNELS",
+            "512",
+            Severity::Degraded,
+            "unset NCCL_MIN_NCHANNELS, or set it to a number from 1 to 64",
+        ),
+        ("NCCL_SOCKET_IFNAME", "=eth0,^lo", Severity::Degraded, "set NCCL_SOCKET_IFNAME==eth0"),
+        ("NCCL_IB_HCA", "mlx5_*", Severity::Broken, "set NCCL_IB_HCA=mlx5_"),
+        ("CUDA_VISIBLE_DEVICES", "0,0,1", Severity::Broken, "set CUDA_VISIBLE_DEVICES=0,1"),
+    ] {
+        let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
+        let collection = Collection::of_text(&format!("{name}={value}\n"), "-");
+        let examination = examine(&collection, &Situation::default(), Some(&network), None);
+        let told: Vec<_> =
+            examination.findings.iter().map(|it| (it.severity, it.remedy.as_deref())).collect();
+        assert_eq!(told, [(severity, Some(remedy))], "{name}={value}: {:?}", examination.findings);
+    }
+}
+
+#[test]
+fn a_missing_file_takes_the_proof_away() {
+    let mut collection = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "-");
+    collection.without_file.push("NCCL_TOPO_FILE".to_owned());
+    let examination = examine(&collection, &Situation::default(), None, None);
+    assert_eq!(examination.health(), Health::Degraded);
+    assert_eq!(examination.findings.len(), 1, "{:?}", examination.findings);
+    assert!(examination.findings[0].diagnosis.contains("there is no file /nope.xml"));
+}
+
+/// A value may be bad, and its names missing on the host as well.
+#[test]
+fn a_missing_interface_is_told_besides_a_bad_value() {
+    let network = Network { interfaces: vec!["lo".to_owned(), "ens5".to_owned()], ..Network::default() };
+    let collection = Collection::of_text("NCCL_SOCKET_IFNAME==eth0,^lo\n", "-");
+    let examination = examine(&collection, &Situation::default(), Some(&network), None);
+    assert_eq!(examination.findings[0].rule, "socket-interface-missing", "{:?}", examination.findings);
+}
+
 #[test]
 fn machines_are_known_by_words() {
     let words = |name: &str| Platform::named(name).words;
@@ -281,6 +339,16 @@ fn sound_variables_are_healthy_and_assumptions_are_told() {
     assert!(unknown.proof[0].contains("(assumed)"));
 }
 
+/// The names that aws-ofi-nccl answers to depend on its version.
+#[test]
+fn the_version_that_the_name_of_a_network_was_judged_for_is_told() {
+    let with = |value: &str| examined(&format!("NCCL_NET={value}\n"), &Situation::default()).unseen;
+    for (value, is_told) in [("ofi", true), ("Libfabric", true), ("IB", false)] {
+        let told = with(value).iter().any(|text| text.contains("--plugin"));
+        assert_eq!(told, is_told, "{value}: {:?}", with(value));
+    }
+}
+
 #[test]
 fn the_manifest_of_a_seed_is_judged() {
     let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n- name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n- name: DB_PASSWORD\n  value: hush\n";
@@ -343,7 +411,11 @@ fn what_mpirun_passes_on_wins_in_an_mpi_job() {
 fn a_harmful_value_that_is_only_advice_is_questionable() {
     let known = situation(Some("2.28.9"), None, None, Some("p5.48xlarge"));
     let examination = examined("export NCCL_MNNVL_ENABLE=0\nexport NCCL_TOPO_FILE=/x.xml\n", &known);
-    assert!(examination.proof[0].ends_with("none is harmful"), "{:?}", examination.proof);
+    assert!(
+        examination.proof[0].ends_with("none is known to break a job; 2 findings advise a change"),
+        "{:?}",
+        examination.proof
+    );
     let Body::Table { rows, .. } = &examination.sections[1].body else { panic!("a table") };
     assert!(rows.iter().any(|row| row[3] == "questionable"), "{rows:?}");
     assert!(!rows.iter().any(|row| row[3] == "harmful"), "{rows:?}");

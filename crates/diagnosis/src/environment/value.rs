@@ -3,6 +3,7 @@
 use semver::Version;
 
 use super::knowledge::{Form, Kind, Variable};
+use super::list::list;
 use super::names::{Component, Content, Name};
 use super::number::{self, Number};
 use crate::finding::Severity;
@@ -29,7 +30,7 @@ pub(super) struct BadValue {
 }
 
 impl BadValue {
-    fn invalid(reason: String, remedy: Option<String>) -> Self {
+    pub(super) fn invalid(reason: String, remedy: Option<String>) -> Self {
         Self { kind: Kind::Invalid, severity: Severity::Degraded, reason, remedy }
     }
 
@@ -37,7 +38,7 @@ impl BadValue {
         Self { kind: Kind::Invalid, severity: Severity::Advice, reason, remedy }
     }
 
-    fn broken(self) -> Self {
+    pub(super) fn broken(self) -> Self {
         Self { severity: Severity::Broken, ..self }
     }
 }
@@ -60,11 +61,27 @@ pub(super) fn check(
         None => None,
         Some((variable, form)) => of_form(variable, form, value, nccl, &set),
     }?;
+    let remedy = fault.remedy.or_else(|| Some(allowed(name.name, knowledge)));
+    let fault = BadValue { remedy, ..fault };
     let severity = knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == Kind::Invalid);
     Some(match severity {
         Some(severity) if fault.severity != Severity::Advice => BadValue { severity, ..fault },
         _ => fault,
     })
+}
+
+/// A remedy with the values that a variable may have.
+fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
+    let Some(variable) = knowledge.filter(|variable| variable.form == Some(Form::Number)) else {
+        return format!("unset {name}");
+    };
+    let numbers = match (variable.minimum, variable.maximum) {
+        _ if !variable.values.is_empty() => format!("one of {}", variable.values.join(", ")),
+        (Some(minimum), Some(maximum)) => format!("a number from {minimum} to {maximum}"),
+        (Some(minimum), None) => format!("a number from {minimum}"),
+        _ => "a number".to_owned(),
+    };
+    format!("unset {name}, or set it to {numbers}")
 }
 
 fn of_form(
@@ -95,7 +112,9 @@ fn of_form(
         Form::Level => level(value, otherwise, set),
         Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
         Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
-        Form::Interfaces | Form::Devices => list(value, set),
+        Form::Interfaces => list(value, "NCCL's bootstrap fails with `no socket interface found`", set),
+        Form::Devices => list(value, "NCCL uses no RDMA device and falls back to sockets", set),
+        Form::Gpus => gpus(value, set),
         Form::Network => network(value, &values, set),
         Form::File => file(value),
     }
@@ -185,7 +204,10 @@ fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> 
         return None;
     }
     let upper = value.trim().to_ascii_uppercase();
-    let nearest = LEVELS.iter().copied().find(|level| *level == upper).or_else(|| nearest(value, &LEVELS));
+    // NVLINK means NVL; LOC turns direct access off, and is never guessed.
+    let begins =
+        LEVELS.iter().copied().find(|level| upper.starts_with(level) && (*level != "LOC" || upper == "LOC"));
+    let nearest = begins.or_else(|| nearest(value, &LEVELS));
     let reason = format!(
         "`{value}` is none of LOC, NVL, PIX, PXB, PHB, SYS, which are written in capitals: {otherwise}"
     );
@@ -244,33 +266,19 @@ fn choices(
     None
 }
 
-/// Checks the signs in a list of interfaces or devices.
-fn list(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
-    let body = value.trim_start_matches(['^', '=']);
-    let sign = &value[..value.len() - body.len()];
-    if !["", "^", "=", "^="].contains(&sign) {
-        let reason = format!("`{sign}` is no sign before a list: only `^`, `=` and `^=` are");
-        return Some(BadValue::invalid(reason, None));
+/// Checks that no GPU is listed twice.
+fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+    let mut once: Vec<&str> = Vec::new();
+    let mut twice = None;
+    for gpu in value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty()) {
+        if once.contains(&gpu) {
+            twice = Some(gpu);
+        } else {
+            once.push(gpu);
+        }
     }
-    if value.chars().any(char::is_whitespace) {
-        let right: String = value.chars().filter(|letter| !letter.is_whitespace()).collect();
-        let reason = "spaces count as part of the names, which then match nothing".to_owned();
-        return Some(BadValue::invalid(reason, set(&right)));
-    }
-    if let Some(token) = body.split(',').skip(1).find(|token| token.starts_with(['^', '='])) {
-        let right = format!(
-            "{sign}{}",
-            body.split(',').map(|token| token.trim_start_matches(['^', '='])).collect::<Vec<_>>().join(",")
-        );
-        let reason = format!(
-            "`^` and `=` stand once, before the whole list: `{token}` counts as a name, which matches nothing"
-        );
-        return Some(BadValue::invalid(reason, set(&right)));
-    }
-    if body.is_empty() && !sign.is_empty() {
-        return Some(BadValue::invalid(format!("`{sign}` has no names behind it"), None));
-    }
-    None
+    let reason = format!("GPU {} is listed twice: CUDA then shows no GPU at all to the process", twice?);
+    Some(BadValue::invalid(reason, set(&once.join(","))).broken())
 }
 
 /// Checks the name of a network: one that resembles a known name is taken for misspelt.

@@ -44,23 +44,27 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
                 on_bus.len()
             ));
         }
-        topology.gpus =
-            driver.devices.iter().map(|gpu| known_gpu(root, &functions, gpu, &driver.devices)).collect();
+        let known = driver.devices.iter().filter_map(|gpu| known_gpu(root, &functions, gpu, &driver.devices));
+        topology.gpus = known.collect();
+        let without_bus = driver.devices.iter().filter(|gpu| gpu.pci.is_none());
+        topology.unseen.extend(without_bus.map(|gpu| {
+            format!("GPU{} is left out: the driver does not tell its place on the PCI bus", gpu.index)
+        }));
     }
     topology.nics = nics(root);
     note_what_is_hidden(&mut topology, functions.is_empty());
     topology
 }
 
-/// A GPU that the driver described.
-fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Gpu {
-    let bus_id = told.pci.clone().unwrap_or_default();
+/// A GPU that the driver described; `None` without bus ID, by which GPUs are told apart.
+fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
+    let bus_id = told.pci.clone()?;
     let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));
     let kernel = PcieLink::read_with_port(&folder);
     let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
     let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
     let inactive = links.iter().filter(|link| !link.active).count();
-    Gpu {
+    Some(Gpu {
         label: format!("GPU{}", told.index),
         index: told.index,
         bus_id,
@@ -77,7 +81,7 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
         inactive_nvlinks: u32::try_from(inactive).unwrap_or(u32::MAX),
         c2c_links: told.c2c_links,
         ..Gpu::default()
-    }
+    })
 }
 
 /// A GPU that only the kernel shows.

@@ -186,6 +186,20 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
     assert!(rules.contains(&"nvlink-count-differs"), "{rules:?}");
 }
 
+/// Two of them would be taken for one GPU.
+#[test]
+fn gpus_without_a_bus_id_are_left_out_and_told() {
+    let without = |index| gpu::Gpu { pci: None, ..driver_gpu(index, "", 0, None) };
+    let devices = vec![driver_gpu(0, "0000:9a:00.0", 0, None), without(1), without(2)];
+    let topology = two_sockets().read(&Gpus { devices, ..Gpus::default() });
+    let labels: Vec<&str> = topology.gpus.iter().map(|gpu| gpu.label.as_str()).collect();
+    assert_eq!(labels, ["GPU0"]);
+    for label in ["GPU1", "GPU2"] {
+        let told = format!("{label} is left out: the driver does not tell its place on the PCI bus");
+        assert!(topology.unseen.contains(&told), "{:?}", topology.unseen);
+    }
+}
+
 #[test]
 fn direct_links_count_between_their_gpus_only() {
     let devices = vec![

@@ -1,0 +1,132 @@
+//! Checks of lists of interfaces and RDMA devices, whose names NCCL takes as prefixes.
+
+use super::value::BadValue;
+
+/// Signs before a list.
+const SIGNS: [char; 2] = ['^', '='];
+/// Signs of a shell's patterns.
+const PATTERN: [char; 3] = ['*', '?', '['];
+
+/// Checks the signs in a list, and that its names are no patterns. `without` tells what follows when nothing fits.
+pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+    let body = value.trim_start_matches(SIGNS);
+    let sign = &value[..value.len() - body.len()];
+    if !["", "^", "=", "^="].contains(&sign) {
+        let reason = format!("`{sign}` is no sign before a list: only `^`, `=` and `^=` are");
+        return Some(BadValue::invalid(reason, None));
+    }
+    if value.chars().any(char::is_whitespace) {
+        let right: String = value.chars().filter(|letter| !letter.is_whitespace()).collect();
+        let reason = "spaces count as part of the names, which then match nothing".to_owned();
+        return Some(BadValue::invalid(reason, set(&right)));
+    }
+    let names: Vec<&str> = body.split(',').collect();
+    if let Some(name) = names.iter().skip(1).find(|name| name.starts_with(SIGNS)) {
+        let reason = format!(
+            "`^` and `=` stand once, before the whole list: `{name}` counts as a name, which matches nothing"
+        );
+        return Some(BadValue::invalid(reason, with_one_sign(sign, &names).as_deref().and_then(set)));
+    }
+    if let Some(name) = names.iter().find(|name| name.contains(PATTERN)) {
+        let nothing_fits = !sign.starts_with('^') && names.iter().all(|name| name.contains(PATTERN));
+        let effect = match sign {
+            _ if nothing_fits => without,
+            "^" | "^=" => "it excludes nothing",
+            _ => "it selects nothing",
+        };
+        let reason =
+            format!("NCCL knows no patterns, and no name begins with `{name}`: {effect}; names are prefixes");
+        let fault = BadValue::invalid(reason, without_patterns(sign, &names).as_deref().and_then(set));
+        return Some(if nothing_fits { fault.broken() } else { fault });
+    }
+    if body.is_empty() && !sign.is_empty() {
+        return Some(BadValue::invalid(format!("`{sign}` has no names behind it"), None));
+    }
+    None
+}
+
+/// The list with a sign before it only. A list of names to use excludes the others anyway.
+fn with_one_sign(sign: &str, names: &[&str]) -> Option<String> {
+    let is_wanted = |name: &&&str| sign.starts_with('^') || !name.starts_with('^');
+    let wanted: Vec<&str> =
+        names.iter().filter(is_wanted).map(|name| name.trim_start_matches(SIGNS)).collect();
+    // A name to use among names to exclude may mean either.
+    let is_clear = !sign.starts_with('^') || names.iter().all(|name| !name.starts_with('='));
+    (is_clear && wanted.iter().any(|name| !name.is_empty())).then(|| format!("{sign}{}", wanted.join(",")))
+}
+
+/// The list that the patterns mean: `eth*` is the prefix `eth`, `mlx5_[0-3]` is four names.
+fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
+    let prefixes: Option<Vec<&str>> = names
+        .iter()
+        .map(|name| name.strip_suffix('*').filter(|prefix| !prefix.is_empty() && !prefix.contains(PATTERN)))
+        .collect();
+    let excludes = if sign.starts_with('^') { "^" } else { "" };
+    if let Some(prefixes) = prefixes {
+        return Some(format!("{excludes}{}", prefixes.join(",")));
+    }
+    let names: Option<Vec<String>> = names.iter().map(|name| expanded(name)).collect();
+    Some(format!("{excludes}={}", names?.join(",")))
+}
+
+/// The names of a range of digits: `mlx5_[0-3]`.
+fn expanded(name: &str) -> Option<String> {
+    if !name.contains(PATTERN) {
+        return Some(name.to_owned());
+    }
+    let (prefix, rest) = name.split_once('[')?;
+    let (range, suffix) = rest.split_once(']')?;
+    let (first, last) = range.split_once('-')?;
+    let digit = |text: &str| text.parse::<u8>().ok().filter(|digit| *digit <= 9);
+    let (first, last) = (digit(first)?, digit(last)?);
+    if first > last || prefix.contains(PATTERN) || suffix.contains(PATTERN) {
+        return None;
+    }
+    let names: Vec<String> = (first..=last).map(|digit| format!("{prefix}{digit}{suffix}")).collect();
+    Some(names.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Severity;
+
+    fn checked(value: &str) -> Option<(Severity, Option<String>)> {
+        list(value, "it fails", &|right| Some(right.to_owned())).map(|fault| (fault.severity, fault.remedy))
+    }
+
+    #[test]
+    fn patterns_become_the_names_that_they_mean() {
+        for (value, severity, right) in [
+            ("eth*", Severity::Broken, Some("eth")),
+            ("=eth*", Severity::Broken, Some("eth")),
+            ("^docker*,veth*", Severity::Degraded, Some("^docker,veth")),
+            ("eth0,en*", Severity::Degraded, None),
+            ("mlx5_*", Severity::Broken, Some("mlx5_")),
+            ("mlx5_[0-3]", Severity::Broken, Some("=mlx5_0,mlx5_1,mlx5_2,mlx5_3")),
+            ("^mlx5_[6-7]:1", Severity::Degraded, Some("^=mlx5_6:1,mlx5_7:1")),
+            ("mlx5_[3-0]", Severity::Broken, None),
+            ("mlx5_[0-", Severity::Broken, None),
+            ("*", Severity::Broken, None),
+            ("e*0", Severity::Broken, None),
+        ] {
+            assert_eq!(checked(value), Some((severity, right.map(str::to_owned))), "{value}");
+        }
+        for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", ""] {
+            assert_eq!(checked(fine), None, "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_was_to_be_excluded_is_never_selected() {
+        for (value, right) in [
+            ("=eth0,^lo", Some("=eth0")),
+            ("eth0,^lo,^docker", Some("eth0")),
+            ("=eth0,=eth1", Some("=eth0,eth1")),
+            ("^lo,^docker", Some("^lo,docker")),
+            ("^lo,=eth0", None),
+        ] {
+            assert_eq!(checked(value), Some((Severity::Degraded, right.map(str::to_owned))), "{value}");
+        }
+    }
+}
