@@ -227,19 +227,19 @@ impl Observer for Collector {
 
     /// Rank 0 reports with the logs of all processes; every other process tells it, and waits for the report.
     fn salvage(&self, outcome: Outcome) {
-        let (message, limit) = match outcome {
-            Outcome::Failed { message } => (message, LOG_TIME),
-            Outcome::Interrupted { signal } => (format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL),
-            Outcome::Running | Outcome::Complete => return,
-        };
-        if self.is_first {
-            return self.report(&message, limit);
+        match (outcome, self.is_first) {
+            (Outcome::Running | Outcome::Complete, _) => {}
+            (Outcome::Failed { message }, true) => self.report(&message, LOG_TIME),
+            (Outcome::Interrupted { signal }, true) => {
+                self.report(&format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL);
+            }
+            (Outcome::Failed { message }, false) => {
+                self.exchange.tell(&message);
+                self.wait_for_report();
+            }
+            // A signal ends the job with a code of its own.
+            (Outcome::Interrupted { .. }, false) => self.wait_for_report(),
         }
-        // A signal ends the job with a code of its own.
-        if limit == LOG_TIME {
-            self.exchange.tell(&message);
-        }
-        self.wait_for_report();
     }
 }
 

@@ -28,8 +28,14 @@ const LOG_BYTES: u64 = 12 << 20;
 /// Largest sum of all logs of a measurement that failed: they are read within a few seconds.
 const TOTAL_BYTES: u64 = 512 << 20;
 
-/// Time limit of a connection to one address of rank 0.
-const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// Time limit of a connection to one address of rank 0: above the second after which a lost request is repeated.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+
+/// Time limit of the connections to all addresses of rank 0, which a firewall may drop.
+const CONNECT_TIME_OF_ALL: Duration = Duration::from_secs(4);
+
+/// Time in which a connection has to say the token.
+const TOKEN_TIME: Duration = Duration::from_secs(10);
 
 /// Most addresses of rank 0 that are tried.
 const MOST_ADDRESSES: usize = 8;
@@ -39,6 +45,9 @@ pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// Bytes read from a connection before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
+
+/// Bytes read at once.
+const PART_BYTES: usize = 1 << 16;
 
 /// Rank 0's question for the logs.
 const ASK: u8 = b'?';
@@ -65,8 +74,9 @@ pub(super) struct Exchange {
 }
 
 enum Role {
-    First(Receiver),
-    /// `None` without a connection to rank 0.
+    /// With the number of processes that are connected.
+    First(Receiver, usize),
+    /// `None` without a connection to rank 0, or on rank 0 when it cannot listen.
     Other(Option<Sender>),
 }
 
@@ -94,21 +104,25 @@ impl Exchange {
     /// Collective.
     pub(super) fn start(world: &world::Handle, own: CapturedLog) -> Result<Self, Stop> {
         let is_first = world.rank() == 0;
-        let listener = is_first.then(|| listen(world.local_size() == world.size()).ok()).flatten();
-        let rendezvous = listener.as_ref().map(|(_, addresses, token)| (addresses.clone(), *token));
+        let is_local = world.local_size() == world.size();
+        let addresses = if is_local { Vec::new() } else { world::addresses() };
+        let receiver = is_first.then(|| Receiver::start(addresses).ok()).flatten();
+        let rendezvous = receiver.as_ref().map(|receiver| (receiver.addresses.clone(), receiver.token));
         let world::Host { name: host, id: host_id } = world::host();
         let member = Member { host, host_id, place: own.place().ok(), rendezvous };
         let members = gather(&**world, &member)?;
         let limit = LOG_BYTES.min(TOTAL_BYTES / members.len() as u64);
         let neighbours = neighbours(&members, world.rank());
         let held = Arc::new(HeldLogs { process: world.rank(), own, neighbours, limit });
-        let role = if is_first {
-            Role::First(Receiver::new(listener, members.len()))
-        } else {
-            let rendezvous = members[0].rendezvous.clone();
-            Role::Other(
-                rendezvous.and_then(|(addresses, token)| Sender::start(&addresses, token, &held).ok()),
-            )
+        let sender = match (&members[0].rendezvous, is_first) {
+            (Some((addresses, token)), false) => Sender::start(addresses, *token, &held).ok(),
+            _ => None,
+        };
+        let connected =
+            gather(&**world, &sender.is_some())?.into_iter().filter(|&connected| connected).count();
+        let role = match receiver {
+            Some(receiver) => Role::First(receiver, connected),
+            None => Role::Other(sender),
         };
         Ok(Self { held, hosts: members.into_iter().map(|member| member.host).collect(), role })
     }
@@ -134,21 +148,23 @@ impl Exchange {
     pub(super) fn wait_for_report(&self, limit: Duration) -> bool {
         match &self.role {
             Role::Other(Some(sender)) => sender.wait_for_report(limit),
-            Role::First(_) | Role::Other(None) => false,
+            Role::First(..) | Role::Other(None) => false,
         }
     }
 
     /// The first failure that another process has told; on rank 0 only.
     pub(super) fn failure(&self) -> Option<(usize, String)> {
-        let Role::First(receiver) = &self.role else { return None };
+        let Role::First(receiver, _) = &self.role else { return None };
         receiver.receive();
         lock(&receiver.peers).iter().find_map(Peer::told)
     }
 
-    /// Asks all processes for their logs, and waits for them up to `limit`; on rank 0 only.
+    /// Asks all connected processes for their logs, and waits for them up to `limit`; on rank 0 only.
     pub(super) fn collect(&self, limit: Duration) -> Received {
-        let Role::First(receiver) = &self.role else { return Received::default() };
-        let mut received = receiver.collect(limit);
+        let mut received = match &self.role {
+            Role::First(receiver, connected) => receiver.collect(*connected, limit),
+            Role::Other(_) => Received::default(),
+        };
         received.logs.extend(self.held.pack());
         received.logs = merge(received.logs);
         received
@@ -156,7 +172,7 @@ impl Exchange {
 
     /// Tells the others that the report is written; on rank 0 only.
     pub(super) fn release(&self) {
-        if let Role::First(receiver) = &self.role {
+        if let Role::First(receiver, _) = &self.role {
             receiver.say(REPORTED);
         }
     }
@@ -198,26 +214,6 @@ fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
         .collect()
 }
 
-/// Listens for the other processes, which are all on this host if `is_local`.
-fn listen(is_local: bool) -> io::Result<(TcpListener, Vec<SocketAddr>, Token)> {
-    let listener = if is_local {
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-    } else {
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?
-    };
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
-    let mut addresses = world::addresses();
-    if is_local || addresses.is_empty() {
-        addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-    }
-    addresses.truncate(MOST_ADDRESSES);
-    let mut token = Token::default();
-    File::open("/dev/urandom")?.read_exact(&mut token)?;
-    Ok((listener, addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect(), token))
-}
-
 /// The part of a process other than the first.
 struct Sender {
     stream: Arc<Mutex<TcpStream>>,
@@ -235,10 +231,13 @@ impl Sender {
     /// Connects to rank 0, and starts the thread that answers it.
     fn start(addresses: &[SocketAddr], token: Token, held: &Arc<HeldLogs>) -> io::Result<Self> {
         let refused = || io::Error::other("rank 0 cannot be reached");
-        let stream = addresses
-            .iter()
-            .find_map(|address| TcpStream::connect_timeout(address, CONNECT_TIME).ok())
-            .ok_or_else(refused)?;
+        let deadline = Instant::now() + CONNECT_TIME_OF_ALL;
+        let connect = |address: &SocketAddr| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A limit of zero is refused.
+            TcpStream::connect_timeout(address, left.min(CONNECT_TIME)).ok()
+        };
+        let stream = addresses.iter().find_map(connect).ok_or_else(refused)?;
         let mut reading = stream.try_clone()?;
         // Rank 0 may be stopped.
         stream.set_write_timeout(Some(CONNECT_TIME))?;
@@ -283,17 +282,18 @@ fn send_logs(stream: &Mutex<TcpStream>, held: &HeldLogs) {
     let _ = lock(stream).write_all(&Frame::End.encode());
 }
 
-/// The part of rank 0.
+/// The part of rank 0. Threads accept the connections as soon as they come, since the system keeps only 128.
 struct Receiver {
-    listener: Option<(TcpListener, Token)>,
-    peers: Mutex<Vec<Peer>>,
-    /// Number of processes.
-    size: usize,
+    /// The addresses at which it listens.
+    addresses: Vec<SocketAddr>,
+    token: Token,
+    peers: Arc<Mutex<Vec<Peer>>>,
 }
 
 /// A connection of another process.
 struct Peer {
     stream: TcpStream,
+    accepted: Instant,
     decoder: Decoder,
     /// Its number, once it has said it with the token.
     process: Option<usize>,
@@ -305,27 +305,66 @@ struct Peer {
 }
 
 impl Receiver {
-    fn new(listener: Option<(TcpListener, Vec<SocketAddr>, Token)>, size: usize) -> Self {
-        let listener = listener.map(|(listener, _, token)| (listener, token));
-        Self { listener, peers: Mutex::default(), size }
+    /// Listens at these addresses of this host; only within the host when there is none.
+    fn start(mut addresses: Vec<IpAddr>) -> io::Result<Self> {
+        addresses.truncate(MOST_ADDRESSES);
+        let mut token = Token::default();
+        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        let mut receiver = Self { addresses: Vec::new(), token, peers: Arc::default() };
+        if addresses.is_empty() {
+            let port = receiver.listen(Ipv4Addr::LOCALHOST.into())?;
+            receiver.addresses = vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
+            return Ok(receiver);
+        }
+        // One for each family: `net.ipv6.bindv6only` keeps IPv4 from a listener of IPv6, and a host may have only one.
+        let ports = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|any: IpAddr| {
+            addresses
+                .iter()
+                .any(|each| each.is_ipv4() == any.is_ipv4())
+                .then(|| receiver.listen(any).ok())
+                .flatten()
+        });
+        let reachable =
+            |address: IpAddr| Some(SocketAddr::new(address, ports[usize::from(address.is_ipv6())]?));
+        receiver.addresses = addresses.into_iter().filter_map(reachable).collect();
+        Ok(receiver)
     }
 
-    /// Accepts connections and reads what has arrived. Does not wait.
-    fn receive(&self) {
-        let Some((listener, token)) = &self.listener else { return };
-        let mut peers = lock(&self.peers);
-        while let Ok((stream, _)) = listener.accept() {
-            if stream.set_nonblocking(true).is_ok() {
-                peers.push(Peer::new(stream));
+    /// Listens, starts the thread that accepts, and returns the port.
+    fn listen(&self, address: IpAddr) -> io::Result<u16> {
+        let listener = TcpListener::bind((address, 0))?;
+        let port = listener.local_addr()?.port();
+        let peers = Arc::downgrade(&self.peers);
+        thread::Builder::new().name("connections".to_owned()).spawn(move || {
+            loop {
+                let accepted = listener.accept();
+                let Some(peers) = peers.upgrade() else { return };
+                match accepted {
+                    Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                        lock(&peers).push(Peer::new(stream));
+                    }
+                    Ok(_) => {}
+                    // Too many open files, for example.
+                    Err(_) => thread::sleep(POLL),
+                }
             }
-        }
-        for peer in peers.iter_mut() {
-            peer.receive(token);
-        }
-        peers.retain(|peer| peer.process.is_some() || !peer.has_ended);
+        })?;
+        Ok(port)
     }
 
-    fn collect(&self, limit: Duration) -> Received {
+    /// Reads what has arrived. Does not wait.
+    fn receive(&self) {
+        let mut part = vec![0; PART_BYTES];
+        let mut peers = lock(&self.peers);
+        for peer in peers.iter_mut() {
+            peer.receive(&self.token, &mut part);
+        }
+        let now = Instant::now();
+        peers.retain(|peer| !peer.is_stranger(now));
+    }
+
+    /// Asks for the logs, and waits up to `limit` until `connected` processes have sent theirs.
+    fn collect(&self, connected: usize, limit: Duration) -> Received {
         let deadline = Instant::now() + limit;
         loop {
             self.receive();
@@ -335,7 +374,7 @@ impl Receiver {
                 peer.say(ASK);
             }
             let ended = peers.iter().filter(|peer| peer.process.is_some() && peer.has_ended).count();
-            if self.listener.is_none() || ended + 1 >= self.size || Instant::now() >= deadline {
+            if ended >= connected || Instant::now() >= deadline {
                 let mut failures: Vec<_> = peers.iter().filter_map(Peer::told).collect();
                 failures.sort_unstable();
                 let logs = peers.iter_mut().flat_map(|peer| std::mem::take(&mut peer.logs)).collect();
@@ -357,6 +396,7 @@ impl Peer {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
+            accepted: Instant::now(),
             decoder: Decoder::default(),
             process: None,
             logs: Vec::new(),
@@ -376,11 +416,17 @@ impl Peer {
         let _ = self.stream.write_all(&[byte]);
     }
 
-    fn receive(&mut self, token: &Token) {
-        let mut part = [0; 1 << 16];
+    /// True for a connection that has not said the token, and will not.
+    fn is_stranger(&self, now: Instant) -> bool {
+        let is_late = now.saturating_duration_since(self.accepted) >= TOKEN_TIME;
+        self.process.is_none() && (self.has_ended || is_late)
+    }
+
+    /// Reads what has arrived, through the memory `part`.
+    fn receive(&mut self, token: &Token, part: &mut [u8]) {
         let mut left = TURN_BYTES;
         while left > 0 && !self.has_ended {
-            match self.stream.read(&mut part) {
+            match self.stream.read(part) {
                 Ok(0) => self.has_ended = true,
                 Ok(count) => {
                     self.decoder.push(&part[..count]);
@@ -424,8 +470,7 @@ mod tests {
 
     /// Connects to a receiver, and says a token.
     fn connect(receiver: &Receiver, token: Token, process: usize) -> TcpStream {
-        let address = receiver.listener.as_ref().unwrap().0.local_addr().unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(receiver.addresses[0]).unwrap();
         stream.write_all(&Frame::Hello(token, process).encode()).unwrap();
         stream
     }
@@ -438,8 +483,8 @@ mod tests {
 
     #[test]
     fn logs_arrive_of_the_living_and_the_dead_and_the_stopped_hold_nobody_up() {
-        let (listener, addresses, token) = listen(true).unwrap();
-        let receiver = Receiver::new(Some((listener, addresses, token)), 5);
+        let receiver = Receiver::start(Vec::new()).unwrap();
+        let token = receiver.token;
         let mut failing = connect(&receiver, token, 1);
         failing.write_all(&Frame::Failed("it broke".to_owned()).encode()).unwrap();
         failing
@@ -456,12 +501,62 @@ mod tests {
         let _stopped = connect(&receiver, token, 3);
         let mut stranger = connect(&receiver, [0; 16], 4);
         stranger.write_all(&Frame::Log(log(4, 1)).encode()).unwrap();
-        let received = receiver.collect(Duration::from_millis(500));
+        let received = receiver.collect(4, Duration::from_millis(500));
         assert_eq!(received.failures, [(1, "it broke".to_owned())]);
         assert_eq!(received.logs, [log(1, 3), log(4, 2)]);
         receiver.say(REPORTED);
         let mut answer = [0; 2];
         failing.read_exact(&mut answer).unwrap();
         assert_eq!(answer, [ASK, REPORTED]);
+    }
+
+    /// The system keeps 128 connections that are not accepted, and then none.
+    #[test]
+    fn more_processes_connect_at_once_than_the_system_keeps_and_nobody_waits_for_one_without_a_connection() {
+        const PROCESSES: usize = 200;
+        let receiver = Receiver::start(Vec::new()).unwrap();
+        let mut streams: Vec<_> =
+            (1..=PROCESSES).map(|process| connect(&receiver, receiver.token, process)).collect();
+        for (process, stream) in (1..).zip(&mut streams) {
+            let frames = [Frame::Log(log(process, 3)), Frame::End].map(|frame| frame.encode());
+            stream.write_all(&frames.concat()).unwrap();
+        }
+        let begin = Instant::now();
+        let received = receiver.collect(PROCESSES, Duration::from_secs(600));
+        assert_eq!(merge(received.logs), (1..=PROCESSES).map(|process| log(process, 3)).collect::<Vec<_>>());
+        assert!(begin.elapsed() < Duration::from_secs(300));
+    }
+
+    #[test]
+    fn both_families_of_addresses_are_listened_at() {
+        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        // A machine may have no IPv6.
+        let usable: Vec<_> =
+            local.into_iter().filter(|&address| TcpListener::bind((address, 0)).is_ok()).collect();
+        let receiver = Receiver::start(usable.clone()).unwrap();
+        let listening: Vec<_> = receiver.addresses.iter().map(SocketAddr::ip).collect();
+        assert_eq!(listening, usable);
+        for address in &receiver.addresses {
+            TcpStream::connect(address).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_connection_that_does_not_say_the_token_is_closed() {
+        let receiver = Receiver::start(Vec::new()).unwrap();
+        let _known = connect(&receiver, receiver.token, 1);
+        let _silent = TcpStream::connect(receiver.addresses[0]).unwrap();
+        let known = |peers: &[Peer]| peers.iter().filter(|peer| peer.process == Some(1)).count();
+        while lock(&receiver.peers).len() < 2 || known(&lock(&receiver.peers)) < 1 {
+            receiver.receive();
+        }
+        let strangers = |now: Instant| {
+            lock(&receiver.peers)
+                .iter()
+                .filter(|peer| peer.is_stranger(now))
+                .map(|peer| peer.process)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(strangers(Instant::now() + TOKEN_TIME), [None]);
     }
 }
