@@ -58,7 +58,7 @@ pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
     let mut finding = Finding::new(
         "job-no-answer",
         Severity::Unknown,
-        format!("RAS at {address} gave no answer: {}.", unanswered.failure),
+        format!("NCCL's RAS service at {address} gave no answer: {}.", unanswered.failure),
     );
     finding.remedy = Some(unanswered.failure.advice().to_owned());
     if unanswered.tries.silent > 1 {
