@@ -65,7 +65,6 @@ pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
         finding.occurrences = u64::from(unanswered.tries.silent);
     }
     examination.findings.push(finding);
-    examination.unseen.push("The state of the job: no process of it answered.".to_owned());
     examination.facts = json!({
         "address": address,
         "failure": unanswered.failure.to_string(),
