@@ -33,3 +33,19 @@ fn a_process_that_does_not_exist_is_told() {
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
     assert!(err.contains("process 4294967295") && err.contains("this host has no such process"), "{err}");
 }
+
+#[test]
+fn rank_0_alone_prints_under_a_launcher() {
+    let log = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let ask = ["doctor", "job", "--address", "127.0.0.1:1"];
+    for arguments in [&["topo"][..], &["doctor", "log", log], &ask] {
+        let printed = |rank: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+            command.env("NCCL_BENCH_RANK", rank).env("NCCL_BENCH_SIZE", "2");
+            let output = command.args(arguments).output().unwrap();
+            (output.status.code(), !output.stdout.is_empty(), output.stderr)
+        };
+        assert_eq!(printed("1"), (Some(0), false, Vec::new()), "{arguments:?}");
+        assert!(printed("0").1, "{arguments:?}");
+    }
+}

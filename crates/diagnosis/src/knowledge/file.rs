@@ -319,7 +319,7 @@ impl fmt::Display for FileError {
         }
         write!(formatter, ": {}", self.problem)?;
         if self.line > 0 {
-            write!(formatter, ". crates/diagnosis/knowledge/README.md explains the fields, with an example")?;
+            write!(formatter, "; nccl-bench doctor log --help has an example of a rule")?;
         }
         Ok(())
     }

@@ -131,11 +131,11 @@ fn proof(topology: &Topology) -> Vec<String> {
     let least =
         pairs.iter().map(|path| if let Path::NvLink(links) = path { *links } else { 0 }).min().unwrap_or(0);
     if least > 0 {
-        proof.push(format!(
-            "NVLink (at least {least} links) between all {} pairs of {} GPUs",
-            pairs.len(),
-            gpus.len()
-        ));
+        let all = match (pairs.len(), gpus.len()) {
+            (1, _) => "the 2 GPUs".to_owned(),
+            (pairs, gpus) => format!("all {pairs} pairs of {gpus} GPUs"),
+        };
+        proof.push(format!("NVLink (at least {least} links) between {all}"));
     }
     let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
     let near = |gpu| nics.iter().any(|nic| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb);

@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
+use diagnosis::examination::Health;
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::conclusions::conclude;
 use diagnosis::log::read_files;
@@ -24,7 +25,21 @@ Examples:
 
 Run the job with NCCL_DEBUG=INFO, and pass the output of all ranks: only a complete log can be
 healthy. NCCL_DEBUG_SUBSYS, if set, needs INIT,BOOTSTRAP,ENV,NET,P2P,SHM. GRAPH adds the topology,
-which proves NVLink between pairs that have not exchanged data yet.";
+which proves NVLink between pairs that have not exchanged data yet.
+
+A file for --rules:
+  version = 1
+  [[rule]]
+  id = \"storage-mount-lost\"
+  origin = \"any\"                     # nccl, kernel, or any for lines of other programs
+  contains = \"mount lost: /data\"     # 9 letters or more that the line has
+  role = \"root\"                      # root, cascade, confirmation, advice, harmless
+  severity = \"broken\"                # broken, degraded, unknown, advice
+  diagnosis = \"The node lost its data volume.\"
+  cause = \"The storage server restarted.\"
+  remedy = \"Mount it again: mount /data\"
+  source = \"site handbook\"
+  matches = [\"node7: mount lost: /data\"]";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
@@ -45,6 +60,9 @@ pub struct Arguments {
 
 /// Runs the command, and returns the health as exit code.
 pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
+    if output::is_left_to_rank_0() {
+        return Ok(Health::Healthy.code());
+    }
     arguments.output.check(&arguments.files)?;
     let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
@@ -56,4 +74,21 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     }
     let digest = read_files(files, &rules).map_err(|error| ExitError::refused(plain(&error.to_string())))?;
     output::write(&arguments.output, &[conclude(&digest, &rules)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_a_rule_is_one_that_finds_its_line() {
+        let (_, example) = EXAMPLES.split_once("A file for --rules:\n").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (rules, log) = (folder.path().join("site.toml"), folder.path().join("job.log"));
+        std::fs::write(&rules, example).unwrap();
+        std::fs::write(&log, "node7: mount lost: /data\n").unwrap();
+        let rules = Rules::with_files(&[rules]).unwrap();
+        let examination = conclude(&read_files(&[log], &rules).unwrap(), &rules);
+        assert!(examination.findings.iter().any(|finding| finding.rule == "storage-mount-lost"));
+    }
 }

@@ -15,6 +15,7 @@ use diagnosis::examination::Examination;
 use diagnosis::topology::graph::Graphs;
 use diagnosis::topology::{self, Dump, Topology};
 
+use super::doctor::output;
 use super::output_file::Maker;
 use super::{Command, Context};
 use crate::exit::{ExitError, print};
@@ -76,6 +77,9 @@ impl Command for Topo {
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
         let arguments = Arguments::from_arg_matches(matches)?;
+        if output::is_left_to_rank_0() {
+            return Ok(0);
+        }
         let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
         let read = Input::read(&arguments.files).map_err(refused)?;
         let examination = topology::examine(read.topology.as_ref(), read.graphs.as_ref());

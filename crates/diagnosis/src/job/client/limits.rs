@@ -15,7 +15,9 @@ pub struct Limits {
     pub slack: Duration,
     /// Size of an answer in bytes.
     pub bytes: usize,
-    /// Number of connections that may remain without an answer.
+    /// Time after which a connection without an answer is joined by another one.
+    pub join: Duration,
+    /// Number of connections that may remain without an answer, and that are open at the same time.
     pub silent: u32,
     /// Number of answers about other jobs.
     pub others: u32,
@@ -31,7 +33,8 @@ impl Default for Limits {
             reply: Duration::from_secs(3),
             slack: Duration::from_secs(10),
             bytes: 256 << 20,
-            silent: 6,
+            join: Duration::from_millis(50),
+            silent: 16,
             others: 32,
             total: Duration::from_secs(60),
         }

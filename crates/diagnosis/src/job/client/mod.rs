@@ -1,7 +1,8 @@
 //! A client of RAS that only reads.
 //!
 //! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs, and the system picks
-//! one for each connection. A connection that is not answered, or is answered for another job, is tried again.
+//! one for each connection, also one that is stopped. So a connection that is not answered soon is joined by further ones,
+//! and the first that is answered is asked. An answer about another job is followed by another question.
 
 mod address;
 mod failure;
@@ -10,7 +11,8 @@ mod protocol;
 
 use std::io;
 use std::net::TcpStream;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub use address::DEFAULT_ADDRESS;
 pub use failure::Failure;
@@ -19,6 +21,10 @@ pub use protocol::Request;
 
 use super::answer;
 use super::status::Status;
+use protocol::Introduction;
+
+/// Interval at which open connections are looked at.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A client of RAS.
 #[derive(Clone, Debug)]
@@ -68,7 +74,11 @@ impl Client {
         let mut tries = Tries::default();
         let mut others: Vec<String> = Vec::new();
         loop {
-            let failure = match self.once() {
+            let introduced = match self.introduce(&mut tries) {
+                Ok(introduced) => introduced,
+                Err(failure) => return Err(Unanswered { failure: last(failure, others), tries }),
+            };
+            let failure = match self.ask(introduced) {
                 Ok(status) if accept(&status) => return Ok(Poll { status, at: Instant::now(), tries }),
                 Ok(status) => {
                     tries.others += 1;
@@ -87,18 +97,64 @@ impl Client {
             let is_late = begin.elapsed() >= self.limits.total;
             if is_late || tries.silent >= self.limits.silent || tries.others >= self.limits.others {
                 let failure = match failure {
-                    Some(failure) if others.is_empty() => failure,
-                    _ => Failure::OtherJobs(others),
+                    Some(failure) => last(failure, others),
+                    None => Failure::OtherJobs(others),
                 };
                 return Err(Unanswered { failure, tries });
             }
         }
     }
 
+    /// Opens connections until a process answers the introduction, and closes the others, of which it counts those that
+    /// were not answered.
+    fn introduce(&self, tries: &mut Tries) -> Result<TcpStream, Failure> {
+        let mut open: Vec<Introduction> = Vec::new();
+        let mut failure = Failure::Silent(self.limits.reply);
+        let mut unopened = self.limits.silent;
+        let mut next = Instant::now();
+        loop {
+            if unopened > 0 && (open.is_empty() || Instant::now() >= next) {
+                match self.connect().and_then(|stream| Introduction::start(stream, &self.limits)) {
+                    Ok(introduction) => open.push(introduction),
+                    // Those that are open may be answered.
+                    Err(_) if !open.is_empty() => {}
+                    Err(closed) if closed.may_pass() => {
+                        tries.silent += 1;
+                        failure = closed;
+                    }
+                    Err(refused) => return Err(refused),
+                }
+                unopened -= 1;
+                next = Instant::now() + self.limits.join;
+            }
+            let mut index = 0;
+            while let Some(introduction) = open.get(index) {
+                match introduction.look() {
+                    Ok(true) => {
+                        // Those before it have had more time.
+                        tries.silent = tries.silent.saturating_add(u32::try_from(index).unwrap_or(u32::MAX));
+                        return open.swap_remove(index).finish();
+                    }
+                    Ok(false) => index += 1,
+                    Err(reason) => {
+                        tries.silent += 1;
+                        failure = reason;
+                        open.remove(index);
+                    }
+                }
+            }
+            if open.is_empty() && unopened == 0 {
+                return Err(failure);
+            }
+            if !open.is_empty() {
+                thread::sleep(LOOK);
+            }
+        }
+    }
+
     /// Asks one process.
-    fn once(&self) -> Result<Status, Failure> {
-        let stream = self.connect()?;
-        let (bytes, format) = protocol::ask(stream, &self.limits)?;
+    fn ask(&self, introduced: TcpStream) -> Result<Status, Failure> {
+        let (bytes, format) = protocol::ask(introduced, &self.limits)?;
         answer::parse(&bytes, format).map_err(Failure::Malformed)
     }
 
@@ -113,6 +169,11 @@ impl Client {
         }
         Err(Failure::NotListening(last))
     }
+}
+
+/// The reason to report: other jobs that answered, or the last failure.
+fn last(failure: Failure, others: Vec<String>) -> Failure {
+    if others.is_empty() { failure } else { Failure::OtherJobs(others) }
 }
 
 /// A job in a few words.

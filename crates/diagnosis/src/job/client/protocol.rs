@@ -36,10 +36,51 @@ impl Request {
     }
 }
 
-/// Asks for the state of the job, in JSON where the library has it, and returns the bytes of the answer.
+/// A connection on which the client has introduced itself.
+pub(super) struct Introduction {
+    stream: TcpStream,
+    start: Instant,
+    limit: Duration,
+}
+
+impl Introduction {
+    /// Introduces the client.
+    pub(super) fn start(mut stream: TcpStream, limits: &Limits) -> Result<Self, Failure> {
+        let closed = |_| Failure::Closed(0);
+        // The line fits into the system's memory.
+        stream.set_nonblocking(true).map_err(closed)?;
+        stream.write_all(Request::Protocol.line().as_bytes()).map_err(closed)?;
+        Ok(Self { stream, start: Instant::now(), limit: limits.reply })
+    }
+
+    /// Tells without waiting if an answer is there.
+    pub(super) fn look(&self) -> Result<bool, Failure> {
+        match self.stream.peek(&mut [0]) {
+            Ok(0) => Err(Failure::Closed(0)),
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                if self.start.elapsed() < self.limit {
+                    Ok(false)
+                } else {
+                    Err(Failure::Silent(self.limit))
+                }
+            }
+            Err(_) => Err(Failure::Closed(0)),
+        }
+    }
+
+    /// The connection, with the answer still to be read.
+    pub(super) fn finish(self) -> Result<TcpStream, Failure> {
+        self.stream.set_nonblocking(false).map_err(|_| Failure::Closed(0))?;
+        Ok(self.stream)
+    }
+}
+
+/// Asks on a connection after the introduction for the state of the job, in JSON where the library has it, and returns the
+/// bytes of the answer.
 pub(super) fn ask(stream: TcpStream, limits: &Limits) -> Result<(Vec<u8>, Format), Failure> {
     let mut connection = Connection { stream, received: Vec::new(), deadline: Instant::now() + limits.reply };
-    let introduction = connection.request(Request::Protocol, limits)?;
+    let introduction = connection.line()?;
     if !introduction.starts_with("SERVER PROTOCOL ") {
         return Err(Failure::Unexpected(introduction));
     }

@@ -42,6 +42,19 @@ fn serve(scripts: Vec<Script>) -> (String, Receiver<Vec<String>>) {
     (address, receiver)
 }
 
+/// A server that follows one script per connection, all at the same time.
+fn serve_together(scripts: Vec<Script>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for script in scripts {
+            let Ok((stream, _)) = listener.accept() else { return };
+            thread::spawn(move || follow(stream, script));
+        }
+    });
+    address
+}
+
 /// Follows a script, and returns the lines that the client sent.
 fn follow(mut stream: TcpStream, script: Script) -> Vec<String> {
     let mut lines = Vec::new();
@@ -86,6 +99,7 @@ fn json(name: &str) -> Script {
 fn client(address: &str) -> Client {
     let limits = Limits {
         reply: Duration::from_millis(300),
+        join: Duration::from_secs(60),
         slack: Duration::from_millis(300),
         timeout_s: 0,
         bytes: 1 << 20,
@@ -100,7 +114,7 @@ fn client(address: &str) -> Client {
 fn patient(address: &str) -> Client {
     Client {
         address: address.to_owned(),
-        limits: Limits { reply: Duration::from_secs(60), ..Limits::default() },
+        limits: Limits { reply: Duration::from_secs(60), join: Duration::from_secs(60), ..Limits::default() },
     }
 }
 
@@ -131,6 +145,36 @@ fn a_connection_without_an_answer_is_tried_again() {
     let (address, _lines) = serve(vec![Script::Close, Script::Close, json("2.28.9-killed.json")]);
     let poll = patient(&address).poll(&any).unwrap();
     assert_eq!((poll.tries.silent, poll.status.repaired), (2, true));
+}
+
+#[test]
+fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
+    let mut scripts = vec![Script::Silence; 5];
+    scripts.push(json("2.30.7-ok.1.json"));
+    // More than are opened until the last of these answers, on a loaded machine.
+    scripts.extend(vec![Script::Silence; 200]);
+    let address = serve_together(scripts);
+    let mut client = patient(&address);
+    client.limits.join = Duration::from_millis(20);
+    client.limits.silent = 100;
+    let begin = Instant::now();
+    let poll = client.poll(&any).unwrap();
+    assert_eq!(poll.status.communicators[0].ranks.len(), 2);
+    assert_eq!(poll.tries.silent, 5);
+    assert!(begin.elapsed() < client.limits.reply, "it waited for a silent one");
+}
+
+#[test]
+fn silent_connections_are_waited_for_together() {
+    let address = serve_together(vec![Script::Silence; 8]);
+    let mut client = patient(&address);
+    client.limits =
+        Limits { reply: Duration::from_secs(2), join: Duration::from_millis(1), silent: 8, ..client.limits };
+    let begin = Instant::now();
+    let unanswered = client.poll(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, Failure::Silent(_)), "{}", unanswered.failure);
+    assert_eq!(unanswered.tries.silent, 8);
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
 #[test]

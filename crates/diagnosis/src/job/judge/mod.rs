@@ -58,14 +58,13 @@ pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
     let mut finding = Finding::new(
         "job-no-answer",
         Severity::Unknown,
-        format!("RAS at {address} gave no answer: {}.", unanswered.failure),
+        format!("NCCL's RAS service at {address} gave no answer: {}.", unanswered.failure),
     );
     finding.remedy = Some(unanswered.failure.advice().to_owned());
     if unanswered.tries.silent > 1 {
         finding.occurrences = u64::from(unanswered.tries.silent);
     }
     examination.findings.push(finding);
-    examination.unseen.push("The state of the job: no process of it answered.".to_owned());
     examination.facts = json!({
         "address": address,
         "failure": unanswered.failure.to_string(),

@@ -157,19 +157,22 @@ impl<'a> Ways<'a> {
     pub(super) fn sentences(&self) -> Vec<String> {
         let ranks = self.communicator.ranks;
         let all = self.possible();
+        let everywhere = match all {
+            2 => "between the 2 ranks".to_owned(),
+            _ => format!("between all {all} pairs of {ranks} ranks"),
+        };
         let by_way = self.by_way();
         if by_way.len() == 1 && by_way.contains_key(&Way::NvLink) && self.linked.len() == all {
             return vec![match self.pairs.len() {
-                number if number == all => format!("NVLink P2P between all {all} pairs of {ranks} ranks"),
+                number if number == all => format!("NVLink P2P {everywhere}"),
                 number => format!(
-                    "NVLink between all {all} pairs of {ranks} ranks by the topology; P2P over it on the {} of the log",
+                    "NVLink {everywhere} by the topology; P2P over it on the {} of the log",
                     count(number, "connection")
                 ),
             }];
         }
         let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
-            number if number == all && all == 2 => format!("{} between the 2 ranks", way.long()),
-            number if number == all => format!("{} between all {all} pairs of {ranks} ranks", way.long()),
+            number if number == all => format!("{} {everywhere}", way.long()),
             1 => format!("{} on 1 connection between {ranks} ranks", way.long()),
             number => format!("{} on {number} connections between {ranks} ranks", way.long()),
         };

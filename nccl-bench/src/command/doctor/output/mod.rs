@@ -105,6 +105,16 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     Ok(health(examinations).code())
 }
 
+/// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
+///
+/// A pod has the variables of its rank also for commands that a person types in it, which have to print.
+pub(in crate::command) fn is_left_to_rank_0() -> bool {
+    let Started { launcher, rank, .. } = Started::detect();
+    let starts_each =
+        matches!(launcher, Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
+    starts_each && rank.is_some_and(|rank| rank > 0)
+}
+
 /// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher, which may give
 /// rank 0 a terminal and write what it reads from there to a file.
 pub(in crate::command) fn style() -> text::Style {
@@ -131,7 +141,11 @@ fn verdict(examinations: &[Examination]) -> String {
         Health::Broken => worst(examinations, Severity::Broken),
         Health::Degraded => worst(examinations, Severity::Degraded),
         Health::CannotTell => {
-            Some(examinations.iter().find_map(doubt).unwrap_or("nothing is proven").to_owned())
+            let doubt = examinations.iter().find_map(doubt).unwrap_or("nothing is proven");
+            Some(match measured(examinations) {
+                Some(proof) => format!("{proof}; not seen: {doubt}"),
+                None => doubt.to_owned(),
+            })
         }
         Health::Healthy => {
             let proofs = examinations.iter().filter_map(|examination| examination.proof.first());
@@ -147,6 +161,12 @@ fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
     found
         .find(|finding| finding.severity == severity)
         .map(|finding| finding.diagnosis.trim_end_matches('.').to_owned())
+}
+
+/// The proof of a measurement that passed: it was asked for, so it comes before what was not seen.
+fn measured(examinations: &[Examination]) -> Option<&str> {
+    let measurement = examinations.iter().find(|examination| examination.subject == "measurement")?;
+    (measurement.health() == Health::Healthy).then(|| measurement.proof.first().map(String::as_str))?
 }
 
 /// The reason for which this examination cannot tell.

@@ -75,6 +75,21 @@ fn healthy_needs_proof_and_says_it() {
 }
 
 #[test]
+fn a_measurement_that_passed_leads_and_the_reason_of_the_verdict_is_not_repeated() {
+    let measurement = |proof: &[&str]| Examination { subject: "measurement", ..examination(vec![], proof) };
+    let mut host = Examination { subject: "host", ..examination(vec![], &[]) };
+    host.unseen = vec!["GPUs: NVML is not installed.".into(), "the kernel's messages".into()];
+    let text = text_of(&[measurement(&["data verified on 2 ranks"]), host.clone()]);
+    let first = "CANNOT TELL: data verified on 2 ranks; not seen: GPUs: NVML is not installed\n";
+    assert!(text.starts_with(first), "{text}");
+    assert!(text.ends_with("\nNot seen\n  - the kernel's messages\n"), "{text}");
+    assert_eq!(text.matches("NVML").count(), 1, "{text}");
+    let mut nothing = measurement(&[]);
+    nothing.unseen.push("nothing was measured".into());
+    assert_eq!(verdict(&[nothing, host]), "CANNOT TELL: nothing was measured");
+}
+
+#[test]
 fn several_examinations_are_healthy_only_where_all_are() {
     let (good, doubtful) = (examination(vec![], &["a proof"]), examination(vec![], &[]));
     let slow = examination(vec![finding(Severity::Degraded, "slow")], &[]);
@@ -170,6 +185,19 @@ fn pipelines_fail_on_findings_and_on_missing_proof() {
     assert_eq!((count(healthy(), "failures"), count(healthy(), "errors")), ("0".into(), "0".into()));
     assert_eq!(count(examination(vec![], &[]), "errors"), "1");
     assert_eq!(count(examination(vec![finding(Severity::Unknown, "?")], &["a proof"]), "errors"), "1");
+}
+
+#[test]
+fn pipelines_find_a_case_again_by_its_name() {
+    let names = |proof: &str, diagnosis: &str| {
+        let text =
+            junit::write(&[examination(vec![finding(Severity::Degraded, diagnosis)], &[proof, "more"])]);
+        let parsed = roxmltree::Document::parse(&text).unwrap();
+        let cases = parsed.descendants().filter(|node| node.has_tag_name("testcase"));
+        cases.map(|case| case.attribute("name").unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("data verified on 2 ranks", "2 of 8"), ["proof", "a-rule"]);
+    assert_eq!(names("data verified on 4 ranks", "3 of 8"), ["proof", "a-rule"]);
 }
 
 #[test]

@@ -28,17 +28,25 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     if style.colour {
         text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &details(examinations, style)
+    text + &paragraphs(examinations, style, examinations.iter().find_map(super::doubt))
 }
 
 /// The text without the verdict: findings, proof, what could not be seen, and the facts.
 pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
+    paragraphs(examinations, style, None)
+}
+
+/// The details, where the verdict has `said` this already about what was not seen.
+fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
+    let is_cannot_tell = super::health(examinations) == Health::CannotTell;
+    let said = said.filter(|_| is_cannot_tell);
     let mut text = String::new();
     for (index, finding) in super::sorted(examinations).into_iter().enumerate() {
         text += &style.finding(index + 1, finding);
     }
     let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
-        let lines: Vec<&String> = examinations.iter().flat_map(select).collect();
+        let is_new = |line: &&String| said != Some(line.trim_end_matches('.'));
+        let lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
         if lines.is_empty() { String::new() } else { style.list(title, &lines) }
     };
     text += &listed("Proven", |examination| &examination.proof);

@@ -18,8 +18,9 @@ use engine::sweep::Event;
 use record::{Measurement, Outcome, Run};
 use serde_json::json;
 
-use super::exchange::{Exchange, POLL, Received};
+use super::exchange::Exchange;
 use super::lock;
+use super::receiver::{POLL, Received};
 use super::wire::PackedLog;
 use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
@@ -151,6 +152,7 @@ impl Collector {
         let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
         examinations.push(self.measurement(None, &self.evidence(message, failures)));
         examinations.extend(self.take());
+        drop_repeated_faults(&mut examinations);
         if let Err(error) = output::write(&self.output, &examinations) {
             let _ = error.report();
         }
@@ -227,19 +229,19 @@ impl Observer for Collector {
 
     /// Rank 0 reports with the logs of all processes; every other process tells it, and waits for the report.
     fn salvage(&self, outcome: Outcome) {
-        let (message, limit) = match outcome {
-            Outcome::Failed { message } => (message, LOG_TIME),
-            Outcome::Interrupted { signal } => (format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL),
-            Outcome::Running | Outcome::Complete => return,
-        };
-        if self.is_first {
-            return self.report(&message, limit);
+        match (outcome, self.is_first) {
+            (Outcome::Running | Outcome::Complete, _) => {}
+            (Outcome::Failed { message }, true) => self.report(&message, LOG_TIME),
+            (Outcome::Interrupted { signal }, true) => {
+                self.report(&format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL);
+            }
+            (Outcome::Failed { message }, false) => {
+                self.exchange.tell(&message);
+                self.wait_for_report();
+            }
+            // A signal ends the job with a code of its own.
+            (Outcome::Interrupted { .. }, false) => self.wait_for_report(),
         }
-        // A signal ends the job with a code of its own.
-        if limit == LOG_TIME {
-            self.exchange.tell(&message);
-        }
-        self.wait_for_report();
     }
 }
 
@@ -286,12 +288,33 @@ fn processes(numbers: &[usize]) -> String {
     format!("{noun} {}", ranges(numbers))
 }
 
+/// Removes the advice about known faults of a host where that of the log is about the same versions.
+pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
+    const RULE: &str = "known-faults";
+    // `3 known faults of NCCL 2.28.9, each under ...`
+    fn versions(finding: &Finding) -> Option<&str> {
+        (finding.rule == RULE).then(|| finding.diagnosis.split_once(" of "))?.map(|(_, versions)| versions)
+    }
+    let of_log = examinations.iter().filter(|examination| examination.subject == "log");
+    let Some(of_log) = of_log.flat_map(|log| &log.findings).find_map(versions).map(str::to_owned) else {
+        return;
+    };
+    let is_same = |versions: &str| {
+        of_log.strip_prefix(versions).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+    };
+    for examination in examinations.iter_mut().filter(|examination| examination.subject != "log") {
+        let before = examination.findings.len();
+        examination.findings.retain(|finding| !versions(finding).is_some_and(is_same));
+        if examination.findings.len() < before {
+            examination.sections.retain(|section| section.title != "Known faults");
+        }
+    }
+}
+
 fn failed(evidence: &[Evidence]) -> Finding {
-    let mut finding = Finding::new(
-        "measurement-failed",
-        Severity::Broken,
-        "the collectives of the doctor's measurement failed",
-    );
+    let reason = evidence.iter().find_map(|one| one.text.lines().next()).unwrap_or("no reason is known");
+    let text = format!("the doctor's measurement failed: {reason}");
+    let mut finding = Finding::new("measurement-failed", Severity::Broken, text);
     finding.remedy =
         Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
     finding.evidence = evidence.to_vec();
@@ -393,6 +416,38 @@ mod tests {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(text.as_bytes()).unwrap();
         PackedLog { process, is_whole, gzip: encoder.finish().unwrap() }
+    }
+
+    #[test]
+    fn a_failed_measurement_says_why() {
+        let evidence = |text: &str| Evidence { text: text.to_owned(), ..Evidence::default() };
+        let finding =
+            failed(&[evidence("rank 1 on host vm died:\n  its connection closed"), evidence("other")]);
+        assert_eq!(finding.diagnosis, "the doctor's measurement failed: rank 1 on host vm died:");
+        assert_eq!(finding.evidence.len(), 2);
+    }
+
+    #[test]
+    fn known_faults_of_the_same_versions_are_told_once() {
+        let examination = |subject, text: &str| {
+            let mut examination = Examination::new(subject);
+            examination.findings.push(Finding::new("known-faults", Severity::Advice, text));
+            examination
+                .sections
+                .push(Section { title: "Known faults".to_owned(), body: Body::Lines(Vec::new()) });
+            examination
+        };
+        let log = "3 known faults of NCCL 2.28.9, each under conditions that the log does not show";
+        for (host, left) in [
+            ("4 known faults of NCCL 2.28.9", 0),
+            ("4 known faults of NCCL 2.28.9, libfabric 2.4.0", 1),
+            ("1 known fault of NCCL 2.28", 1),
+        ] {
+            let mut both = [examination("log", log), examination("host", host)];
+            drop_repeated_faults(&mut both);
+            assert_eq!((both[0].findings.len(), both[0].sections.len()), (1, 1));
+            assert_eq!((both[1].findings.len(), both[1].sections.len()), (left, left), "{host}");
+        }
     }
 
     #[test]

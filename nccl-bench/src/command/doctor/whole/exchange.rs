@@ -4,9 +4,8 @@
 //! to rank 0, with a thread that sends the log when rank 0 asks for it, whatever the ranks of the process are doing. The
 //! first process of each host also keeps the others' logs open, so that the log of a dead process is not lost.
 
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +18,8 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use super::lock;
-use super::wire::{Decoder, Frame, PackedLog, Token};
+use super::receiver::{ASK, REPORTED, Received, Receiver};
+use super::wire::{Frame, PackedLog, Token};
 use crate::command::doctor::gather;
 
 /// Largest part of a process's log that is sent.
@@ -28,23 +28,11 @@ const LOG_BYTES: u64 = 12 << 20;
 /// Largest sum of all logs of a measurement that failed: they are read within a few seconds.
 const TOTAL_BYTES: u64 = 512 << 20;
 
-/// Time limit of a connection to one address of rank 0.
-const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// Time limit of a connection to one address of rank 0: above the second after which a lost request is repeated.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
 
-/// Most addresses of rank 0 that are tried.
-const MOST_ADDRESSES: usize = 8;
-
-/// Interval at which rank 0 looks for messages.
-pub(super) const POLL: Duration = Duration::from_millis(5);
-
-/// Bytes read from a connection before the others have their turn.
-const TURN_BYTES: usize = 1 << 20;
-
-/// Rank 0's question for the logs.
-const ASK: u8 = b'?';
-
-/// Rank 0's message that its report is written.
-const REPORTED: u8 = b'!';
+/// Time limit of the connections to all addresses of rank 0, which a firewall may drop.
+const CONNECT_TIME_OF_ALL: Duration = Duration::from_secs(4);
 
 /// A process of the job, as it introduces itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -65,8 +53,9 @@ pub(super) struct Exchange {
 }
 
 enum Role {
-    First(Receiver),
-    /// `None` without a connection to rank 0.
+    /// With the number of processes that are connected.
+    First(Receiver, usize),
+    /// `None` without a connection to rank 0, or on rank 0 when it cannot listen.
     Other(Option<Sender>),
 }
 
@@ -80,35 +69,30 @@ struct HeldLogs {
     limit: u64,
 }
 
-/// The logs and failures that rank 0 has received.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Received {
-    /// The logs, in the order of the processes, one each.
-    pub logs: Vec<PackedLog>,
-    /// The messages of the processes that failed.
-    pub failures: Vec<(usize, String)>,
-}
-
 impl Exchange {
     /// Connects the processes. Without a connection the log of a process does not arrive, which the report says.
     /// Collective.
     pub(super) fn start(world: &world::Handle, own: CapturedLog) -> Result<Self, Stop> {
         let is_first = world.rank() == 0;
-        let listener = is_first.then(|| listen(world.local_size() == world.size()).ok()).flatten();
-        let rendezvous = listener.as_ref().map(|(_, addresses, token)| (addresses.clone(), *token));
+        let is_local = world.local_size() == world.size();
+        let addresses = if is_local { Vec::new() } else { world::addresses() };
+        let receiver = is_first.then(|| Receiver::start(addresses).ok()).flatten();
+        let rendezvous = receiver.as_ref().map(|receiver| (receiver.addresses.clone(), receiver.token));
         let world::Host { name: host, id: host_id } = world::host();
         let member = Member { host, host_id, place: own.place().ok(), rendezvous };
         let members = gather(&**world, &member)?;
         let limit = LOG_BYTES.min(TOTAL_BYTES / members.len() as u64);
         let neighbours = neighbours(&members, world.rank());
         let held = Arc::new(HeldLogs { process: world.rank(), own, neighbours, limit });
-        let role = if is_first {
-            Role::First(Receiver::new(listener, members.len()))
-        } else {
-            let rendezvous = members[0].rendezvous.clone();
-            Role::Other(
-                rendezvous.and_then(|(addresses, token)| Sender::start(&addresses, token, &held).ok()),
-            )
+        let sender = match (&members[0].rendezvous, is_first) {
+            (Some((addresses, token)), false) => Sender::start(addresses, *token, &held).ok(),
+            _ => None,
+        };
+        let connected =
+            gather(&**world, &sender.is_some())?.into_iter().filter(|&connected| connected).count();
+        let role = match receiver {
+            Some(receiver) => Role::First(receiver, connected),
+            None => Role::Other(sender),
         };
         Ok(Self { held, hosts: members.into_iter().map(|member| member.host).collect(), role })
     }
@@ -134,21 +118,22 @@ impl Exchange {
     pub(super) fn wait_for_report(&self, limit: Duration) -> bool {
         match &self.role {
             Role::Other(Some(sender)) => sender.wait_for_report(limit),
-            Role::First(_) | Role::Other(None) => false,
+            Role::First(..) | Role::Other(None) => false,
         }
     }
 
     /// The first failure that another process has told; on rank 0 only.
     pub(super) fn failure(&self) -> Option<(usize, String)> {
-        let Role::First(receiver) = &self.role else { return None };
-        receiver.receive();
-        lock(&receiver.peers).iter().find_map(Peer::told)
+        let Role::First(receiver, _) = &self.role else { return None };
+        receiver.failure()
     }
 
-    /// Asks all processes for their logs, and waits for them up to `limit`; on rank 0 only.
+    /// Asks all connected processes for their logs, and waits for them up to `limit`; on rank 0 only.
     pub(super) fn collect(&self, limit: Duration) -> Received {
-        let Role::First(receiver) = &self.role else { return Received::default() };
-        let mut received = receiver.collect(limit);
+        let mut received = match &self.role {
+            Role::First(receiver, connected) => receiver.collect(*connected, limit),
+            Role::Other(_) => Received::default(),
+        };
         received.logs.extend(self.held.pack());
         received.logs = merge(received.logs);
         received
@@ -156,7 +141,7 @@ impl Exchange {
 
     /// Tells the others that the report is written; on rank 0 only.
     pub(super) fn release(&self) {
-        if let Role::First(receiver) = &self.role {
+        if let Role::First(receiver, _) = &self.role {
             receiver.say(REPORTED);
         }
     }
@@ -170,7 +155,7 @@ impl HeldLogs {
 }
 
 /// One log for each process: of two copies the longer one, since a process may have gone on writing.
-fn merge(mut logs: Vec<PackedLog>) -> Vec<PackedLog> {
+pub(super) fn merge(mut logs: Vec<PackedLog>) -> Vec<PackedLog> {
     logs.sort_by_key(|log| (log.process, std::cmp::Reverse(log.gzip.len())));
     logs.dedup_by_key(|log| log.process);
     logs
@@ -198,26 +183,6 @@ fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
         .collect()
 }
 
-/// Listens for the other processes, which are all on this host if `is_local`.
-fn listen(is_local: bool) -> io::Result<(TcpListener, Vec<SocketAddr>, Token)> {
-    let listener = if is_local {
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-    } else {
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?
-    };
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
-    let mut addresses = world::addresses();
-    if is_local || addresses.is_empty() {
-        addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-    }
-    addresses.truncate(MOST_ADDRESSES);
-    let mut token = Token::default();
-    File::open("/dev/urandom")?.read_exact(&mut token)?;
-    Ok((listener, addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect(), token))
-}
-
 /// The part of a process other than the first.
 struct Sender {
     stream: Arc<Mutex<TcpStream>>,
@@ -235,10 +200,13 @@ impl Sender {
     /// Connects to rank 0, and starts the thread that answers it.
     fn start(addresses: &[SocketAddr], token: Token, held: &Arc<HeldLogs>) -> io::Result<Self> {
         let refused = || io::Error::other("rank 0 cannot be reached");
-        let stream = addresses
-            .iter()
-            .find_map(|address| TcpStream::connect_timeout(address, CONNECT_TIME).ok())
-            .ok_or_else(refused)?;
+        let deadline = Instant::now() + CONNECT_TIME_OF_ALL;
+        let connect = |address: &SocketAddr| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A limit of zero is refused.
+            TcpStream::connect_timeout(address, left.min(CONNECT_TIME)).ok()
+        };
+        let stream = addresses.iter().find_map(connect).ok_or_else(refused)?;
         let mut reading = stream.try_clone()?;
         // Rank 0 may be stopped.
         stream.set_write_timeout(Some(CONNECT_TIME))?;
@@ -283,137 +251,6 @@ fn send_logs(stream: &Mutex<TcpStream>, held: &HeldLogs) {
     let _ = lock(stream).write_all(&Frame::End.encode());
 }
 
-/// The part of rank 0.
-struct Receiver {
-    listener: Option<(TcpListener, Token)>,
-    peers: Mutex<Vec<Peer>>,
-    /// Number of processes.
-    size: usize,
-}
-
-/// A connection of another process.
-struct Peer {
-    stream: TcpStream,
-    decoder: Decoder,
-    /// Its number, once it has said it with the token.
-    process: Option<usize>,
-    logs: Vec<PackedLog>,
-    failure: Option<String>,
-    is_asked: bool,
-    /// True once it has sent its logs, or cannot send any more.
-    has_ended: bool,
-}
-
-impl Receiver {
-    fn new(listener: Option<(TcpListener, Vec<SocketAddr>, Token)>, size: usize) -> Self {
-        let listener = listener.map(|(listener, _, token)| (listener, token));
-        Self { listener, peers: Mutex::default(), size }
-    }
-
-    /// Accepts connections and reads what has arrived. Does not wait.
-    fn receive(&self) {
-        let Some((listener, token)) = &self.listener else { return };
-        let mut peers = lock(&self.peers);
-        while let Ok((stream, _)) = listener.accept() {
-            if stream.set_nonblocking(true).is_ok() {
-                peers.push(Peer::new(stream));
-            }
-        }
-        for peer in peers.iter_mut() {
-            peer.receive(token);
-        }
-        peers.retain(|peer| peer.process.is_some() || !peer.has_ended);
-    }
-
-    fn collect(&self, limit: Duration) -> Received {
-        let deadline = Instant::now() + limit;
-        loop {
-            self.receive();
-            let mut peers = lock(&self.peers);
-            for peer in peers.iter_mut().filter(|peer| peer.process.is_some() && !peer.is_asked) {
-                peer.is_asked = true;
-                peer.say(ASK);
-            }
-            let ended = peers.iter().filter(|peer| peer.process.is_some() && peer.has_ended).count();
-            if self.listener.is_none() || ended + 1 >= self.size || Instant::now() >= deadline {
-                let mut failures: Vec<_> = peers.iter().filter_map(Peer::told).collect();
-                failures.sort_unstable();
-                let logs = peers.iter_mut().flat_map(|peer| std::mem::take(&mut peer.logs)).collect();
-                return Received { logs, failures };
-            }
-            drop(peers);
-            thread::sleep(POLL);
-        }
-    }
-
-    fn say(&self, byte: u8) {
-        for peer in lock(&self.peers).iter_mut() {
-            peer.say(byte);
-        }
-    }
-}
-
-impl Peer {
-    fn new(stream: TcpStream) -> Self {
-        Self {
-            stream,
-            decoder: Decoder::default(),
-            process: None,
-            logs: Vec::new(),
-            failure: None,
-            is_asked: false,
-            has_ended: false,
-        }
-    }
-
-    /// The failure that it has told.
-    fn told(&self) -> Option<(usize, String)> {
-        Some((self.process?, self.failure.clone()?))
-    }
-
-    /// Sends a byte. One that the connection does not take is not waited for.
-    fn say(&mut self, byte: u8) {
-        let _ = self.stream.write_all(&[byte]);
-    }
-
-    fn receive(&mut self, token: &Token) {
-        let mut part = [0; 1 << 16];
-        let mut left = TURN_BYTES;
-        while left > 0 && !self.has_ended {
-            match self.stream.read(&mut part) {
-                Ok(0) => self.has_ended = true,
-                Ok(count) => {
-                    self.decoder.push(&part[..count]);
-                    left = left.saturating_sub(count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.has_ended = true,
-            }
-        }
-        loop {
-            match self.decoder.next() {
-                Ok(Some(frame)) => self.accept(frame, token),
-                Ok(None) => break,
-                Err(_) => {
-                    self.has_ended = true;
-                    break;
-                }
-            }
-        }
-    }
-
-    fn accept(&mut self, frame: Frame, token: &Token) {
-        match (frame, self.process) {
-            (Frame::Hello(said, process), None) if said == *token => self.process = Some(process),
-            (Frame::Failed(message), Some(_)) => self.failure = Some(message),
-            (Frame::Log(log), Some(_)) => self.logs.push(log),
-            // No process sends anything else.
-            _ => self.has_ended = true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,46 +259,9 @@ mod tests {
         PackedLog { process, is_whole: true, gzip: vec![0; length] }
     }
 
-    /// Connects to a receiver, and says a token.
-    fn connect(receiver: &Receiver, token: Token, process: usize) -> TcpStream {
-        let address = receiver.listener.as_ref().unwrap().0.local_addr().unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(&Frame::Hello(token, process).encode()).unwrap();
-        stream
-    }
-
     #[test]
     fn the_longest_copy_of_each_log_is_kept() {
         let merged = merge(vec![log(2, 5), log(0, 1), log(2, 9), log(1, 3)]);
         assert_eq!(merged, [log(0, 1), log(1, 3), log(2, 9)]);
-    }
-
-    #[test]
-    fn logs_arrive_of_the_living_and_the_dead_and_the_stopped_hold_nobody_up() {
-        let (listener, addresses, token) = listen(true).unwrap();
-        let receiver = Receiver::new(Some((listener, addresses, token)), 5);
-        let mut failing = connect(&receiver, token, 1);
-        failing.write_all(&Frame::Failed("it broke".to_owned()).encode()).unwrap();
-        failing
-            .write_all(
-                &[Frame::Log(log(1, 3)), Frame::Log(log(4, 2)), Frame::End]
-                    .map(|frame| frame.encode())
-                    .concat(),
-            )
-            .unwrap();
-        // A log of which only the beginning was sent.
-        let mut dying = connect(&receiver, token, 2);
-        dying.write_all(&Frame::Log(log(2, 100)).encode()[..50]).unwrap();
-        drop(dying);
-        let _stopped = connect(&receiver, token, 3);
-        let mut stranger = connect(&receiver, [0; 16], 4);
-        stranger.write_all(&Frame::Log(log(4, 1)).encode()).unwrap();
-        let received = receiver.collect(Duration::from_millis(500));
-        assert_eq!(received.failures, [(1, "it broke".to_owned())]);
-        assert_eq!(received.logs, [log(1, 3), log(4, 2)]);
-        receiver.say(REPORTED);
-        let mut answer = [0; 2];
-        failing.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, [ASK, REPORTED]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod collector;
 mod exchange;
+mod receiver;
 mod wire;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,6 +118,7 @@ fn report(
         let mut examinations: Vec<_> = collector.of_logs(logs, None).into_iter().collect();
         examinations.push(collector.measurement(refused, &[]));
         examinations.extend(collector.take());
+        collector::drop_repeated_faults(&mut examinations);
         output::write(&arguments.output, &examinations)?
     } else {
         0
