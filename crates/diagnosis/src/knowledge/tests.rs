@@ -213,7 +213,7 @@ fn faults_belong_to_their_versions() {
     }
     assert!(has("2.29.3", "average-of-one-rank") && !has("2.29.7", "average-of-one-rank"));
     assert!(has("2.29.2", "arm-proxy-hang") && has("2.28.9", "ras-json-missing-comma"));
-    assert_eq!(all.of_component(Component::AwsOfiNccl, &version_of("1.16.2")).len(), 1);
+    assert_eq!(all.of_component(Component::AwsOfiNccl, &version_of("1.16.2")).len(), 0);
     assert_eq!(all.of_component(Component::Driver, &version_of("595.1.0")).len(), 0);
 }
 
