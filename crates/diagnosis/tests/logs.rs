@@ -82,7 +82,7 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("g2-level", Degraded, &["no-p2p-within-node"]),
     ("g2-mixed", Broken, &["nccl-versions-differ", "nccl-bootstrap-truncated"]),
     ("g2-net", Degraded, &["network-within-host"]),
-    ("g2-nogpu", Broken, &["nccl-tests-failure"]),
+    ("g2-nogpu", Broken, &["nccl-tests-too-few-gpus"]),
     ("g2-p2p-off", Degraded, &["no-p2p-within-node"]),
     // P2P does not need shared memory.
     ("g2-shm-off", Healthy, &[]),
