@@ -210,6 +210,13 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
         ),
         ("NCCL_SOCKET_IFNAME", "=eth0,^lo", Severity::Degraded, "set NCCL_SOCKET_IFNAME==eth0"),
         ("NCCL_IB_HCA", "mlx5_*", Severity::Broken, "set NCCL_IB_HCA=mlx5_"),
+        (
+            "FI_PROVIDER",
+            "efa;tcp",
+            Severity::Broken,
+            "unset FI_PROVIDER; where other programs need it, separate the names by commas",
+        ),
+        ("FI_PROVIDER", "^efa", Severity::Degraded, "unset FI_PROVIDER"),
         ("CUDA_VISIBLE_DEVICES", "0,0,1", Severity::Broken, "set CUDA_VISIBLE_DEVICES=0,1"),
     ] {
         let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
