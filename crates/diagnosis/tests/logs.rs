@@ -8,7 +8,7 @@ use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::Severity;
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::conclusions::conclude;
-use diagnosis::log::read_files;
+use diagnosis::log::{Reader, read_files};
 
 use Health::{Broken, CannotTell, Degraded, Healthy};
 
@@ -93,6 +93,43 @@ fn logs_have_the_health_and_the_findings_of_what_was_done() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The lines of each process one after another, those of others first: `cat rank*.log`.
+fn by_process(log: &str) -> String {
+    let process = |line: &str| line.split(' ').find(|word| word.starts_with("vm:")).map(str::to_owned);
+    let process = |line: &str| process(line).and_then(|word| word.split(':').nth(1).map(str::to_owned));
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort_by_key(|line| process(line));
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn files_of_ranks_put_together_are_one_job() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs");
+    let known = Rules::built_in();
+    for (name, health, _) in EXPECTED {
+        let text = std::fs::read(folder.join(format!("{name}.log"))).unwrap();
+        let text = by_process(&String::from_utf8_lossy(&text));
+        let mut reader = Reader::new(&known);
+        reader.read("all.log", text.as_bytes());
+        let found = conclude(&reader.finish(), &known);
+        assert_eq!(found.health(), *health, "{name}: {:?}", found.findings);
+        assert!(!found.findings.iter().any(|finding| finding.rule == "several-jobs"), "{name}");
+    }
+    // With the log of another pod, and with that of a later run in the same one.
+    let text = std::fs::read_to_string(folder.join("seed-001.log")).unwrap();
+    let of = |host: &str, pid: &str| {
+        text.replace("vm:152:", &format!("{host}:{pid}:")).replace("commId 0xbc42", "commId 0xbc43")
+    };
+    for (second, jobs) in [(of("vm2", "152"), false), (of("vm", "999"), true)] {
+        let mut reader = Reader::new(&known);
+        reader.read("all.log", (text.clone() + &second).as_bytes());
+        let found = conclude(&reader.finish(), &known);
+        assert_eq!(found.health(), Broken);
+        let is_told = found.findings.iter().any(|finding| finding.rule == "several-jobs");
+        assert_eq!(is_told, jobs, "{:?}", found.findings);
+    }
 }
 
 #[test]

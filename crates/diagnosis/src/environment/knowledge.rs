@@ -193,6 +193,9 @@ pub(super) struct Family {
     #[serde(deserialize_with = "required_pattern")]
     pub names: Regex,
     pub meaning: String,
+    /// The relation of the values on all ranks.
+    #[serde(default)]
+    pub ranks: Ranks,
 }
 
 /// The knowledge of all files.

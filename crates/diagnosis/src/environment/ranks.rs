@@ -114,7 +114,9 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     if groups.len() < 2 {
         return None;
     }
-    let relation = knowledge::variable(name).map(|variable| variable.ranks).unwrap_or_default();
+    let family = || knowledge::family(name).map(|family| family.ranks);
+    let relation =
+        knowledge::variable(name).map(|variable| variable.ranks).or_else(family).unwrap_or_default();
     let (severity, cause) = match relation {
         Ranks::MayDiffer => return None,
         Ranks::ByHost if is_equal_by_host(ranks, value) => return None,
@@ -261,6 +263,22 @@ mod tests {
             ),
         ];
         assert_eq!(compare(&all), []);
+        for name in [
+            "NCCL_BENCH_RANK",
+            "NCCL_BENCH_LOCAL_RANK",
+            "OMPI_COMM_WORLD_RANK",
+            "PMIX_RANK",
+            "SLURM_PROCID",
+            "LOCAL_RANK",
+            "RANK",
+            "GROUP_RANK",
+            "FLUX_TASK_RANK",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+        ] {
+            assert_eq!(compare(&[rank(0, "a", &[(name, "0")]), rank(1, "a", &[(name, "1")])]), [], "{name}");
+        }
+        let key = [rank(0, "a", &[("NCCL_BENCH_WORLD", "2")]), rank(1, "a", &[("NCCL_BENCH_WORLD", "3")])];
+        assert_eq!(compare(&key).len(), 1);
         // On one host, two ranks with other interfaces are at least worth a look.
         let all = [rank(0, "a", &[("NCCL_IB_HCA", "mlx5_0")]), rank(1, "a", &[("NCCL_IB_HCA", "mlx5_1")])];
         assert_eq!(compare(&all)[0].severity, Severity::Advice);

@@ -85,8 +85,14 @@ impl Rule {
         self.contains.iter().any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
     }
 
-    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `.
+    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `. A CUDA call that failed keeps
+    /// the file of the source before it.
     pub fn message<'a>(&self, line: &'a str) -> &'a str {
+        if self.origin == Origin::Nccl
+            && let Some((before, _)) = line.split_once(" NCCL WARN Cuda failure")
+        {
+            return &line[before.rfind(' ').map_or(0, |space| space + 1)..];
+        }
         match self.origin {
             Origin::Nccl => ["NCCL INFO ", "NCCL WARN "]
                 .iter()

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "this is all tests")]
 
 use super::Reader;
+use super::conclusions::conclude;
 use crate::knowledge::rules::Rules;
 
-/// Reads the bytes as a log, in two files at the position that the first byte names, and checks the digest.
+/// Reads the bytes as a log, in two files at the position that the first byte names, checks the digest, and draws the conclusions.
 pub fn log(data: &[u8]) {
     let rules = Rules::built_in();
     let middle = data.first().map_or(0, |byte| data.len() * usize::from(*byte) / 256);
@@ -37,4 +38,9 @@ pub fn log(data: &[u8]) {
     }
     assert!(digest.unknown.iter().all(|unknown| unknown.count > 0 && !unknown.examples.is_empty()));
     serde_json::to_string(&digest).unwrap();
+    conclude(&digest, &rules);
+    // Only one input can have several jobs.
+    let mut reader = Reader::new(&rules);
+    reader.read("whole", data);
+    conclude(&reader.finish(), &rules);
 }

@@ -16,6 +16,7 @@ mod line;
 mod message;
 mod messages;
 mod path;
+mod quote;
 mod reader;
 #[cfg(test)]
 mod tests;

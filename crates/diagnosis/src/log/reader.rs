@@ -17,6 +17,7 @@ use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
+use super::quote::Quotes;
 use super::text;
 use super::writers::{Membership, Writers};
 use crate::knowledge::rules::{Origin, Rule, Rules};
@@ -35,9 +36,13 @@ pub struct Reader<'a> {
     /// Versions on lines without writer, with their builds.
     versions: BTreeMap<Version, String>,
     paths: Paths,
+    quotes: Quotes,
     /// Lines that were cut.
     cut: u64,
 }
+
+/// Beginning of the warning of a CUDA call that failed.
+const CUDA_CALL: &[u8] = b"Cuda failure";
 
 /// Largest number of versions on lines without writer.
 const VERSIONS: usize = 16;
@@ -56,6 +61,7 @@ impl<'a> Reader<'a> {
             answers: Answers::default(),
             versions: BTreeMap::new(),
             paths: Paths::default(),
+            quotes: Quotes::default(),
             cut: 0,
         }
     }
@@ -64,6 +70,7 @@ impl<'a> Reader<'a> {
     /// reading is noted as [`Input::problem`]; what was read before it counts.
     pub fn read(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
+        self.quotes.begin();
         let mut scratch = Vec::new();
         let mut nccl_lines = 0;
         let summary = input::lines(stream, |line, number, escapes| {
@@ -143,6 +150,8 @@ impl<'a> Reader<'a> {
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
+                    } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
+                        self.cuda_call(file, message, place);
                     } else {
                         self.nccl(level, message, thread, place);
                     }
@@ -179,6 +188,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Notes the warning of a CUDA call that failed. Its cause depends on the file of the source, which rules see before it.
+    fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
+        let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
+        if !self.hit(self.rules.find(&text, Origin::Nccl), message, place) {
+            self.messages.unknown(message, place);
+        }
+    }
+
     /// Notes a warning of RAS, whose connections are not those of the job.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
         let rule = self.rules.find(message, Origin::Nccl).filter(|rule| rule.id.contains("ras"));
@@ -191,7 +208,14 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
-        self.find(line, Origin::Any, Place { position, writer: None, before: line });
+        let place = Place { position, writer: None, before: line };
+        if self.quotes.is_quote(line)
+            && let Some(rule) = self.rules.find(line, Origin::Nccl)
+        {
+            self.hit(Some(rule), line, place);
+            return;
+        }
+        self.find(line, Origin::Any, place);
     }
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
@@ -199,7 +223,9 @@ impl<'a> Reader<'a> {
         let kind = if origin == Origin::Any { Kind::Line } else { Kind::Message };
         let rules = self.rules;
         let rule = self.answers.get(message, kind).unwrap_or_else(|| {
-            let rule = rules.find(message, origin);
+            let quote = if origin == Origin::Any { self.quotes.within(message) } else { None };
+            let rule = quote.and_then(|quote| rules.find(quote, Origin::Nccl));
+            let rule = rule.or_else(|| rules.find(message, origin));
             self.answers.keep(message, kind, rule);
             rule
         });

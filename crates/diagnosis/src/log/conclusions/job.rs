@@ -6,6 +6,9 @@ use crate::finding::Evidence;
 use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
 pub(super) use crate::words::{counted as count, ranks as ranks_in_words};
 
+/// Largest number of groups of processes that are examined.
+const GROUPS: usize = 64;
+
 /// A digest with the communicator that stands for the job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
@@ -19,6 +22,29 @@ impl<'a> Job<'a> {
         let largest = digest.communicators.iter().map(|each| each.ranks).max();
         let main = digest.communicators.iter().find(|each| Some(each.ranks) == largest);
         Self { digest, main }
+    }
+
+    /// The communicators that stand for the processes: the main one, and the largest one of each further group of processes,
+    /// at most [`GROUPS`]; and the number of the others. A group of one rank has nothing to say beside others.
+    pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
+        let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();
+        all.sort_by_key(|each| std::cmp::Reverse(each.ranks));
+        let mut seen: BTreeSet<(&str, u64)> = BTreeSet::new();
+        let mut groups = Vec::new();
+        let mut more = 0;
+        for communicator in all {
+            let processes = communicator.members.values().filter_map(|member| self.process_of(member.writer));
+            let processes: BTreeSet<(&str, u64)> = processes.collect();
+            let is_main = groups.is_empty();
+            if is_main || (communicator.ranks > 1 && !processes.is_empty() && processes.is_disjoint(&seen)) {
+                match groups.len() {
+                    GROUPS => more += 1,
+                    _ => groups.push(communicator),
+                }
+            }
+            seen.extend(processes);
+        }
+        (groups, more)
     }
 
     pub(super) fn writer(&self, index: usize) -> Option<&'a Writer> {

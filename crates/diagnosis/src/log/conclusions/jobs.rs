@@ -1,6 +1,6 @@
 //! Several jobs in one log, one after another: each is judged by itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::log::digest::{Communicator, Digest, Example, Hit, Position, Unknown, VariableSeen};
@@ -11,10 +11,11 @@ const JOBS: usize = 16;
 /// The digests of the jobs of a log, each with its first and last line, and the number of jobs before them; none where the
 /// log has a single job.
 ///
-/// Processes belong to one job if a communicator joins them. Jobs are told apart only where all lines of the processes of
-/// one are above those of the next, in one file: the processes of several groups of one job run at the same time.
+/// Processes belong to one job if a communicator joins them. A further job begins only where all lines of a group of processes
+/// are below those of the groups before, in one file, and it has a GPU that another process had there. Groups on other GPUs
+/// are parts of one job, whose logs were put together in one file.
 pub(super) fn split(digest: &Digest) -> (Vec<(Range<u64>, Digest)>, usize) {
-    let mut spans = spans(digest);
+    let mut spans = jobs(digest);
     if digest.inputs.len() != 1 || spans.len() < 2 {
         return (Vec::new(), 0);
     }
@@ -30,25 +31,62 @@ pub(super) fn split(digest: &Digest) -> (Vec<(Range<u64>, Digest)>, usize) {
     (jobs, skipped)
 }
 
-/// The lines of the jobs, in their order, the last line included; those that overlap are one.
-fn spans(digest: &Digest) -> Vec<Range<u64>> {
-    let lines = |communicator: &Communicator| {
-        let writers: BTreeSet<usize> = communicator.members.values().map(|member| member.writer).collect();
-        let writers = writers.iter().filter_map(|&index| digest.writers.get(index));
-        let (first, last): (Vec<u64>, Vec<u64>) =
-            writers.map(|writer| (writer.first.line, writer.last.line)).unzip();
-        Some(*first.iter().min()?..*last.iter().max()?)
-    };
-    let mut spans: Vec<Range<u64>> = digest.communicators.iter().filter_map(lines).collect();
-    spans.sort_by_key(|span| (span.start, span.end));
-    let mut merged: Vec<Range<u64>> = Vec::new();
-    for span in spans {
-        match merged.last_mut() {
-            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
-            _ => merged.push(span),
+/// Processes with lines of their own in a log.
+struct Group<'a> {
+    lines: Range<u64>,
+    /// The processes of each GPU, by host and PCI bus id.
+    gpus: BTreeMap<(&'a str, &'a str), BTreeSet<u64>>,
+}
+
+impl<'a> Group<'a> {
+    /// The processes of a communicator.
+    fn of(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
+        let members = communicator.members.values();
+        let members = members.filter_map(|member| Some((member, digest.writers.get(member.writer)?)));
+        let (mut lines, mut gpus): (Option<Range<u64>>, BTreeMap<_, BTreeSet<u64>>) = (None, BTreeMap::new());
+        for (member, writer) in members {
+            let (start, end) = (writer.first.line, writer.last.line);
+            lines = Some(lines.map_or(start..end, |lines| lines.start.min(start)..lines.end.max(end)));
+            if let Some(bus) = member.bus_id.as_deref() {
+                gpus.entry((writer.host.as_str(), bus)).or_default().insert(writer.pid);
+            }
+        }
+        Some(Self { lines: lines?, gpus })
+    }
+
+    /// Returns true if it has a GPU that another process of the other group had.
+    fn starts_again(&self, other: &Self) -> bool {
+        self.gpus.iter().any(|(gpu, own)| other.gpus.get(gpu).is_some_and(|theirs| own.is_disjoint(theirs)))
+    }
+
+    fn add(&mut self, other: Self) {
+        self.lines.end = self.lines.end.max(other.lines.end);
+        for (gpu, processes) in other.gpus {
+            self.gpus.entry(gpu).or_default().extend(processes);
         }
     }
-    merged
+}
+
+/// The first and the last line of each job, in their order.
+fn jobs(digest: &Digest) -> Vec<Range<u64>> {
+    let mut groups: Vec<Group<'_>> =
+        digest.communicators.iter().filter_map(|communicator| Group::of(digest, communicator)).collect();
+    groups.sort_by_key(|group| (group.lines.start, group.lines.end));
+    let mut apart: Vec<Group<'_>> = Vec::new();
+    for group in groups {
+        match apart.last_mut() {
+            Some(last) if group.lines.start <= last.lines.end => last.add(group),
+            _ => apart.push(group),
+        }
+    }
+    let mut jobs: Vec<Group<'_>> = Vec::new();
+    for group in apart {
+        match jobs.last_mut() {
+            Some(last) if !group.starts_again(last) => last.add(group),
+            _ => jobs.push(group),
+        }
+    }
+    jobs.into_iter().map(|job| job.lines).collect()
 }
 
 /// The part of a digest that is about some lines.

@@ -30,6 +30,9 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
         ];
         for (name, component, version) in versions {
             let Some(version) = version else { continue };
+            if component == Component::Nccl && is_rccl(writer) {
+                continue;
+            }
             for fault in Faults::built_in().of_component(component, version) {
                 let build =
                     component == Component::Nccl && !fault.applies_to_build(writer.nccl_build.as_deref());
@@ -44,6 +47,11 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
         }
     }
     known.into_values().collect()
+}
+
+/// Returns true for RCCL, which writes `NCCL version 2.22.3+hip6.4` and has faults of its own.
+fn is_rccl(writer: &Writer) -> bool {
+    writer.nccl_build.as_deref().is_some_and(|build| build.contains("hip"))
 }
 
 /// The network that a process uses, in the words of the known faults.
@@ -109,7 +117,7 @@ fn conflicts(job: &Job<'_>) -> Vec<Placed> {
             Version::new(u64::from(driver / 1000), u64::from(driver % 1000 / 10), u64::from(driver % 10))
         });
         let together = Together {
-            nccl: writer.nccl.as_ref(),
+            nccl: writer.nccl.as_ref().filter(|_| !is_rccl(writer)),
             plugin: writer.plugin.as_ref(),
             libfabric: writer.libfabric.as_ref(),
             driver: driver.as_ref(),

@@ -1,7 +1,9 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
 mod diagnostics;
+mod explained;
 mod facts;
+mod failures;
 mod gaps;
 mod hits;
 mod job;
@@ -37,7 +39,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
     let number = jobs.len();
     let notice =
-        format!("The log has {number} jobs, or parts of one job, one after another: {}", lines.join("; "));
+        format!("The log has {number} jobs on the same GPUs, one after another: {}", lines.join("; "));
     examination.findings.push(Finding {
         remedy: Some("Each is judged by itself below; a log of its own for each run is clearer.".to_owned()),
         ..Finding::new("several-jobs", Severity::Advice, notice)
@@ -77,20 +79,31 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
 /// Draws the conclusions about one job.
 fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
-    let ways = job.main.map(|main| Ways::new(&job, main));
+    let (groups, more) = job.groups();
+    let mut groups = groups.into_iter().map(|communicator| Ways::new(&job, communicator));
+    let ways = groups.next();
+    let others: Vec<Ways<'_>> = groups.collect();
     let mut found: Vec<Placed> = ranks::versions(&job);
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
+    explained::explain(&job, &mut found);
     found.extend(diagnostics::find(&job, rules));
     found.extend(ranks::find(&job));
+    found.extend(failures::find(&job));
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
+    others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
     found.extend(startup::find(&job).map(Placed::derived));
     let variables = variables::find(&job, &found);
     found.extend(variables);
     let mut examination = Examination::new("log");
     examination.findings = order::order(&job, found);
-    prove(&job, ways.as_ref(), &mut examination);
+    prove(&job, ways.as_ref(), &others, &mut examination);
+    if more > 0 {
+        let text = format!("{more} further groups of processes were not examined: pass a log of their own");
+        examination.unseen.push(text);
+        examination.proof.clear();
+    }
     examination.sections = facts::sections(&job, ways.as_ref());
     examination.sections.extend(known::section(&job));
     examination.facts = facts::value(digest, ways.as_ref());
@@ -98,9 +111,8 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination
 }
 
-/// Adds what the log proves, and what it lacks. Only a complete log proves anything: the ranks that it lacks can use another
-/// transport.
-fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) {
+/// Adds what the log proves, and what it lacks. Processes that no communicator joins have to be proven each for themselves.
+fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
         let problem = input.problem.as_deref().unwrap_or_default();
@@ -115,10 +127,34 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) 
         });
         return;
     };
+    let mut proof = Vec::new();
+    let mut is_proven = true;
+    for group in std::iter::once(ways).chain(others) {
+        // The words of a job of one group need no name.
+        let of = |text: String| match others {
+            [] => text,
+            _ => format!("communicator {}: {text}", group.communicator.id),
+        };
+        match proven(job, group) {
+            Ok(sentences) => proof.extend(sentences.into_iter().map(of)),
+            Err(gaps) => {
+                is_proven = false;
+                unseen.extend(gaps.into_iter().map(of));
+            }
+        }
+    }
+    match is_proven {
+        true => examination.proof = proof,
+        false => unseen.extend(proof.into_iter().map(|text| format!("{text}; not all groups have a proof"))),
+    }
+}
+
+/// The sentences that a log proves about a communicator, or those about what it lacks. Only a complete log proves anything: the
+/// ranks that it lacks can use another transport.
+fn proven(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
     let communicator = ways.communicator;
     if communicator.ranks == 1 {
-        unseen.push("a single rank has no transport to prove: run at least 2 ranks".to_owned());
-        return;
+        return Err(vec!["a single rank has no transport to prove: run at least 2 ranks".to_owned()]);
     }
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
@@ -128,13 +164,8 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, examination: &mut Examination) 
             [] => "no connection is proven".to_owned(),
             some => format!("proven is only: {}", some.join("; ")),
         };
-        unseen.push(format!("the logs of {} are not here; {proven}", ranks_in_words(&absent)));
-        return;
+        return Err(vec![format!("the logs of {} are not here; {proven}", ranks_in_words(&absent))]);
     }
     let gaps = gaps::find(job, ways);
-    if !gaps.is_empty() {
-        unseen.extend(gaps);
-        return;
-    }
-    examination.proof = sentences;
+    if gaps.is_empty() { Ok(sentences) } else { Err(gaps) }
 }

@@ -15,6 +15,7 @@
 //! Without a root, a warning that no rule knows may be the cause of the first cascade: the nearest one above it of the same
 //! process; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
 
+use super::failures;
 use super::hits::{Placed, consequences};
 use super::job::Job;
 use super::moment::Moment;
@@ -209,13 +210,16 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
     let first = alone.next()?;
     if first.examples.is_empty() {
         // Ranks that did not complete: the conclusion is the diagnosis.
-        return Some(first.finding);
+        let mut finding = first.finding;
+        finding.evidence.extend(failures::first(job));
+        return Some(finding);
     }
     // Of the ranks of the log, the lost one reports nothing.
     let all = job.main.iter().flat_map(|main| main.members.keys().copied());
     let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
     let mut finding = first.finding;
     finding.severity = severity;
+    finding.evidence.extend(failures::first(job));
     let own = finding.diagnosis.trim_end_matches('.').to_owned();
     finding.cause = Some(match &finding.cause {
         Some(cause) => format!("First sign: {own}. {cause}"),

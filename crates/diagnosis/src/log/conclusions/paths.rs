@@ -37,6 +37,21 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     }
 }
 
+/// Adds what is slow in a further group of processes, unless the same was found before.
+pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) {
+    for finding in [sockets(job, ways), staged(job, ways), through_host(job, ways)].into_iter().flatten() {
+        let is_tcp = |rule: &str| {
+            matches!(rule, "nodes-over-tcp" | "network-fell-back-to-tcp" | "host-counted-as-nodes")
+        };
+        let is_same = |each: &Placed| {
+            each.finding.rule == finding.rule || is_tcp(&finding.rule) && is_tcp(&each.finding.rule)
+        };
+        if !found.iter().any(is_same) {
+            found.push(Placed::derived(finding));
+        }
+    }
+}
+
 /// Makes failures of aws-ofi-nccl advice where all writers use InfiniBand or another network: images have the plugin on
 /// hosts without EFA as well.
 fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {

@@ -568,7 +568,7 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
     assert_eq!(
         finding(&found, "several-jobs").diagnosis,
-        "The log has 2 jobs, or parts of one job, one after another: lines 1 to 14; lines 15 to 28"
+        "The log has 2 jobs on the same GPUs, one after another: lines 1 to 14; lines 15 to 28"
     );
     assert_eq!(
         found.proof,
@@ -597,6 +597,60 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     let mixed: String =
         first.lines().zip(second(&first).lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
     assert!(examine(&mixed).findings.iter().all(|each| each.rule != "several-jobs"));
+}
+
+#[test]
+fn groups_of_one_job_one_after_another_are_one_job() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let group = |text: &str, first: &str, second: &str| {
+        text.replace("a:100:100", first).replace("b:101:101", second).replace("0x77", "0x78")
+    };
+    // Tensor parallel groups of the same size: of other pods, and of other GPUs of the same hosts.
+    let pods = group(&first, "c:100:100", "d:101:101");
+    let gpus = group(&first, "a:200:200", "b:201:201")
+        .replace("busId 60", "busId 80")
+        .replace("busId 70", "busId 90");
+    for second in [&pods, &gpus] {
+        let found = examine(&(first.clone() + second));
+        assert!(found.findings.iter().all(|each| each.rule != "several-jobs"), "{:?}", found.findings);
+        assert_eq!(
+            found.proof,
+            [0x77, 0x78]
+                .map(|id| format!("communicator {id:#x}: NET/IB with GPUDirect RDMA between the 2 ranks"))
+        );
+    }
+    // The first group proves nothing about the second one.
+    let slow = pods.replace("NET/IB/0/GDRDMA", "NET/IB/0");
+    assert_eq!(
+        finding(&examine(&(first.clone() + &slow)), "network-without-gdr").severity,
+        Severity::Degraded
+    );
+    let open = pods.replace("Connected all rings", "Hello");
+    let found = examine(&(first.clone() + &open));
+    assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
+    assert!(found.unseen.iter().any(|text| text.starts_with("communicator 0x78: ")), "{:?}", found.unseen);
+    // A failure of one group is the cause of what the other one reports.
+    let lost =
+        "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer d<1>\n";
+    let full = "d:101:101 [1] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n";
+    let found = examine(&(first.clone() + lost + &pods + full));
+    let cause = &found.findings[0];
+    assert!(cause.rule != "nccl-peer-closed" && !cause.consequences.is_empty(), "{:?}", found.findings);
+    // The next run of both groups is another job.
+    let again = |text: &str| text.replace(":10", ":50").replace("0x7", "0x9");
+    let found = examine(&(first.clone() + &pods + &again(&first) + &again(&pods)));
+    assert_eq!(
+        finding(&found, "several-jobs").diagnosis,
+        "The log has 2 jobs on the same GPUs, one after another: lines 1 to 28; lines 29 to 56"
+    );
+}
+
+#[test]
+fn faults_of_nccl_are_not_told_for_rccl() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let is_told = |text: &str| examine(text).findings.iter().any(|finding| finding.rule == "known-faults");
+    assert!(is_told(&text));
+    assert!(!is_told(&text.replace("2.28.9+cuda13.0", "2.28.9+hip6.4")));
 }
 
 #[test]

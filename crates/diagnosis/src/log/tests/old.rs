@@ -212,3 +212,24 @@ fn jobs_one_after_the_other_have_their_own_worlds_and_places() {
     assert_eq!(worlds, [("0xa", 1, 2, 5), ("0xb", 4, 5, 7)]);
     assert_eq!(found.writers[1].first, Position { input: 0, line: 4 });
 }
+
+#[test]
+fn warnings_that_programs_quote_are_those_of_nccl() {
+    let rules = Rules::built_in();
+    let hits = |log: &str| -> Vec<(String, u64, Option<u32>)> {
+        let mut reader = Reader::new(&rules);
+        reader.read("log", log.as_bytes());
+        let hits = reader.finish().hits.into_iter();
+        hits.map(|hit| (hit.rule, hit.examples[0].position.line, hit.examples[0].rank)).collect()
+    };
+    let closed = "socketProgress: Connection closed by remote peer b<32926>";
+    assert_eq!(
+        hits(&format!("[rank1]: Last error:\n\n[rank1]: {closed}\n")),
+        [("nccl-peer-closed".to_owned(), 3, Some(1))]
+    );
+    let jax = "F0000 failed: ... Last NCCL warning(error): 'Bootstrap : no socket interface found'";
+    assert_eq!(hits(&format!("{jax}\n{jax}\n")), [("nccl-no-interface".to_owned(), 1, None)]);
+    // Another line of a program is none of NCCL.
+    assert_eq!(hits(&format!("Last error:\nnone\n{closed}\n")), []);
+    assert_eq!(hits(&format!("My Last error: {closed}\nLast NCCL warning(error): '\n")), []);
+}

@@ -1,0 +1,126 @@
+//! Findings that another finding explains.
+
+use super::hits::Placed;
+use super::job::Job;
+use crate::finding::Severity;
+use crate::log::digest::Example;
+
+/// Rules of a cause and of a message that the same process writes just before it.
+const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
+
+/// Lines within which a process reports that it refused a connection that was closed.
+const LINES: u64 = 10;
+
+/// Makes messages that another finding explains its consequences, and drops lost connections of strangers.
+pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
+    for (cause, message) in SAME {
+        let Some(by) = found.iter().find(|each| each.finding.rule == cause).map(|each| each.writers.clone())
+        else {
+            continue;
+        };
+        let same = found.iter_mut().filter(|each| each.finding.rule == message);
+        for each in same.filter(|each| !each.writers.is_empty() && each.writers.is_subset(&by)) {
+            (each.is_root, each.is_cascade) = (false, true);
+        }
+    }
+    strangers(job, found);
+}
+
+/// Moves closed connections of processes that are not part of the job into the finding about these. The process then refuses the
+/// connection, and goes on.
+fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
+    let Some(stray) = found.iter().position(|each| each.finding.rule == "nccl-stray-connection") else {
+        return;
+    };
+    let refusals = found[stray].examples.clone();
+    let is_strange = |closed: &Example| {
+        let is_refused = refusals.iter().any(|refusal| {
+            let lines = refusal.position.line.checked_sub(closed.position.line);
+            refusal.position.input == closed.position.input
+                && refusal.text.contains("Accept failed")
+                && job.process(refusal).is_some_and(|process| job.process(closed) == Some(process))
+                && lines.is_some_and(|lines| lines <= LINES)
+        });
+        is_refused && peer(&closed.text).is_some_and(|peer| !is_of_job(job, peer))
+    };
+    let is_stranger = |each: &Placed| {
+        each.finding.rule == "nccl-peer-closed"
+            && each.finding.occurrences == each.examples.len() as u64
+            && each.examples.iter().all(is_strange)
+    };
+    let Some(closed) = found.iter().position(is_stranger) else { return };
+    let evidence = found[closed].finding.evidence.clone();
+    let finding = &mut found[stray].finding;
+    finding.evidence.extend(evidence);
+    finding.severity = Severity::Advice;
+    found.remove(closed);
+}
+
+/// The host of `... by remote peer 192.0.2.7<46494>`.
+fn peer(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("remote peer ").or_else(|| text.split_once(" from "))?;
+    let (host, _) = rest.split_once('<')?;
+    (!host.is_empty()).then_some(host)
+}
+
+/// Returns true for an address or a host that the log names as one of the job.
+fn is_of_job(job: &Job<'_>, peer: &str) -> bool {
+    let is_address =
+        |text: &str| text.split_once(':').is_some_and(|(_, rest)| rest.split('<').next() == Some(peer));
+    job.digest.writers.iter().any(|writer| {
+        let short = peer.split('.').next();
+        writer.host == peer
+            || short == Some(writer.host.as_str())
+            || writer.bootstrap.as_deref().is_some_and(is_address)
+            || writer.devices.iter().any(|device| is_address(device))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{examine, pair};
+    use crate::examination::Health;
+
+    #[test]
+    fn a_stranger_that_connects_is_advice() {
+        let job = pair("IB", "NET/IB/0/GDRDMA").text();
+        let closed = |peer: &str| {
+            format!(
+                "a:100:7 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {peer}<46494>\n\
+                 a:100:7 [0] NCCL INFO misc/socket.cc:58 -> 6\n"
+            )
+        };
+        let refused = "a:100:7 [0] proxy.cc:1494 NCCL WARN [Service thread] Accept failed Success\n";
+        let rules = |text: &str| -> (Health, Vec<String>) {
+            let found = examine(text);
+            (found.health(), found.findings.into_iter().map(|finding| finding.rule).collect())
+        };
+        let (health, found) = rules(&(job.clone() + &closed("203.0.113.3") + refused));
+        assert!(
+            health == Health::Healthy && found.contains(&"nccl-stray-connection".to_owned()),
+            "{found:?}"
+        );
+        // A rank of the job, and a connection that was not refused.
+        for text in [
+            closed("b") + refused,
+            closed("b.example") + refused,
+            closed("203.0.113.3"),
+            closed("203.0.113.3") + refused + &closed("203.0.113.4"),
+        ] {
+            assert_eq!(rules(&(job.clone() + &text)).0, Health::Broken, "{text}");
+        }
+        let own = "a:100:100 [0] NCCL INFO Bootstrap: Using eth0:203.0.113.3<0>\n".to_owned();
+        assert_eq!(rules(&(own + &job + &closed("203.0.113.3") + refused)).0, Health::Broken);
+    }
+
+    #[test]
+    fn the_imex_channel_is_the_cause_of_a_refused_call() {
+        let call =
+            "a:1:1 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'\n".to_owned();
+        let imex = "a:1:1 [1] mnnvl.cc:67 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system.\n";
+        let found = examine(&(call.clone() + imex));
+        assert_eq!(found.findings[0].rule, "mnnvl-imex", "{:?}", found.findings);
+        assert!(found.findings[0].consequences[0].text.contains("operation not permitted"));
+        assert_eq!(examine(&(call + &imex.replace("a:1:1", "b:2:2"))).findings.len(), 2);
+    }
+}

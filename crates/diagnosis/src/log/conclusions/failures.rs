@@ -1,0 +1,182 @@
+//! Connections that ranks tried in vain, and the first call that failed.
+
+use std::collections::BTreeMap;
+
+use super::hits::Placed;
+use super::job::{Job, count, ranks_in_words};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::log::digest::{Example, Failure, Position, Retries};
+
+/// Largest number of peers that are told.
+const PEERS: usize = 4;
+
+/// Rules about connections that NCCL gave up.
+const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nccl-connect-retries"];
+
+/// Files of NCCL's source with the functions that a program calls. A result code that does not reach them had no effect:
+/// NCCL goes on without what failed.
+const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
+
+/// The attempts of several writers, by index.
+type Attempts<'a> = Vec<(usize, &'a Retries)>;
+
+/// Findings about peers that did not accept a connection until the log ended. They describe a failure; the cause is at the
+/// peer.
+pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+    let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
+    for (index, writer) in job.digest.writers.iter().enumerate() {
+        let Some(retries) = &writer.retries else { continue };
+        if writer.last == retries.last || has_given_up(job, index) {
+            peers.entry((retries.peer.as_deref(), &retries.reason)).or_default().push((index, retries));
+        }
+    }
+    let mut peers: Vec<_> = peers.into_iter().collect();
+    peers.sort_by_key(|(_, writers)| std::cmp::Reverse(writers.len()));
+    peers
+        .into_iter()
+        .take(PEERS)
+        .map(|((peer, reason), writers)| unreached(job, peer, reason, &writers))
+        .collect()
+}
+
+fn has_given_up(job: &Job<'_>, writer: usize) -> bool {
+    let hits = &job.digest.hits;
+    hits.iter().any(|hit| GIVEN_UP.contains(&hit.rule.as_str()) && hit.writers.contains(&writer))
+}
+
+/// The finding of a peer that some writers did not reach.
+fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize, &Retries)]) -> Placed {
+    let indices = || writers.iter().map(|&(index, _)| index);
+    let (ranks, hosts) = (job.ranks(indices()), job.hosts(indices()));
+    let who = match (&ranks[..], &hosts[..]) {
+        ([], []) => "A process".to_owned(),
+        ([], hosts) => format!("A process on {}", hosts.join(", ")),
+        (ranks, _) => {
+            let words = ranks_in_words(ranks);
+            words.replacen('r', "R", 1)
+        }
+    };
+    // Old versions do not number the attempts, and write one of a thousand.
+    let attempts = writers.iter().filter_map(|(_, retries)| retries.attempt).max();
+    let tries =
+        attempts.map_or_else(|| "again and again".to_owned(), |attempts| count(attempts as usize, "time"));
+    let to = peer.map_or_else(|| "a peer".to_owned(), str::to_owned);
+    let example = |&(index, retries): &(usize, &Retries)| Example {
+        position: retries.last,
+        writer: Some(index),
+        text: format!("its last attempt: {}", retries.reason),
+        ..Example::default()
+    };
+    let examples: Vec<Example> = writers.iter().take(PEERS).map(example).collect();
+    let finding = Finding {
+        cause: Some(
+            "The process there ended or never started, it listens on another interface, or a firewall refuses: its own log has the reason."
+                .to_owned(),
+        ),
+        remedy: Some(
+            "Look at the log of the rank at that address first; then from this host: nc -vz ADDRESS PORT; set NCCL_SOCKET_IFNAME to \
+             the interface that all hosts share."
+                .to_owned(),
+        ),
+        ranks,
+        hosts,
+        evidence: examples.iter().map(|example| job.example(example)).collect(),
+        occurrences: writers.iter().map(|(_, retries)| retries.count).sum(),
+        source: Some("NCCL 2.30.7 src/os/linux.cc:288".to_owned()),
+        ..Finding::new(
+            "peer-not-reached",
+            Severity::Broken,
+            format!("{who} tried {tries} to connect to {to} and never connected: {reason}"),
+        )
+    };
+    let writers = indices().collect();
+    Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::derived(finding) }
+}
+
+/// The first call that failed, of those that a function of NCCL's interface returned, as evidence of a failure without a known
+/// cause. One that failed by itself comes before those that report a peer.
+pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
+    let reached = |failure: &Failure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
+    let writers = job.digest.writers.iter().enumerate();
+    let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
+    let order = |failure: &Failure| (failure.name == "ncclRemoteError", failure.first);
+    let (writer, failure) = failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))?;
+    let Failure { place, outermost, code, name, .. } = failure;
+    let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
+    let position: Position = failure.first;
+    let text = format!("the first failing call: {place} -> {code} ({name}){way}");
+    Some(job.evidence(position, Some(writer), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{examine, pair};
+    use crate::examination::Health;
+
+    const RETRY: &str =
+        "NCCL INFO socketPollConnect: connect to 192.0.2.5<4000> returned Connection refused, retrying";
+
+    fn start(rank: u32) -> String {
+        format!(
+            "vm:{rank}:1 [{rank}] NCCL INFO ncclCommInitRank comm 0x{rank}1 rank {rank} nranks 3 cudaDev {rank} nvmlDev {rank} \
+             busId {rank}000 commId 0x7 - Init START\n"
+        )
+    }
+
+    #[test]
+    fn a_peer_that_was_never_reached_is_told() {
+        let tries = |rank: u32, number: u32| {
+            format!("vm:{rank}:1 [{rank}] {RETRY} ({number}/34) after sleep for 100 msec\n")
+        };
+        let log = start(1) + &start(2) + &tries(1, 33) + &tries(1, 34) + &tries(2, 12);
+        let given_up = "vm:1:1 [1] misc/socket.cc:5 NCCL WARN socketPollConnect: connect to 192.0.2.5<4000> returned Connection refused, exceeded error retry count after 34 attempts\n\
+                        vm:1:1 [1] NCCL INFO misc/socket.cc:6 -> 6\n";
+        for text in [log.clone(), log.clone() + given_up] {
+            let found = examine(&text);
+            let finding = &found.findings[0];
+            assert_eq!(
+                finding.diagnosis,
+                "Ranks 1-2 tried 34 times to connect to 192.0.2.5<4000> and never connected: Connection refused"
+            );
+            assert_eq!((finding.evidence[0].line, &finding.ranks[..]), (Some(4), &[1, 2][..]));
+            assert_eq!(found.health(), Health::Broken);
+        }
+        let old = "vm:1:1 [1] NCCL INFO Call to connect returned Connection refused, retrying\n";
+        assert_eq!(
+            examine(&(start(1) + old)).findings[0].diagnosis,
+            "Rank 1 tried again and again to connect to a peer and never connected: Connection refused"
+        );
+        // A root is the cause.
+        let root = "vm:1:1 [1] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n".to_owned();
+        let found = examine(&(root + &log));
+        assert!(found.findings.iter().all(|each| each.rule != "peer-not-reached"), "{:?}", found.findings);
+    }
+
+    #[test]
+    fn retries_of_a_connection_that_came_are_no_finding() {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let found = examine(&(format!("a:100:100 [0] {RETRY} (3/34) after sleep for 300 msec\n") + &text));
+        assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    }
+
+    #[test]
+    fn the_first_failing_call_is_evidence_of_a_failure_without_cause() {
+        let traces = "vm:1:1 [1] NCCL INFO transport/p2p.cc:7 -> 3\n\
+                      vm:2:1 [2] NCCL INFO misc/socket.cc:9 -> 6\n\
+                      vm:2:1 [2] NCCL INFO init.cc:8 -> 6\n\
+                      vm:1:1 [1] NCCL INFO transport/net.cc:123 -> 2\n\
+                      vm:1:1 [1] NCCL INFO init.cc:9 -> 2\n";
+        let found = examine(&(start(1) + &start(2) + traces));
+        let texts: Vec<&str> = found.findings[0].evidence.iter().map(|each| each.text.as_str()).collect();
+        let told =
+            "the first failing call: transport/net.cc:123 -> 2 (ncclSystemError), returned up to init.cc:9";
+        assert!(texts.contains(&told), "{:?}", found.findings);
+        assert_eq!(found.findings[0].evidence.last().and_then(|each| each.line), Some(6));
+        // Without a failure they say nothing.
+        let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+        assert_eq!(
+            examine(&(healthy + traces)).findings,
+            examine(&pair("IB", "NET/IB/0/GDRDMA").text()).findings
+        );
+    }
+}
