@@ -22,7 +22,7 @@ const PREFIXES: &str = concat!(
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: ",
     r"|[EWIF]\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\] ",
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d",
-    r"|\(\w[^()]* pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): )*",
+    r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): )*",
 );
 
 /// Lines that a rule is about.

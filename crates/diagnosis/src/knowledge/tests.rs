@@ -119,6 +119,7 @@ fn the_start_of_a_pattern_is_found_after_the_prefixes_of_launchers() {
         "2026-11-24 13:42:01,123 ",
         "Nov 24 13:42:01 vm python[12]: ",
         "(RayWorker pid=12, ip=192.0.2.1) ",
+        "(pid=12) ",
         "[pod/train-0/main] ",
         "train-0  | ",
         "node1: ",
