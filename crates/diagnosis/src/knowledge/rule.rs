@@ -10,6 +10,21 @@ use crate::finding::{Action, Role, Severity};
 /// Limit of a compiled pattern.
 const PATTERN_BYTES: usize = 1 << 20;
 
+/// Written in a pattern for the start of a line, after spaces and what launchers and loggers put there.
+const START: &str = "{start}";
+
+/// The expression for [`START`]: `[rank3]:`, `[1,0]<stderr>:`, `3: `, `2026-11-24T13:42:01Z stdout F `,
+/// `Nov 24 13:42:01 vm python[12]: `, `E1124 13:42:01.5 12 api.py:88] `, `ERROR 11-24 13:42:01 `,
+/// `(Worker pid=12, ip=192.0.2.1) `, `train-0 | `, `node1: `, `[1]+  `, `  what():  `.
+const PREFIXES: &str = concat!(
+    r"^(?-ux:\s|\[[^\]]*\][+-]?:?|<std(?:out|err)>:|std(?:out|err) [FP] ",
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s\[]*",
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: ",
+    r"|[EWIF]\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\] ",
+    r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d",
+    r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): )*",
+);
+
 /// Lines that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -127,7 +142,7 @@ impl Pattern {
     }
 
     fn build(&self) -> Result<Regex, regex::Error> {
-        RegexBuilder::new(&self.text).size_limit(PATTERN_BYTES).build()
+        RegexBuilder::new(&self.text.replace(START, PREFIXES)).size_limit(PATTERN_BYTES).build()
     }
 }
 

@@ -20,6 +20,9 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
+/// The line of a shell about a process that was killed, which is too short for the search, and the rule that knows it.
+const KILLED: (&[u8], &str) = (b"Killed", "process-killed");
+
 /// All rules, ready to be matched. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -127,6 +130,9 @@ impl Rules {
                 first = rule;
             }
         });
+        if first == self.rules.len() && origin == Origin::Any && line.ends_with(KILLED.0) {
+            return self.get(KILLED.1).filter(|rule| rule.confirms(line));
+        }
         self.rules.get(first)
     }
 

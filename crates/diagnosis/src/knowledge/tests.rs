@@ -109,6 +109,39 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
 }
 
 #[test]
+fn the_start_of_a_pattern_is_found_after_the_prefixes_of_launchers() {
+    let rules = Rules::built_in();
+    let found = |line: String| rules.find(line.as_bytes(), Origin::Any).map(|rule| rule.id.as_str());
+    for prefix in [
+        "",
+        "[rank3]:",
+        "[rank3]: ",
+        "[default3]:",
+        "[1,0]<stderr>:",
+        "3: ",
+        "2026-11-24T13:42:01.123456789Z stderr F ",
+        "2026-11-24T13:42:01+01:00 ",
+        "2026-11-24 13:42:01,123 ",
+        "Nov 24 13:42:01 vm python[12]: ",
+        "(RayWorker pid=12, ip=192.0.2.1) ",
+        "(pid=12) ",
+        "[pod/train-0/main] ",
+        "train-0  | ",
+        "node1: ",
+        "  what():  ",
+    ] {
+        let line = format!("{prefix}terminate called after throwing an instance of 'c10::Error'");
+        assert_eq!(found(line), Some("process-aborted"), "{prefix}");
+        assert_eq!(found(format!("{prefix}Killed")), Some("process-killed"), "{prefix}");
+    }
+    for prefix in ["why is ", "prompt: ", "print(\"", "2026-11-24 INFO train: ", "- "] {
+        let line = format!("{prefix}terminate called after throwing an instance of 'c10::Error'");
+        assert_eq!(found(line), None, "{prefix}");
+        assert_eq!(found(format!("{prefix}Killed")), None, "{prefix}");
+    }
+}
+
+#[test]
 fn a_rule_holds_for_its_versions_and_for_an_unknown_one() {
     let text = rule_text("nccl = \">=2.28.3, <2.30.7\"");
     let rules = read_rules("site.toml", &text).expect("a rule");

@@ -144,7 +144,10 @@ impl Splitter {
         let (nccl, level, message) = self.level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
         let Some((mut source, position)) = source(&line[from..nccl], level) else {
-            return Some(without);
+            return match is_torn || level != Level::Warn || can_begin_warning(&line[from..nccl]) {
+                true => Some(without),
+                false => self.mark(line, message, false, glued),
+            };
         };
         let mut start = from + position;
         if is_torn || !source.is_whole {
@@ -286,6 +289,20 @@ fn is_end_of_prefix(before: &[u8]) -> bool {
         },
         _ => false,
     }
+}
+
+/// True for text before a warning that names no writer: none, the prefix of a launcher with a number, a time, a device, or
+/// the place in the source (`init.cc:497`, `init.cc:497 (function)`). Other text is of a program that prints these words.
+fn can_begin_warning(before: &[u8]) -> bool {
+    let text = before.trim_ascii();
+    let is_place = |word: &[u8]| {
+        number_at_end(word).is_some_and(|(_, rest)| {
+            matches!(rest, [.., b'.', b'c' | b'h', b':'] | [.., b'.', b'c', b'c' | b'u', b':'])
+        })
+    };
+    text.is_empty()
+        || text.split(u8::is_ascii_whitespace).any(is_place)
+        || text.iter().any(u8::is_ascii_digit) && is_end_of_prefix(before) && !text.ends_with(b"\"")
 }
 
 /// The time that a line begins with, or that stands before the writer.

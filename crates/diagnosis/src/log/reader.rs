@@ -112,6 +112,8 @@ impl<'a> Reader<'a> {
             return match self.splitter.without_mark(line) {
                 Entry::Version(text) => {
                     self.version(text);
+                    // `DistBackendError: NCCL error in: ..., NCCL version 2.28.9`.
+                    self.other(line, position);
                     true
                 }
                 _ => {
@@ -136,6 +138,7 @@ impl<'a> Reader<'a> {
             return true;
         }
         let mut parts = Parts::of(line);
+        let mut is_of_nccl = true;
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
             match entry {
                 Entry::Nccl { source, level, message, before, file } => {
@@ -157,10 +160,13 @@ impl<'a> Reader<'a> {
                     }
                 }
                 Entry::Version(text) => self.version(text),
-                Entry::Other(line) => self.other(line, position),
+                Entry::Other(line) => {
+                    self.other(line, position);
+                    is_of_nccl = false;
+                }
             }
         }
-        true
+        is_of_nccl
     }
 
     /// Notes the version of a line without writer.

@@ -99,6 +99,26 @@ fn channels_of_rccl_have_their_transport_and_size() {
 }
 
 #[test]
+fn words_of_a_program_are_no_warning_and_an_error_with_a_version_is_read() {
+    let found = digest(concat!(
+        "vm: I print NCCL WARN often\n",
+        "print(\"NCCL WARN Timeout\")\n",
+        "[WARN] NCCL WARN is not printed here\n",
+    ));
+    assert_eq!((found.unknown.len(), found.inputs[0].nccl_lines), (0, 0));
+    let found = digest(
+        "NCCL WARN a\n[rank3]: NCCL WARN b\n[5] ibvwrap.c:262 (f) NCCL WARN c\ninit.cc:4 NCCL WARN d\n",
+    );
+    assert_eq!(found.unknown.len(), 4);
+    let rules = Rules::built_in();
+    let mut reader = Reader::new(&rules);
+    let line = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n";
+    reader.read("log", line.as_bytes());
+    let found = reader.finish();
+    assert_eq!(found.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["nccl-result-cascade"]);
+}
+
+#[test]
 fn a_file_is_no_host_and_device_minus_one_is_none() {
     let found = digest("[0] init.cc:497 NCCL WARN Duplicate GPU detected\ninit.cc:497 NCCL WARN two\n");
     assert!(found.writers.is_empty(), "{:?}", found.writers);
