@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::job::{Job, ranks_in_words};
+use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 
 /// Sentences about what the log lacks; empty where it proves the transport of every rank.
@@ -11,6 +11,30 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
     let gaps = [cut, starting(ways), unconnected(ways), connecting(ways), broken_ring(ways), unknown(ways)];
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
+}
+
+/// Sentences about what stands beside the communicators that are proven: processes without one, and empty files.
+pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
+    let strangers = job.strangers();
+    let stranger = strangers.first().map(|(host, pid)| {
+        format!(
+            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it waits",
+            count(strangers.len(), "process")
+        )
+    });
+    stranger.into_iter().chain(empty(job)).collect()
+}
+
+/// Empty files among those of ranks. Launchers write a second file for each rank, which often is empty.
+fn empty(job: &Job<'_>) -> Option<String> {
+    let (empty, full): (Vec<_>, Vec<_>) = job.digest.inputs.iter().partition(|input| input.lines == 0);
+    let is_of_ranks = full.len() > empty.len().max(1) && full.iter().all(|input| input.nccl_lines > 0);
+    let first = empty.first().filter(|_| is_of_ranks)?;
+    Some(format!(
+        "{} is empty, the first is {}: what its rank did is not known",
+        count(empty.len(), "file"),
+        first.name
+    ))
 }
 
 fn starting(ways: &Ways<'_>) -> Option<String> {

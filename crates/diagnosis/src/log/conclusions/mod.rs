@@ -111,7 +111,8 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination
 }
 
-/// Adds what the log proves, and what it lacks. Processes that no communicator joins have to be proven each for themselves.
+/// Adds what the log proves, and what it lacks. Communicators that no larger one contains have to be
+/// proven each for itself.
 fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
@@ -127,25 +128,45 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
         });
         return;
     };
-    let mut proof = Vec::new();
-    let mut is_proven = true;
+    let (mut proof, mut gaps) = (Told::default(), Told::default());
     for group in std::iter::once(ways).chain(others) {
-        // The words of a job of one group need no name.
-        let of = |text: String| match others {
-            [] => text,
-            _ => format!("communicator {}: {text}", group.communicator.id),
+        let (told, texts) = match proven(job, group) {
+            Ok(sentences) => (&mut proof, sentences),
+            Err(sentences) => (&mut gaps, sentences),
         };
-        match proven(job, group) {
-            Ok(sentences) => proof.extend(sentences.into_iter().map(of)),
-            Err(gaps) => {
-                is_proven = false;
-                unseen.extend(gaps.into_iter().map(of));
-            }
+        texts.into_iter().for_each(|text| told.add(text, &group.communicator.id));
+    }
+    let (proof, mut gaps) = (proof.lines(others.is_empty()), gaps.lines(others.is_empty()));
+    gaps.extend(gaps::beside(job));
+    match gaps.is_empty() {
+        true => examination.proof = proof,
+        false => {
+            let proof = proof.into_iter().map(|text| format!("{text}; not everything has a proof"));
+            unseen.extend(gaps.into_iter().chain(proof));
         }
     }
-    match is_proven {
-        true => examination.proof = proof,
-        false => unseen.extend(proof.into_iter().map(|text| format!("{text}; not all groups have a proof"))),
+}
+
+/// Sentences, each with the communicators that it is about.
+#[derive(Default)]
+struct Told<'a>(Vec<(String, Vec<&'a str>)>);
+
+impl<'a> Told<'a> {
+    fn add(&mut self, text: String, communicator: &'a str) {
+        match self.0.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, communicators)) => communicators.push(communicator),
+            None => self.0.push((text, vec![communicator])),
+        }
+    }
+
+    /// The sentences with the names of the communicators, which a job of one group does not need.
+    fn lines(self, is_single: bool) -> Vec<String> {
+        let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
+            _ if is_single => text,
+            [one] => format!("communicator {one}: {text}"),
+            several => format!("{} communicators: {text}", several.len()),
+        };
+        self.0.into_iter().map(line).collect()
     }
 }
 
