@@ -36,7 +36,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     }
     let mut examination = Examination::new("log");
     let lines: Vec<String> =
-        jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
+        jobs.iter().map(|job| format!("lines {} to {}", job.lines.start, job.lines.end)).collect();
     let number = jobs.len();
     let notice =
         format!("The log has {number} jobs on the same GPUs, one after another: {}", lines.join("; "));
@@ -50,10 +50,14 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         examination.unseen.push(text);
     }
     let mut facts = Vec::new();
-    for (index, (_, part)) in jobs.iter().enumerate() {
+    for (index, part) in jobs.iter().enumerate() {
         let of = |text: &str| format!("Job {}: {text}", index + 1);
-        let own = of_job(part, rules);
-        is_proven &= !own.proof.is_empty();
+        let own = of_job(&part.digest, rules);
+        is_proven &= !own.proof.is_empty() && part.is_whole;
+        if !part.is_whole {
+            let text = "messages that other jobs have too are not kept for each job: pass a log of its own";
+            examination.unseen.push(of(text));
+        }
         examination.proof.extend(own.proof.iter().map(|text| of(text)));
         examination.unseen.extend(own.unseen.iter().map(|text| of(text)));
         examination.findings.extend(own.findings.into_iter().map(|mut finding| {
