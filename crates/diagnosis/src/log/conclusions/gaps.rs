@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
+use crate::log::digest::Communicator;
 
 /// Sentences about what the log lacks; empty where it proves the transport of every rank.
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -13,7 +14,7 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
-/// Sentences about what stands beside the communicators that are proven: processes without one, and empty files.
+/// Sentences about what stands beside the communicators that are proven: processes without one, empty files, and aborts.
 pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
     let strangers = job.strangers();
     let stranger = strangers.first().map(|(host, pid)| {
@@ -22,7 +23,7 @@ pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
             count(strangers.len(), "process")
         )
     });
-    stranger.into_iter().chain(empty(job)).collect()
+    stranger.into_iter().chain(empty(job)).chain(aborted(job)).collect()
 }
 
 /// Empty files among those of ranks. Launchers write a second file for each rank, which often is empty.
@@ -39,10 +40,20 @@ fn empty(job: &Job<'_>) -> Option<String> {
 
 fn starting(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
-    let open: Vec<u32> =
-        members.filter(|(_, member)| !member.complete || member.aborted).map(|(&rank, _)| rank).collect();
-    (!open.is_empty())
-        .then(|| format!("{} did not finish the start, or ended it with an abort", ranks_in_words(&open)))
+    let open: Vec<u32> = members.filter(|(_, member)| !member.complete).map(|(&rank, _)| rank).collect();
+    (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
+}
+
+/// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull request 141510.
+fn aborted(job: &Job<'_>) -> Option<String> {
+    let is_aborted = |each: &&Communicator| each.members.values().any(|member| member.aborted);
+    let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
+    let first = aborted.first()?;
+    Some(format!(
+        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after an error",
+        count(aborted.len(), "communicator"),
+        first.id
+    ))
 }
 
 fn unconnected(ways: &Ways<'_>) -> Option<String> {
