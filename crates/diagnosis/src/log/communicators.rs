@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 
 /// Largest number of communicators.
 const COMMUNICATORS: usize = 4096;
+/// Number of communicators among which that of a line without a known one is looked for.
+const LAST: usize = 64;
 /// Largest number of members of all communicators.
 const MEMBERS: usize = 16_384;
 /// Largest number of members whose timings are kept.
@@ -111,6 +113,7 @@ impl Communicators {
                 .or_else(|| self.unnamed(writer, life, position)),
             (Event::Shape, None) => self.unnamed(writer, life, position),
             (_, Some(known)) => Some(self.named(known, life)),
+            (Event::Aborted, None) => self.last_of(writer, life),
             (_, None) => None,
         }?;
         if self.addresses.len() < MEMBERS {
@@ -141,6 +144,17 @@ impl Communicators {
             self.addresses.remove(&(process, life.address));
         }
         Some(membership)
+    }
+
+    /// The membership of the writer with this rank and size, of the last communicators: for a line of one that is not known.
+    fn last_of(&self, writer: usize, life: &Life<'_>) -> Option<Membership> {
+        let is_own = |state: &State| {
+            let member = state.digest.members.get(&life.rank);
+            state.digest.ranks == life.ranks && member.is_some_and(|member| member.writer == writer)
+        };
+        let mut last = self.all.iter().enumerate().rev().take(LAST);
+        let (communicator, _) = last.find(|(_, state)| is_own(state))?;
+        Some(Membership { communicator, rank: life.rank })
     }
 
     /// The communicator of a line without commId: the last one, unless it has this rank, or another size.

@@ -299,6 +299,9 @@ pub struct Hit {
     pub rule: String,
     /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
+    /// The last message, where there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<Example>,
     /// Number of messages.
     pub count: u64,
     /// Indices of the writers.
@@ -329,8 +332,11 @@ pub struct Example {
 /// A warning that no rule knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unknown {
-    /// The first messages.
+    /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
+    /// The last message, where there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<Example>,
     /// Number of messages that differ only in numbers.
     pub count: u64,
     /// Indices of the writers.

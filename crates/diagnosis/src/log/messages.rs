@@ -77,8 +77,9 @@ impl Messages {
         };
         let hit = &mut self.hits[index];
         hit.count += 1;
-        if hit.examples.len() < EXAMPLES {
-            hit.examples.push(example(message, place));
+        match hit.examples.len() {
+            EXAMPLES.. => hit.last = Some(example(message, place)),
+            _ => hit.examples.push(example(message, place)),
         }
         add(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
     }
@@ -100,8 +101,9 @@ impl Messages {
         };
         let unknown = &mut self.unknown[index];
         unknown.count += 1;
-        if unknown.examples.len() < EXAMPLES {
-            unknown.examples.push(example(message, place));
+        match unknown.examples.len() {
+            EXAMPLES.. => unknown.last = Some(example(message, place)),
+            _ => unknown.examples.push(example(message, place)),
         }
         add(place.writer, &mut unknown.writers, &mut self.writers, &mut self.lost);
     }
@@ -149,11 +151,12 @@ impl Messages {
     /// Moves everything into the digest. `places` has the final index of each writer.
     pub(super) fn finish(self, places: &[usize], digest: &mut Digest) {
         let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, .. } = self;
-        let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples));
-        let of_unknown = unknown.iter_mut().map(|unknown| (&mut unknown.writers, &mut unknown.examples));
-        for (writers, examples) in of_hits.chain(of_unknown) {
+        let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples, &mut hit.last));
+        let of_unknown =
+            unknown.iter_mut().map(|each| (&mut each.writers, &mut each.examples, &mut each.last));
+        for (writers, examples, last) in of_hits.chain(of_unknown) {
             *writers = writers.iter().map(|writer| places[*writer]).collect();
-            for example in examples {
+            for example in examples.iter_mut().chain(last) {
                 example.writer = example.writer.map(|writer| places[writer]);
             }
         }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::job::{Job, ranks_in_words};
+use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
+use crate::log::digest::Communicator;
 
 /// Sentences about what the log lacks; empty where it proves the transport of every rank.
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -13,12 +14,46 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
+/// Sentences about what stands beside the communicators that are proven: processes without one, empty files, and aborts.
+pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
+    let strangers = job.strangers();
+    let stranger = strangers.first().map(|(host, pid)| {
+        format!(
+            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it waits",
+            count(strangers.len(), "process")
+        )
+    });
+    stranger.into_iter().chain(empty(job)).chain(aborted(job)).collect()
+}
+
+/// Empty files among those of ranks. Launchers write a second file for each rank, which often is empty.
+fn empty(job: &Job<'_>) -> Option<String> {
+    let (empty, full): (Vec<_>, Vec<_>) = job.digest.inputs.iter().partition(|input| input.lines == 0);
+    let is_of_ranks = full.len() > empty.len().max(1) && full.iter().all(|input| input.nccl_lines > 0);
+    let first = empty.first().filter(|_| is_of_ranks)?;
+    Some(format!(
+        "{} is empty, the first is {}: what its rank did is not known",
+        count(empty.len(), "file"),
+        first.name
+    ))
+}
+
 fn starting(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
-    let open: Vec<u32> =
-        members.filter(|(_, member)| !member.complete || member.aborted).map(|(&rank, _)| rank).collect();
-    (!open.is_empty())
-        .then(|| format!("{} did not finish the start, or ended it with an abort", ranks_in_words(&open)))
+    let open: Vec<u32> = members.filter(|(_, member)| !member.complete).map(|(&rank, _)| rank).collect();
+    (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
+}
+
+/// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull request 141510.
+fn aborted(job: &Job<'_>) -> Option<String> {
+    let is_aborted = |each: &&Communicator| each.members.values().any(|member| member.aborted);
+    let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
+    let first = aborted.first()?;
+    Some(format!(
+        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after an error",
+        count(aborted.len(), "communicator"),
+        first.id
+    ))
 }
 
 fn unconnected(ways: &Ways<'_>) -> Option<String> {

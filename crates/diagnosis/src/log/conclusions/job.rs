@@ -24,27 +24,37 @@ impl<'a> Job<'a> {
         Self { digest, main }
     }
 
-    /// The communicators that stand for the processes: the main one, and the largest one of each further group of processes,
-    /// at most [`GROUPS`]; and the number of the others. A group of one rank has nothing to say beside others.
+    /// The communicators that have to be proven, at most [`GROUPS`]: the main one, and each further one that none of these
+    /// contains; and the number of the others. One of a single rank has nothing to say beside others.
     pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
         let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();
         all.sort_by_key(|each| std::cmp::Reverse(each.ranks));
-        let mut seen: BTreeSet<(&str, u64)> = BTreeSet::new();
-        let mut groups = Vec::new();
+        let mut groups: Vec<(&Communicator, BTreeSet<usize>)> = Vec::new();
         let mut more = 0;
         for communicator in all {
-            let processes = communicator.members.values().filter_map(|member| self.process_of(member.writer));
-            let processes: BTreeSet<(&str, u64)> = processes.collect();
-            let is_main = groups.is_empty();
-            if is_main || (communicator.ranks > 1 && !processes.is_empty() && processes.is_disjoint(&seen)) {
-                match groups.len() {
-                    GROUPS => more += 1,
-                    _ => groups.push(communicator),
-                }
+            let writers: BTreeSet<usize> =
+                communicator.members.values().map(|member| member.writer).collect();
+            let contains = |(other, theirs): &(&Communicator, BTreeSet<usize>)| {
+                writers.is_subset(theirs) && (other.ranks > communicator.ranks || is_no_start(communicator))
+            };
+            if !groups.is_empty() && (communicator.ranks < 2 || groups.iter().any(contains)) {
+                continue;
             }
-            seen.extend(processes);
+            match groups.len() {
+                GROUPS => more += 1,
+                _ => groups.push((communicator, writers)),
+            }
         }
-        (groups, more)
+        (groups.into_iter().map(|(communicator, _)| communicator).collect(), more)
+    }
+
+    /// Processes that loaded NCCL, and are in no communicator of the log.
+    pub(super) fn strangers(&self) -> BTreeSet<(&'a str, u64)> {
+        let members = self.digest.communicators.iter().flat_map(|each| each.members.values());
+        let joined: BTreeSet<_> = members.filter_map(|member| self.process_of(member.writer)).collect();
+        let loaded = self.digest.writers.iter().filter(|writer| writer.nccl.is_some());
+        let loaded = loaded.map(|writer| (writer.host.as_str(), writer.pid));
+        loaded.filter(|process| !joined.contains(process)).collect()
     }
 
     pub(super) fn writer(&self, index: usize) -> Option<&'a Writer> {
@@ -147,5 +157,100 @@ impl<'a> Job<'a> {
         name: &'b str,
     ) -> impl Iterator<Item = &'a crate::log::digest::VariableSeen> + use<'a, 'b> {
         self.digest.variables.iter().filter(move |variable| variable.name == name)
+    }
+}
+
+/// Returns true for a communicator that does not start the job again: a split, one whose start is not in the log, and one
+/// that all its ranks completed and connected.
+fn is_no_start(communicator: &Communicator) -> bool {
+    let members = || communicator.members.values();
+    let is_whole = communicator.members.len() == communicator.ranks as usize
+        && members().all(|member| member.complete && member.connected && !member.aborted);
+    is_whole
+        || communicator.made_by.contains("Split")
+        || !members().any(|member| member.started || member.complete)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conclude;
+    use super::super::tests::{examine, pair};
+    use crate::examination::Health;
+    use crate::knowledge::rules::Rules;
+    use crate::log::Reader;
+
+    fn without(text: &str, words: &str) -> String {
+        text.lines().filter(|line| !line.contains(words)).map(|line| format!("{line}\n")).collect()
+    }
+
+    #[test]
+    fn a_second_start_of_the_same_processes_has_to_be_proven() {
+        let first = pair("IB", "NET/IB/0/GDRDMA").text();
+        let again = first.replace("0x77", "0x78");
+        assert_eq!(examine(&(first.clone() + &again)).health(), Health::Healthy);
+        for second in
+            [without(&again, "b:101:101"), without(&again, "Connected"), without(&again, "COMPLETE")]
+        {
+            let found = examine(&(first.clone() + &second));
+            assert_ne!(found.health(), Health::Healthy, "{second}");
+            assert!(found.proof.is_empty(), "{:?}", found.proof);
+        }
+        // A split of all ranks begins no run.
+        let split = without(&again, "Connected").replace("ncclCommInitRankConfig", "ncclCommSplit");
+        assert_eq!(examine(&(first + &split)).health(), Health::Healthy);
+    }
+
+    #[test]
+    fn communicators_that_overlap_have_to_be_proven_each() {
+        let first = pair("IB", "NET/IB/0/GDRDMA").text();
+        let of = |text: &str, one: &str, other: &str, id: &str| {
+            text.replace("a:100:100 [0]", one).replace("b:101:101 [1]", other).replace("0x77", id)
+        };
+        let (a, c, d) = ("a:100:100 [0]", "c:100:100 [0]", "d:101:101 [1]");
+        let pairs = first.clone() + &of(&first, c, d, "0x78");
+        assert_eq!(examine(&pairs).health(), Health::Healthy);
+        for (via, health) in [("NET/IB/0/GDRDMA", Health::Healthy), ("NET/Socket/0", Health::Degraded)] {
+            let across = of(&pair("IB", via).text(), a, c, "0x79");
+            let across = across.replace("comm 0x0", "comm 0x5").replace("comm 0x1", "comm 0x6");
+            let found = examine(&(pairs.clone() + &across));
+            assert_eq!(found.health(), health, "{:?} {:?}", found.findings, found.unseen);
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_communicator_is_not_proven() {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let found = examine(&(text + "c:9:9 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"));
+        assert_eq!(found.health(), Health::CannotTell);
+        let says = "1 process loaded NCCL and joined no communicator, the first is 9 on c";
+        assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
+    }
+
+    #[test]
+    fn an_empty_file_of_a_rank_is_not_proven() {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let rules = Rules::built_in();
+        let health = |files: &[&str]| {
+            let mut reader = Reader::new(&rules);
+            files.iter().for_each(|file| reader.read("rank.log", file.as_bytes()));
+            conclude(&reader.finish(), &rules).health()
+        };
+        let (one, other) = (without(&text, "b:101:101"), without(&text, "a:100:100"));
+        assert_eq!(health(&[&one, &other]), Health::Healthy);
+        assert_eq!(health(&[&one, &other, ""]), Health::CannotTell);
+        // Files of standard output and error.
+        assert_eq!(health(&[&one, "", &other, ""]), Health::Healthy);
+        assert_eq!(health(&[&text, ""]), Health::Healthy);
+    }
+
+    #[test]
+    fn advice_about_one_group_does_not_hide_what_is_worse_in_another() {
+        let mut node = pair("Socket", "P2P/CUMEM/read").text();
+        node = node.replace("nNodes 2", "nNodes 1").replace("b:", "a:");
+        node.insert_str(0, "a:100:100 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.16.2\n");
+        assert_eq!(examine(&node).health(), Health::Healthy);
+        let other = pair("Socket", "NET/Socket/0").text();
+        let other = other.replace("a:", "c:").replace("b:", "d:").replace("0x77", "0x78");
+        assert_eq!(examine(&(node + &other)).health(), Health::Degraded);
     }
 }

@@ -8,13 +8,21 @@ use crate::log::digest::{Communicator, Digest, Example, Hit, Position, Unknown, 
 /// Largest number of jobs that are judged: the last ones.
 const JOBS: usize = 16;
 
-/// The digests of the jobs of a log, each with its first and last line, and the number of jobs before them; none where the
-/// log has a single job.
+/// One job of several.
+pub(super) struct Part {
+    /// Its first and last line.
+    pub(super) lines: Range<u64>,
+    pub(super) digest: Digest,
+    /// False if messages may be missing.
+    pub(super) is_whole: bool,
+}
+
+/// The digests of the jobs of a log, and the number of jobs before them; none where the log has a single job.
 ///
 /// Processes belong to one job if a communicator joins them. A further job begins only where all lines of a group of processes
 /// are below those of the groups before, in one file, and it has a GPU that another process had there. Groups on other GPUs
 /// are parts of one job, whose logs were put together in one file.
-pub(super) fn split(digest: &Digest) -> (Vec<(Range<u64>, Digest)>, usize) {
+pub(super) fn split(digest: &Digest) -> (Vec<Part>, usize) {
     let mut spans = jobs(digest);
     if digest.inputs.len() != 1 || spans.len() < 2 {
         return (Vec::new(), 0);
@@ -25,7 +33,9 @@ pub(super) fn split(digest: &Digest) -> (Vec<(Range<u64>, Digest)>, usize) {
     let mut start = if skipped == 0 { 0 } else { spans.first().map_or(0, |span| span.start) };
     let mut jobs = Vec::new();
     for (span, end) in spans.iter().zip(ends) {
-        jobs.push((span.clone(), part(digest, start..end)));
+        let lines = start..end;
+        let is_whole = !lacks_messages(digest, &lines);
+        jobs.push(Part { lines: span.clone(), is_whole, digest: part(digest, lines) });
         start = end;
     }
     (jobs, skipped)
@@ -89,6 +99,25 @@ fn jobs(digest: &Digest) -> Vec<Range<u64>> {
     jobs.into_iter().map(|job| job.lines).collect()
 }
 
+/// Returns true if messages of these lines may be missing, since a digest keeps only the first ones of a kind, and the last one.
+fn lacks_messages(digest: &Digest, lines: &Range<u64>) -> bool {
+    let of_hits = digest.hits.iter().map(|hit| (&hit.examples, &hit.last, hit.count, &hit.writers));
+    let of_unknown =
+        digest.unknown.iter().map(|each| (&each.examples, &each.last, each.count, &each.writers));
+    of_hits.chain(of_unknown).any(|(examples, last, count, writers)| {
+        let Some((first, last)) = examples.last().zip(last.as_ref()) else { return false };
+        let is_here = |example: &Example| lines.contains(&example.position.line);
+        let is_of = |index: &usize| {
+            digest.writers.get(*index).is_some_and(|writer| lines.contains(&writer.first.line))
+        };
+        let is_between = first.position.line < lines.start && lines.end <= last.position.line;
+        is_between
+            && count > examples.len() as u64 + 1
+            && !examples.iter().any(is_here)
+            && !writers.iter().any(is_of)
+    })
+}
+
 /// The part of a digest that is about some lines.
 fn part(digest: &Digest, lines: Range<u64>) -> Digest {
     let is_here = |position: &Position| lines.contains(&position.line);
@@ -102,14 +131,12 @@ fn part(digest: &Digest, lines: Range<u64>) -> Digest {
     let all = |indices: &BTreeSet<usize>| -> BTreeSet<usize> {
         indices.iter().filter_map(|&index| place(index)).collect()
     };
-    let examples = |examples: &[Example]| -> Vec<Example> {
-        let here = examples.iter().filter(|example| is_here(&example.position)).cloned();
+    let examples = |examples: &[Example], last: &Option<Example>| -> Vec<Example> {
+        let here = examples.iter().chain(last).filter(|example| is_here(&example.position)).cloned();
         here.map(|example| Example { writer: example.writer.and_then(place), ..example }).collect()
     };
-    // Messages are counted for the whole log.
-    let count = |count: u64, kept: usize, of: usize, writers: usize| {
-        if kept == of { count } else { (kept.max(writers) as u64).min(count) }
-    };
+    // Messages are counted for the whole log, and only the first ones and the last one are kept.
+    let count = |count: u64, kept: usize, writers: usize| (kept.max(writers) as u64).min(count);
     let communicator = |communicator: &Communicator| {
         let mut own = communicator.clone();
         own.members.retain(|_, member| {
@@ -120,14 +147,26 @@ fn part(digest: &Digest, lines: Range<u64>) -> Digest {
         (!own.members.is_empty()).then_some(own)
     };
     let hit = |hit: &Hit| {
-        let (examples, writers) = (examples(&hit.examples), all(&hit.writers));
-        let count = count(hit.count, examples.len(), hit.examples.len(), writers.len());
-        (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, count, writers })
+        let (examples, writers) = (examples(&hit.examples, &hit.last), all(&hit.writers));
+        let count = count(hit.count, examples.len(), writers.len());
+        (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, last: None, count, writers })
     };
     let unknown = |unknown: &Unknown| {
-        let (examples, writers) = (examples(&unknown.examples), all(&unknown.writers));
-        let count = count(unknown.count, examples.len(), unknown.examples.len(), writers.len());
-        (!examples.is_empty()).then_some(Unknown { examples, count, writers })
+        let (mut examples, writers) = (examples(&unknown.examples, &unknown.last), all(&unknown.writers));
+        let count = count(unknown.count, examples.len(), writers.len());
+        if let (true, Some(&first), Some(known)) =
+            (examples.is_empty(), writers.first(), unknown.examples.first())
+        {
+            // The text of another job: they differ only in numbers.
+            let position = Position { line: 0, ..known.position };
+            examples.push(Example {
+                position,
+                writer: Some(first),
+                text: known.text.clone(),
+                ..Example::default()
+            });
+        }
+        (!examples.is_empty()).then_some(Unknown { examples, last: None, count, writers })
     };
     let variable = |variable: &VariableSeen| {
         let writers = all(&variable.writers);
@@ -151,5 +190,57 @@ fn part(digest: &Digest, lines: Range<u64>) -> Digest {
         limits: digest.limits.clone(),
         paths: digest.paths.clone(),
         writers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{examine, pair};
+    use crate::examination::Health;
+    use crate::finding::Severity;
+
+    /// Three jobs on the same GPUs, each followed by its own lines.
+    fn jobs(after: [&str; 3]) -> String {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let job = |number: usize| {
+            let (a, b) = (format!("a:{number}00:100"), format!("b:{number}01:101"));
+            text.replace("a:100:100", &a).replace("b:101:101", &b).replace("0x77", &format!("0x7{number}"))
+        };
+        (1..).zip(after).map(|(number, after)| job(number) + after).collect()
+    }
+
+    #[test]
+    fn messages_that_are_not_kept_are_those_of_any_job() {
+        let full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n".repeat(5);
+        let found = examine(&jobs([&full, &full, &full]));
+        let of = |job: &str| {
+            let mut all = found.findings.iter().filter(|each| each.severity == Severity::Broken);
+            all.any(|each| each.diagnosis.starts_with(job))
+        };
+        assert!(of("Job 1: ") && of("Job 3: "), "{:?}", found.findings);
+        let lacks = "Job 2: messages that other jobs have too are not kept";
+        assert!(found.unseen.iter().any(|text| text.starts_with(lacks)), "{:?}", found.unseen);
+        // The last message is that of the first job.
+        let found = examine(&jobs([&full, "", ""]));
+        assert!(found.unseen.iter().all(|text| !text.starts_with("Job 2: messages")), "{:?}", found.unseen);
+        assert_eq!(found.findings.iter().filter(|each| each.severity == Severity::Broken).count(), 1);
+    }
+
+    #[test]
+    fn a_warning_that_no_rule_knows_is_that_of_each_job() {
+        let warn = |job: u32| {
+            format!("a:{job}00:100 [0] foo.cc:7 NCCL WARN The frobnicator returned 7 in an odd state\n")
+                .repeat(5)
+        };
+        let found = examine(&jobs([&warn(1), &warn(2), &warn(3)]));
+        assert_eq!(found.health(), Health::CannotTell);
+        for job in 1..4 {
+            let says = format!("Job {job}: NCCL warns: The frobnicator");
+            assert!(
+                found.findings.iter().any(|each| each.diagnosis.starts_with(&says)),
+                "{:?}",
+                found.findings
+            );
+        }
     }
 }

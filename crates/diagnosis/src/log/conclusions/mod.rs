@@ -37,7 +37,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     }
     let mut examination = Examination::new("log");
     let lines: Vec<String> =
-        jobs.iter().map(|(lines, _)| format!("lines {} to {}", lines.start, lines.end)).collect();
+        jobs.iter().map(|job| format!("lines {} to {}", job.lines.start, job.lines.end)).collect();
     let all = skipped + jobs.len();
     let which = if skipped > 0 { format!("; judged are the last {}", jobs.len()) } else { String::new() };
     let notice =
@@ -52,10 +52,14 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         examination.unseen.push(text);
     }
     let mut facts = Vec::new();
-    for (index, (_, part)) in jobs.iter().enumerate() {
+    for (index, part) in jobs.iter().enumerate() {
         let of = |text: &str| format!("Job {}: {text}", skipped + index + 1);
-        let own = of_job(part, rules);
-        is_proven &= !own.proof.is_empty();
+        let own = of_job(&part.digest, rules);
+        is_proven &= !own.proof.is_empty() && part.is_whole;
+        if !part.is_whole {
+            let text = "messages that other jobs have too are not kept for each job: pass a log of its own";
+            examination.unseen.push(of(text));
+        }
         examination.proof.extend(own.proof.iter().map(|text| of(text)));
         examination.unseen.extend(own.unseen.iter().map(|text| of(text)));
         examination.findings.extend(own.findings.into_iter().map(|mut finding| {
@@ -115,7 +119,8 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination
 }
 
-/// Adds what the log proves, and what it lacks. Processes that no communicator joins have to be proven each for themselves.
+/// Adds what the log proves, and what it lacks. Communicators that no larger one contains have to be
+/// proven each for itself.
 fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
@@ -132,25 +137,45 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
         });
         return;
     };
-    let mut proof = Vec::new();
-    let mut is_proven = true;
+    let (mut proof, mut gaps) = (Told::default(), Told::default());
     for group in std::iter::once(ways).chain(others) {
-        // The words of a job of one group need no name.
-        let of = |text: String| match others {
-            [] => text,
-            _ => format!("communicator {}: {text}", group.communicator.id),
+        let (told, texts) = match proven(job, group) {
+            Ok(sentences) => (&mut proof, sentences),
+            Err(sentences) => (&mut gaps, sentences),
         };
-        match proven(job, group) {
-            Ok(sentences) => proof.extend(sentences.into_iter().map(of)),
-            Err(gaps) => {
-                is_proven = false;
-                unseen.extend(gaps.into_iter().map(of));
-            }
+        texts.into_iter().for_each(|text| told.add(text, &group.communicator.id));
+    }
+    let (proof, mut gaps) = (proof.lines(others.is_empty()), gaps.lines(others.is_empty()));
+    gaps.extend(gaps::beside(job));
+    match gaps.is_empty() {
+        true => examination.proof = proof,
+        false => {
+            let proof = proof.into_iter().map(|text| format!("{text}; not everything has a proof"));
+            unseen.extend(gaps.into_iter().chain(proof));
         }
     }
-    match is_proven {
-        true => examination.proof = proof,
-        false => unseen.extend(proof.into_iter().map(|text| format!("{text}; not all groups have a proof"))),
+}
+
+/// Sentences, each with the communicators that it is about.
+#[derive(Default)]
+struct Told<'a>(Vec<(String, Vec<&'a str>)>);
+
+impl<'a> Told<'a> {
+    fn add(&mut self, text: String, communicator: &'a str) {
+        match self.0.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, communicators)) => communicators.push(communicator),
+            None => self.0.push((text, vec![communicator])),
+        }
+    }
+
+    /// The sentences with the names of the communicators, which a job of one group does not need.
+    fn lines(self, is_single: bool) -> Vec<String> {
+        let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
+            _ if is_single => text,
+            [one] => format!("communicator {one}: {text}"),
+            several => format!("{} communicators: {text}", several.len()),
+        };
+        self.0.into_iter().map(line).collect()
     }
 }
 

@@ -37,14 +37,17 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     }
 }
 
-/// Adds what is slow in a further group of processes, unless the same was found before.
+/// Adds what is slow in a further communicator, unless the same was found before and is as bad.
 pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) {
-    for finding in [sockets(job, ways), staged(job, ways), through_host(job, ways)].into_iter().flatten() {
+    let network = split_host(job, ways).or_else(|| sockets(job, ways));
+    for finding in [network, staged(job, ways), through_host(job, ways)].into_iter().flatten() {
         let is_tcp = |rule: &str| {
             matches!(rule, "nodes-over-tcp" | "network-fell-back-to-tcp" | "host-counted-as-nodes")
         };
         let is_same = |each: &Placed| {
-            each.finding.rule == finding.rule || is_tcp(&finding.rule) && is_tcp(&each.finding.rule)
+            let is_rule = each.finding.rule == finding.rule;
+            each.finding.severity <= finding.severity
+                && (is_rule || is_tcp(&finding.rule) && is_tcp(&each.finding.rule))
         };
         if !found.iter().any(is_same) {
             found.push(Placed::derived(finding));

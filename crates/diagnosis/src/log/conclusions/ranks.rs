@@ -12,7 +12,30 @@ use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 /// Findings about ranks that do not complete, and about variables and networks that differ.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
-    start::find(job, found).into_iter().chain(derived).collect()
+    start::find(job, found).into_iter().chain(aborted(job)).chain(derived).collect()
+}
+
+/// Ranks that aborted a communicator that others did not abort.
+fn aborted(job: &Job<'_>) -> Option<Placed> {
+    let (communicator, ranks) = job.digest.communicators.iter().find_map(|communicator| {
+        let members = || communicator.members.iter();
+        let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
+        (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
+    })?;
+    let text = format!("The program aborted communicator {} on {}", communicator.id, ranks_in_words(&ranks));
+    let finding = Finding {
+        cause: Some(
+            "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show which. The other ranks \
+             did not abort."
+                .to_owned(),
+        ),
+        remedy: Some("Read what the program of these ranks wrote before `Abort COMPLETE`.".to_owned()),
+        hosts: job.hosts(ranks.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer))),
+        ranks,
+        source: Some("NCCL 2.28.9 src/init.cc, ncclCommAbort and commFree".to_owned()),
+        ..Finding::new("communicator-aborted", Severity::Degraded, text)
+    };
+    Some(Placed { is_cascade: true, ..Placed::derived(finding) })
 }
 
 /// Versions that differ between writers.
@@ -271,4 +294,45 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
         });
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{examine, pair};
+    use crate::examination::Health;
+
+    /// The end of a communicator on a rank.
+    fn end(rank: u32, event: &str) -> String {
+        let host = if rank == 0 { "a" } else { "b" };
+        let pid = 100 + rank;
+        format!(
+            "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - {event} COMPLETE\n"
+        )
+    }
+
+    #[test]
+    fn a_communicator_that_some_ranks_aborted_is_degraded() {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let destroyed = text.clone() + &end(0, "Destroy") + &end(1, "Destroy");
+        assert_eq!(examine(&destroyed).health(), Health::Healthy);
+        // Also one whose start is not in the log.
+        for log in [text.clone() + &end(0, "Abort"), destroyed + &end(0, "Abort")] {
+            let found = examine(&log);
+            assert_eq!(found.findings[0].diagnosis, "The program aborted communicator 0x77 on rank 0");
+            assert_eq!((found.health(), found.proof.len()), (Health::Degraded, 0));
+        }
+        // PyTorch before 2.6 ends every run with an abort on all ranks.
+        let found = examine(&(text.clone() + &end(0, "Abort") + &end(1, "Abort")));
+        assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+        let says = "the program aborted 1 communicator, the first is 0x77: PyTorch before 2.6";
+        assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
+        // It follows from a failure.
+        let full = "a:100:100 [0] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n";
+        let found = examine(&(text + full + &end(0, "Abort")));
+        assert!(
+            found.findings.iter().all(|each| each.rule != "communicator-aborted"),
+            "{:?}",
+            found.findings
+        );
+    }
 }
