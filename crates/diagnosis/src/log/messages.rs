@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use foldhash::HashMap;
+
 use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
 use super::fold::fold;
 use super::line;
 use super::text;
 use super::watchdog::Watchdog;
-use foldhash::HashMap;
+use crate::finding::Role;
+use crate::knowledge::rules::Rule;
 
 /// Largest number of different warnings that no rule knows.
 const UNKNOWN: usize = 512;
@@ -59,7 +62,8 @@ pub(super) struct Lost {
 
 impl Messages {
     /// Notes a message that a rule knows.
-    pub(super) fn hit(&mut self, rule: &str, message: &[u8], place: Place<'_>) {
+    pub(super) fn hit(&mut self, rule: &Rule, message: &[u8], place: Place<'_>) {
+        let (is_harmless, rule) = (rule.role == Role::Harmless, rule.id.as_str());
         if rule.starts_with("torch-") {
             self.watchdog.note(message, place.position);
         }
@@ -78,6 +82,8 @@ impl Messages {
         let hit = &mut self.hits[index];
         hit.count += 1;
         match hit.examples.len() {
+            // Nothing asks for the last one of harmless messages, which are most lines of a log.
+            EXAMPLES.. if is_harmless => {}
             EXAMPLES.. => hit.last = Some(example(message, place)),
             _ => hit.examples.push(example(message, place)),
         }

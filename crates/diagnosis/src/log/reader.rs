@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
             return false;
         }
-        self.messages.hit(&rule.id, message, place);
+        self.messages.hit(rule, message, place);
         true
     }
 
