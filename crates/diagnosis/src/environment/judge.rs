@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use super::bad_value::BadValue;
 use super::knowledge::{self, Kind, Rule};
 use super::names::{self, Absence, Component, Name};
 use super::setting::Setting;
 use super::situation::Situation;
-use super::value::{self, BadValue};
+use super::value;
 use crate::finding::Severity;
 
 /// A verdict with its reason.

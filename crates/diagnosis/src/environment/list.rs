@@ -1,6 +1,6 @@
 //! Checks of lists of interfaces and RDMA devices, whose names NCCL takes as prefixes.
 
-use super::value::BadValue;
+use super::bad_value::BadValue;
 
 /// Signs before a list.
 const SIGNS: [char; 2] = ['^', '='];

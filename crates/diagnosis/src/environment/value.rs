@@ -2,6 +2,7 @@
 
 use semver::Version;
 
+use super::bad_value::BadValue;
 use super::knowledge::{Form, Kind, Variable};
 use super::list::list;
 use super::names::{Component, Content, Name};
@@ -19,29 +20,6 @@ const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PX
 /// Words for yes and no.
 const YES: [&str; 4] = ["true", "yes", "on", "enable"];
 const NO: [&str; 4] = ["false", "no", "off", "disable"];
-
-/// A fault of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BadValue {
-    pub kind: Kind,
-    pub severity: Severity,
-    pub reason: String,
-    pub remedy: Option<String>,
-}
-
-impl BadValue {
-    pub(super) fn invalid(reason: String, remedy: Option<String>) -> Self {
-        Self { kind: Kind::Invalid, severity: Severity::Degraded, reason, remedy }
-    }
-
-    fn advice(reason: String, remedy: Option<String>) -> Self {
-        Self { kind: Kind::Invalid, severity: Severity::Advice, reason, remedy }
-    }
-
-    pub(super) fn broken(self) -> Self {
-        Self { severity: Severity::Broken, ..self }
-    }
-}
 
 /// Checks the value of a variable.
 pub(super) fn check(
