@@ -12,6 +12,7 @@
 //! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of the host
 //! backend come from these measurements.
 
+#[path = "../benches/build/mod.rs"]
 mod build;
 
 use std::env;
@@ -20,7 +21,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use clap::Parser;
 use collectives::fabric::{Algorithm, Collective, Communicator, Options};
 use collectives::{ReduceOp, world};
 use mpi::collective::{CommunicatorCollectives, Root, SystemOperation};
@@ -77,17 +78,6 @@ struct Arguments {
     /// Also write the results to this file, as JSON.
     #[arg(long)]
     output: Option<String>,
-    /// Passed by cargo bench.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
-
-/// Parses the command line. Under `cargo bench`, which adds `--bench`, unknown arguments are ignored: they
-/// are meant for the criterion benches.
-fn arguments() -> Arguments {
-    let bench = env::args_os().next_back().is_some_and(|argument| argument == "--bench");
-    let matches = Arguments::command().ignore_errors(bench).get_matches();
-    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 /// Microseconds per operation of each round.
@@ -394,7 +384,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    let arguments = arguments();
+    let arguments = Arguments::parse();
     let ranks = match world::mpi(&world::Options::default()) {
         Ok(ranks) => ranks,
         Err(error) => {
