@@ -52,10 +52,9 @@ impl Team {
                 }
             });
         }
-        drop(describe);
         let mut description = String::new();
-        for each in descriptions {
-            description = each?;
+        for _ in 0..orders.len() {
+            description = descriptions.recv()??;
         }
         Ok(Self { description, orders, answers })
     }
