@@ -12,6 +12,7 @@ mod job;
 mod jobs;
 mod known;
 mod moment;
+mod needs;
 mod order;
 mod paths;
 mod ranks;

@@ -4,7 +4,7 @@ mod ranks;
 mod transport;
 
 use super::*;
-use crate::examination::{Body, Grade, Health};
+use crate::examination::Health;
 use crate::finding::{Finding, Severity};
 use crate::log::Reader;
 

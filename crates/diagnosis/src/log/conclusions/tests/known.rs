@@ -53,3 +53,53 @@ fn a_known_fault_of_another_network_is_not_told() {
     assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
     assert!(!told("IB", Vec::new()));
 }
+
+/// The list of known faults.
+fn listed(log: &str) -> Vec<String> {
+    let section = examine(log).sections.into_iter().find(|section| section.title == "Known faults").unwrap();
+    let Body::Lines(lines) = section.body else { panic!("{:?}", section.body) };
+    lines
+}
+
+#[test]
+fn faults_that_a_job_cannot_have_are_counted_with_what_it_lacks() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    (log.hosts, log.nodes) = (vec!["a", "a"], 1);
+    let text = log.text();
+    let last = |log: &str| listed(log).pop().unwrap();
+    assert_eq!(
+        last(&text),
+        "Not listed: 5 known faults for which the job lacks: InfiniBand or RoCE, a communicator of one rank, hosts with one GPU, \
+         libfabric, several nodes."
+    );
+    let has =
+        |log: &str, word: &str| listed(log).iter().any(|line| line.contains(" If: ") && line.contains(word));
+    // What the log does not tell is listed: the variables, or a rank that has no log here.
+    assert!(has(&text, "NCCL_CHUNK_SIZE") && !has(&text, "average over one rank"));
+    let half: String =
+        text.lines().filter(|line| line.starts_with("a:100:")).map(|line| format!("{line}\n")).collect();
+    assert!(has(&half, "average over one rank") && !has(&half, "network ports"));
+    log.messages = vec![(0, "NCCL_DEBUG set by environment to INFO")];
+    assert!(!has(&log.text(), "NCCL_CHUNK_SIZE") && last(&log.text()).contains("6 known faults"));
+    log.messages = vec![(0, "NCCL_CHUNK_SIZE set by environment to 1048576.")];
+    assert!(has(&log.text(), "NCCL_CHUNK_SIZE"));
+    // Several nodes, with a GPU each.
+    (log.hosts, log.nodes) = (vec!["a", "b"], 2);
+    assert!(has(&log.text(), "network ports") && has(&log.text(), "DGX Spark"));
+}
+
+#[test]
+fn faults_of_multicast_and_of_split_communicators_need_them() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text().replace("2.28.9", "2.26.5");
+    let channels = |nvls: u32| {
+        let line = format!("2 coll channels, 2 collnet channels, {nvls} nvls channels, 4 p2p channels");
+        text.clone() + &format!("a:100:100 [0] NCCL INFO {line}\n")
+    };
+    let has =
+        |log: &str, word: &str| listed(log).iter().any(|line| line.contains(" If: ") && line.contains(word));
+    let multicast = "multicast objects";
+    assert!(has(&text, multicast) && has(&channels(16), multicast) && !has(&channels(0), multicast));
+    let split = text.replace("ncclCommInitRankConfig", "ncclCommSplit");
+    assert!(!has(&text, "ncclCommSplit") && has(&split, "ncclCommSplit"));
+    assert!(!has(&text, "80 ranks"));
+}
