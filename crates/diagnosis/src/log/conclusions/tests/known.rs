@@ -103,3 +103,16 @@ fn faults_of_multicast_and_of_split_communicators_need_them() {
     assert!(!has(&text, "ncclCommSplit") && has(&split, "ncclCommSplit"));
     assert!(!has(&text, "80 ranks"));
 }
+
+#[test]
+fn a_job_on_eight_gpus_of_a_host_has_few_of_the_faults_of_its_version() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
+    let mut lines = listed(&std::fs::read_to_string(path).unwrap());
+    let last = lines.pop().unwrap();
+    assert_eq!(
+        last,
+        "Not listed: 6 known faults for which the job lacks: InfiniBand or RoCE, NCCL_CHUNK_SIZE, a communicator of one rank, \
+         hosts with one GPU, libfabric, several nodes."
+    );
+    assert_eq!(lines.len(), 5, "{lines:?}");
+}
