@@ -33,6 +33,19 @@ pub const TOUCHES: [&str; 13] = [
 /// Networks that a fault can be limited to: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
 pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
 
+/// What a fault can need of a job, besides variables (`NCCL_...`), with the words for it.
+pub const NEEDS: [(&str, &str); 6] = [
+    (SEVERAL_NODES, "several nodes"),
+    ("many-ranks", "more than 80 ranks"),
+    ("one-rank", "a communicator of one rank"),
+    ("split", "a split communicator"),
+    ("nvls", "NVLink multicast (NVLS)"),
+    ("one-gpu-per-host", "hosts with one GPU"),
+];
+
+/// The need of a network between nodes.
+const SEVERAL_NODES: &str = "several-nodes";
+
 /// A part of the software that has versions of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -60,6 +73,8 @@ pub struct Fault {
     pub build: Option<String>,
     /// Networks that can have it, from [`NETWORKS`]; empty for all.
     pub networks: Vec<String>,
+    /// What a job must have for it, all of these: from [`NEEDS`], or names of variables.
+    pub needs: Vec<String>,
     /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
     pub conditions: Vec<String>,
     /// Measurements that it can falsify or stop, from [`TOUCHES`].
@@ -97,6 +112,7 @@ struct FaultEntry {
     versions: String,
     build: Option<String>,
     networks: Option<OneOrMore>,
+    needs: Option<OneOrMore>,
     conditions: Option<OneOrMore>,
     touches: OneOrMore,
     effect: String,
@@ -142,6 +158,11 @@ impl Fault {
         self.networks.is_empty() || network.is_none_or(is_listed)
     }
 
+    /// Returns true for a fault of a network between nodes.
+    pub fn needs_several_nodes(&self) -> bool {
+        self.needs.iter().any(|need| need == SEVERAL_NODES)
+    }
+
     /// The effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
@@ -185,12 +206,19 @@ fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
     if networks.iter().any(|name| !NETWORKS.contains(&name.as_str())) {
         return Err(("networks", format!("write names of this list: {}", NETWORKS.join(", "))));
     }
+    let needs = entry.needs.map(OneOrMore::into_vec).unwrap_or_default();
+    let is_need = |need: &String| need.starts_with("NCCL_") || NEEDS.iter().any(|(name, _)| name == need);
+    if !needs.iter().all(is_need) {
+        let names = NEEDS.map(|(name, _)| name).join(", ");
+        return Err(("needs", format!("write names of this list: {names}, or variables (NCCL_...)")));
+    }
     Ok(Fault {
         versions: range("versions", Some(&entry.versions))?.unwrap_or(VersionReq::STAR),
         id: entry.id,
         component: entry.component,
         build: entry.build,
         networks,
+        needs,
         conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
         touches,
         effect: entry.effect,

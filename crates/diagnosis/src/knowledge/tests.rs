@@ -251,6 +251,13 @@ fn faults_belong_to_their_versions() {
 }
 
 #[test]
+fn an_unknown_need_of_a_fault_is_refused() {
+    let text = faults::FILE.1.replacen("needs = \"one-rank\"", "needs = \"one-rnk\"", 1);
+    let error = faults::read("faults.toml", &text).expect_err("an error").to_string();
+    assert!(error.contains("needs") && error.contains("one-rank, split"), "{error}");
+}
+
+#[test]
 fn a_fault_whose_conditions_are_not_seen_is_advice() {
     let all = Faults::built_in();
     let fault = all.iter().find(|fault| fault.id == "average-of-one-rank").expect("a fault");

@@ -59,14 +59,14 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
     else {
         return ring(rest);
     };
-    let rest = &after[memchr::memchr(b']', after)?..];
+    let rest = &after[end_of_device(after)?..];
     let rest = rest.strip_prefix(b"] -> ")?;
     let (to, rest) = text::small(rest)?;
     if from.max(to) >= MOST_RANKS {
         return None;
     }
     let rest = rest.strip_prefix(b"[")?;
-    let rest = &rest[memchr::memchr(b']', rest)?..];
+    let rest = &rest[end_of_device(rest)?..];
     let rest = rest.strip_prefix(b"] ")?;
     let (is_receive, rest) = match rest.strip_prefix(b"[receive] ") {
         Some(rest) => (true, rest),
@@ -74,11 +74,17 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
     };
     let rest = rest.strip_prefix(b"via ")?;
     // RCCL: `via P2P/IPC comm 0xf37f2e0 nRanks 08`.
-    let (rest, ranks) = match memchr::memmem::find(rest, b" comm 0x") {
+    let comm = memchr::memchr(b' ', rest).and_then(|_| memchr::memmem::find(rest, b" comm 0x"));
+    let (rest, ranks) = match comm {
         Some(end) => (&rest[..end], ranks_at_end(&rest[end..])),
         None => (rest, None),
     };
     Some(Line::Channel(Channel { number, index, from, to, is_receive, via: via(rest), ranks }))
+}
+
+/// The position of the bracket after the number of a device, which has few digits.
+fn end_of_device(text: &[u8]) -> Option<usize> {
+    text.iter().position(|byte| *byte == b']')
 }
 
 fn ranks_at_end(text: &[u8]) -> Option<u32> {
@@ -91,7 +97,7 @@ fn ring(rest: &[u8]) -> Option<Line<'_>> {
     if rest.ends_with(b"...") {
         return Some(Line::CutRing);
     }
-    let mut order = Vec::with_capacity(rest.len() / 2);
+    let mut order = Vec::with_capacity(rest.len() / 2 + 1);
     for word in rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
         match text::small(word) {
             Some((rank, [])) => order.push(rank),

@@ -8,12 +8,17 @@ use super::input::ESCAPE;
 /// something was removed.
 ///
 /// `escapes` is false where the line is known to have no escape sequence.
+#[inline]
 pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_json = line.starts_with(b"{\"log\":\"");
     if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
         return line;
     }
+    cleaned(line, is_json, scratch)
+}
+
+fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     if is_json {
         unwrap_json(line, scratch);

@@ -232,6 +232,7 @@ impl Communicators {
             (None, None) => return None,
         };
         let id = match &key {
+            key if self.keys.contains_key(key) => String::new(),
             Key::Id(id) => format!("{id:#x}"),
             Key::Split(parent, split, color) => {
                 let parent = parent.map_or("?", |parent| &self.all[parent].digest.id);

@@ -108,6 +108,9 @@ pub struct Writer {
     /// Result codes that it traced, of the first failures, at most [`FAILURES`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
+    /// True where it traced an error of an operation or of a group of them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub operation_failed: bool,
     /// Connections that it tried again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<Retries>,

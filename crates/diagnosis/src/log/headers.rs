@@ -9,6 +9,9 @@ const PLACES: usize = 1024;
 /// Longest header that is kept.
 const TEXT: usize = 96;
 
+/// The level of the lines whose headers are kept.
+pub(super) const INFO: &[u8] = b"NCCL INFO ";
+
 /// The last headers.
 #[derive(Debug)]
 pub(super) struct Headers {
@@ -16,6 +19,8 @@ pub(super) struct Headers {
     hasher: RandomState,
     /// The hash of the header that was looked up last.
     hash: u64,
+    /// The length of the header that was found last.
+    length: usize,
 }
 
 /// A header by its hash. The seed of the hash is random, so that 64 bits tell headers apart.
@@ -38,7 +43,7 @@ pub(super) struct Known {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self { places: vec![None; PLACES], hasher: RandomState::default(), hash: 0 }
+        Self { places: vec![None; PLACES], hasher: RandomState::default(), hash: 0, length: 0 }
     }
 }
 
@@ -49,8 +54,16 @@ impl Headers {
             return None;
         }
         self.hash = self.hasher.hash_one(header);
-        let kept = self.places[self.hash as usize % PLACES].as_ref()?;
-        (kept.hash == self.hash).then_some(kept.known)
+        let kept = self.places[self.hash as usize % PLACES].as_ref().filter(|kept| kept.hash == self.hash)?;
+        self.length = header.len();
+        Some(kept.known)
+    }
+
+    /// The length and the writer of the header of a line of level INFO, where it is as long as the last one. A header that was
+    /// kept has no level in it, so that the first one of the line need not be searched.
+    pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, Known)> {
+        let (header, rest) = line.split_at_checked(self.length)?;
+        rest.starts_with(INFO).then(|| self.get(header)).flatten().map(|known| (header.len(), known))
     }
 
     /// Keeps the writer of the header that [`get`](Self::get) was just asked for.

@@ -11,7 +11,7 @@ use super::channel::{Channel, Line};
 use super::clean::clean;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
-use super::headers::{Headers, Known};
+use super::headers::{Headers, INFO, Known};
 use super::input;
 use super::line::{Entry, Level, Parts, Splitter};
 use super::message::{self, Message};
@@ -108,7 +108,12 @@ impl<'a> Reader<'a> {
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn line(&mut self, line: &[u8], position: Position) -> bool {
-        let Some((nccl, level, message)) = self.splitter.level(line, 0) else {
+        let again = self.headers.of_same_length(line);
+        let first = match again {
+            Some((nccl, _)) => Some((nccl, Level::Info, nccl + INFO.len())),
+            None => self.splitter.level(line, 0),
+        };
+        let Some((nccl, level, message)) = first else {
             return match self.splitter.without_mark(line) {
                 Entry::Version(text) => {
                     self.version(text);
@@ -123,8 +128,16 @@ impl<'a> Reader<'a> {
             };
         };
         let header = &line[..nccl];
-        let is_single = level == Level::Info && self.splitter.level(line, message).is_none();
-        let known = if is_single { self.headers.get(header) } else { None };
+        let rest = line[message..].trim_ascii();
+        // A message that was kept has no other line in it.
+        let answer = if level == Level::Info { self.answer(rest) } else { None };
+        let is_single =
+            level == Level::Info && (answer.is_some() || self.splitter.level(line, message).is_none());
+        let known = match again {
+            _ if !is_single => None,
+            Some((_, known)) => Some(known),
+            None => self.headers.get(header),
+        };
         if let Some(Known { thread, start, .. }) =
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
@@ -134,7 +147,12 @@ impl<'a> Reader<'a> {
             }
             let writer = thread.map(|thread| self.writers.of(thread).writer);
             let place = Place { position, writer, before: &line[..start] };
-            self.info(line[message..].trim_ascii(), thread, place);
+            match answer {
+                Some(rule) => {
+                    self.hit(rule, rest, place);
+                }
+                None => self.read_info(rest, thread, place),
+            }
             return true;
         }
         let mut parts = Parts::of(line);
@@ -253,19 +271,29 @@ impl<'a> Reader<'a> {
     }
 
     fn info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        match self.answer(message) {
+            Some(rule) => {
+                self.hit(rule, message, place);
+            }
+            None => self.read_info(message, thread, place),
+        }
+    }
+
+    /// The rule of a message that was kept as one without facts, if it has one.
+    fn answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
+        if is_never_kept(message) { None } else { self.answers.get(message, Kind::WithoutFacts) }
+    }
+
+    /// Reads a message that [`answer`](Self::answer) does not know.
+    fn read_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
             self.paths.note(self.writers.host(writer), message);
-            return;
-        }
-        let is_channel = message.starts_with(b"Channel ");
-        if !is_channel && let Some(rule) = self.answers.get(message, Kind::WithoutFacts) {
-            self.hit(rule, message, place);
             return;
         }
         let parsed = message::parse(message);
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
-        if matches!(parsed, Message::Other | Message::Bulk) && !is_channel {
+        if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
             let rule = if has_rules { self.rules.find(message, Origin::Nccl) } else { None };
             self.answers.keep(message, Kind::WithoutFacts, rule);
             self.hit(rule, message, place);
@@ -397,6 +425,11 @@ impl<'a> Reader<'a> {
         .map(|(count, text)| format!("{count} {text}"))
         .collect()
     }
+}
+
+/// Returns true for a message that is not looked up among those without facts: a channel, a path.
+fn is_never_kept(message: &[u8]) -> bool {
+    message.starts_with(b"Channel ") || message.starts_with(b"GPU/")
 }
 
 /// Returns true for a file of RAS: `ras/client_support.cc:178`.

@@ -9,18 +9,15 @@ const NAME: usize = 64;
 
 /// The decimal number at the beginning, and the rest.
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (mut value, mut digits) = (0_u64, 0);
-    while let Some(byte) = bytes.get(digits)
-        && byte.is_ascii_digit()
-    {
+    let (mut value, mut rest) = (0_u64, bytes);
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
         // 19 digits fit.
-        if digits == 19 {
+        if bytes.len() - rest.len() == 19 {
             return None;
         }
-        value = value * 10 + u64::from(byte - b'0');
-        digits += 1;
+        (value, rest) = (value * 10 + u64::from(digit - b'0'), after);
     }
-    (digits > 0).then(|| (value, &bytes[digits..]))
+    (rest.len() < bytes.len()).then_some((value, rest))
 }
 
 /// The number of bytes at the end that fulfil the condition, at most `most`.
@@ -42,7 +39,10 @@ pub(super) fn small(bytes: &[u8]) -> Option<(u32, &[u8])> {
 /// The hexadecimal number, with or without `0x`.
 pub(super) fn hex(bytes: &[u8]) -> Option<u64> {
     let digits = bytes.strip_prefix(b"0x").unwrap_or(bytes);
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    digits.iter().try_fold(0, |value, &byte| Some(value << 4 | u64::from(char::from(byte).to_digit(16)?)))
 }
 
 /// The text of a message, shortened, with a space for each control character.
@@ -56,6 +56,12 @@ pub(super) fn name(bytes: &[u8]) -> String {
 }
 
 fn cut(bytes: &[u8], length: usize) -> String {
+    if bytes.len() <= length
+        && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
+        && let Ok(text) = std::str::from_utf8(bytes)
+    {
+        return text.to_owned();
+    }
     let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(length)]) {
         Cow::Borrowed(text) => text.to_owned(),
         // The end may have been cut within a character.
@@ -95,7 +101,9 @@ mod tests {
         assert_eq!(small(b"4294967296"), None);
         assert_eq!(hex(b"0xff"), Some(255));
         assert_eq!(hex(b"60"), Some(96));
-        assert_eq!(hex(b""), None);
+        for wrong in [&b""[..], b"0x", b"6g", b"+6", b"10000000000000000"] {
+            assert_eq!(hex(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ const CANDIDATES: usize = 16;
 /// Largest number of devices of all processes.
 const DEVICES: usize = 65_536;
 
+/// Files of NCCL's source that start operations. The end of a communicator passes through init.cc only.
+const OPERATIONS: [&[u8]; 2] = [b"enqueue.cc:", b"group.cc:"];
+
 /// A rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Membership {
@@ -228,7 +231,9 @@ impl Writers {
 
     /// Notes a result code that a thread traced.
     pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, position: Position) {
-        let failures = &mut self.all[self.threads[thread].writer].writer.failures;
+        let writer = &mut self.all[self.threads[thread].writer].writer;
+        writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
+        let failures = &mut writer.failures;
         let place = || text::name(trace.place);
         if let Some(last) = failures.last_mut().filter(|last| last.code == trace.code) {
             (last.outermost, last.last) = (place(), position);
@@ -358,6 +363,7 @@ fn take_over(writer: &mut Writer, other: Writer) {
         (writer.last, writer.last_text) = (other.last, other.last_text);
     }
     writer.first = writer.first.min(other.first);
+    writer.operation_failed |= other.operation_failed;
     writer.failures.extend(other.failures);
     writer.failures.sort_by_key(|failure| failure.first);
     writer.failures.truncate(FAILURES);

@@ -43,9 +43,8 @@ fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Librar
         }
         let Some(Versioned { library, version }) = taken(libraries, kind) else { continue };
         for fault in Faults::built_in().of_component(component, &version) {
-            let of_network = fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
             let of_build = kind != Kind::Nccl || fault.applies_to_build(library.suffix.as_deref());
-            if of_build && (has_network || !of_network) {
+            if of_build && (has_network || !fault.needs_several_nodes()) {
                 found.push((format!("{name} {version}"), library, fault));
             }
         }

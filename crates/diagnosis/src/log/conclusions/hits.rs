@@ -50,6 +50,11 @@ impl Placed {
         Self { is_root: true, ..Self::derived(finding) }
     }
 
+    /// Returns true for a failure, as a cause or a consequence.
+    pub(super) fn is_failure(&self) -> bool {
+        self.is_root || self.is_cascade || self.finding.severity == Severity::Broken
+    }
+
     /// The first message.
     pub(super) fn first(&self) -> Option<&Example> {
         self.examples.first()

@@ -6,6 +6,7 @@ use semver::Version;
 
 use super::hits::Placed;
 use super::job::{Job, count};
+use super::needs;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
@@ -16,12 +17,13 @@ use crate::log::digest::Writer;
 struct Known {
     name: String,
     fault: &'static Fault,
+    /// What the fault needs and the log shows that the job lacks.
+    lacks: Option<String>,
 }
 
-/// The known faults of all versions in the log, each once.
-fn faults(job: &Job<'_>) -> Vec<Known> {
+/// The known faults of all versions in the log, each once: those that the job can have, and the others.
+fn faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
     let mut known: BTreeMap<&str, Known> = BTreeMap::new();
-    let several_nodes = job.main.is_none_or(|main| main.nodes != Some(1));
     for writer in &job.digest.writers {
         let versions = [
             ("NCCL", Component::Nccl, &writer.nccl),
@@ -34,20 +36,22 @@ fn faults(job: &Job<'_>) -> Vec<Known> {
                 continue;
             }
             for fault in Faults::built_in().of_component(component, version) {
-                let is_build =
-                    component != Component::Nccl || fault.applies_to_build(writer.nccl_build.as_deref());
-                let is_between_nodes =
-                    fault.touches.iter().all(|name| name == "multi-node" || name == "fabric");
-                let is_network = fault.applies_to_network(network(writer));
-                if is_build && is_network && (several_nodes || !is_between_nodes) {
-                    known
-                        .entry(&fault.id)
-                        .or_insert_with(|| Known { name: format!("{name} {version}"), fault });
+                let build = writer.nccl_build.as_deref();
+                if component == Component::Nccl && !fault.applies_to_build(build) {
+                    continue;
+                }
+                let lacks = needs::missing(job, fault, network(writer));
+                match known.get_mut(fault.id.as_str()) {
+                    Some(known) => known.lacks = known.lacks.take().filter(|_| lacks.is_some()),
+                    None => {
+                        let name = format!("{name} {version}");
+                        known.insert(&fault.id, Known { name, fault, lacks });
+                    }
                 }
             }
         }
     }
-    known.into_values().collect()
+    known.into_values().partition(|known| known.lacks.is_none())
 }
 
 /// Returns true for RCCL, which writes `NCCL version 2.22.3+hip6.4` and has faults of its own.
@@ -72,8 +76,8 @@ fn network(writer: &Writer) -> Option<&'static str> {
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut found: Vec<Placed> = conflicts(job);
     let (open, certain): (Vec<Known>, Vec<Known>) =
-        faults(job).into_iter().partition(|known| !known.fault.conditions.is_empty());
-    found.extend(certain.into_iter().map(|Known { name, fault }| {
+        faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
+    found.extend(certain.into_iter().map(|Known { name, fault, .. }| {
         // The job of the log ran with it.
         let severity = fault.severity(true).max(Severity::Degraded);
         Placed::derived(Finding {
@@ -98,16 +102,23 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     found
 }
 
-/// The known faults whose conditions the log does not show, each on a line.
+/// The known faults whose conditions the log does not show, each on a line, and a line about those that the job cannot have.
 pub(super) fn section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
-    let line = |Known { name, fault }: &Known| {
+    let line = |Known { name, fault, .. }: &Known| {
         let conditions = sentence(&fault.conditions.join("; "));
         // A remedy can end with a command.
         format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), fault.remedy)
     };
-    let lines: Vec<String> =
-        faults(job).iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();
+    let (listed, others) = faults(job);
+    let mut lines: Vec<String> =
+        listed.iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();
+    let lacks: BTreeSet<&str> = others.iter().filter_map(|known| known.lacks.as_deref()).collect();
+    if !lines.is_empty() && !lacks.is_empty() {
+        let lacks: Vec<&str> = lacks.into_iter().collect();
+        let number = count(others.len(), "known fault");
+        lines.push(format!("Not listed: {number} for which the job lacks: {}.", lacks.join(", ")));
+    }
     (!lines.is_empty()).then(|| Section { title: "Known faults".to_owned(), body: Body::Lines(lines) })
 }
 

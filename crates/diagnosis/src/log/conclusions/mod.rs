@@ -1,6 +1,8 @@
 //! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
 
+mod cleanup;
 mod diagnostics;
+mod ends;
 mod explained;
 mod facts;
 mod failures;
@@ -10,6 +12,7 @@ mod job;
 mod jobs;
 mod known;
 mod moment;
+mod needs;
 mod order;
 mod paths;
 mod ranks;
@@ -96,6 +99,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(diagnostics::find(&job, rules));
     let failures = failures::find(&job);
     found.extend(failures);
+    cleanup::soften(&job, &mut found);
     let of_ranks = ranks::find(&job, &found);
     found.extend(of_ranks);
     found.extend(known::find(&job));

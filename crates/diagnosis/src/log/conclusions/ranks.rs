@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ends;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use super::start;
@@ -9,10 +10,11 @@ use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
-/// Findings about ranks that do not complete, and about variables and networks that differ.
+/// Findings about ranks that do not complete, or have no end, and about variables and networks that differ.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
-    start::find(job, found).into_iter().chain(aborted(job)).chain(derived).collect()
+    let open = start::find(job, found).or_else(|| ends::find(job, found));
+    open.into_iter().chain(aborted(job)).chain(derived).collect()
 }
 
 /// Ranks that aborted a communicator that others did not abort.

@@ -87,11 +87,14 @@ fn cause(absent: &[u32], done: &[u32]) -> String {
 
 /// Returns true if the log shows a failure, or that members of the communicator came to its end.
 fn has_failed(job: &Job<'_>, communicator: &Communicator, found: &[Placed]) -> bool {
-    let is_failure =
-        |each: &Placed| each.is_root || each.is_cascade || each.finding.severity == Severity::Broken;
-    found.iter().any(is_failure)
+    has_failure(found)
         || failures::first(job).is_some()
         || communicator.members.values().any(|member| member.aborted || member.destroyed)
+}
+
+/// Returns true if a finding is about a failure.
+pub(super) fn has_failure(found: &[Placed]) -> bool {
+    found.iter().any(Placed::is_failure)
 }
 
 /// Returns true if a log goes on well below the last line of all starting ranks in it.
@@ -107,7 +110,7 @@ fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
 }
 
 /// The last line of a starting rank.
-fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
+pub(super) fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
     let writer = job.writer(index)?;
     let text = match writer.last_text.as_str() {
         "" => format!("communicator {} - Init START", communicator.id),

@@ -1,0 +1,65 @@
+//! What known faults need of a job, and the log shows that it lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::job::Job;
+use crate::knowledge::faults::{Fault, NEEDS};
+use crate::log::digest::Communicator;
+
+/// The first thing that the fault needs and the job lacks, in words; `None` where the job has all, or the log does not tell.
+pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
+    if !fault.applies_to_network(network) {
+        let names: Vec<&str> = fault.networks.iter().map(|name| words(name)).collect();
+        return Some(names.join(" or "));
+    }
+    let need = fault.needs.iter().find(|need| lacks(job, need))?;
+    let known = NEEDS.iter().find(|(name, _)| name == need);
+    Some(known.map_or_else(|| need.clone(), |(_, words)| (*words).to_owned()))
+}
+
+/// A network in words.
+fn words(network: &str) -> &str {
+    match network {
+        "ib" => "InfiniBand or RoCE",
+        "efa" => "EFA",
+        "socket" => "TCP",
+        other => other,
+    }
+}
+
+/// Returns true if the log shows that the job lacks it.
+fn lacks(job: &Job<'_>, need: &str) -> bool {
+    let (groups, more) = job.groups();
+    if groups.is_empty() || more > 0 || !job.digest.limits.is_empty() {
+        return false;
+    }
+    let all = &job.digest.communicators;
+    match need {
+        "several-nodes" => groups.iter().all(|group| group.nodes == Some(1)),
+        "many-ranks" => groups.iter().all(|group| group.ranks <= 80),
+        "one-gpu-per-host" => groups.iter().any(|group| has_host_of_several(job, group)),
+        "nvls" => all.iter().all(|each| each.ranks == 1 || each.nvls_channels == Some(0)),
+        // What follows can be in the log of a rank that is not here.
+        _ if groups.iter().any(|group| group.members.len() != group.ranks as usize) => false,
+        "one-rank" => all.iter().all(|each| each.ranks > 1),
+        "split" => all.iter().all(|each| !each.made_by.is_empty() && !each.made_by.contains("Split")),
+        variable => {
+            let mut named =
+                job.digest.variables.iter().filter(|seen| !seen.by_plugin && seen.name.starts_with("NCCL_"));
+            // A log with NCCL_DEBUG_SUBSYS can lack all of them.
+            let is_named = |name: &str| job.digest.variables.iter().any(|seen| seen.name == name);
+            named.next().is_some() && !is_named(variable)
+        }
+    }
+}
+
+/// Returns true if two ranks use different GPUs of a host.
+fn has_host_of_several(job: &Job<'_>, group: &Communicator) -> bool {
+    let mut gpus: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (&rank, member) in &group.members {
+        if let (Some(host), Some(bus)) = (job.host(group, rank), member.bus_id.as_deref()) {
+            gpus.entry(host).or_default().insert(bus);
+        }
+    }
+    gpus.values().any(|gpus| gpus.len() > 1)
+}

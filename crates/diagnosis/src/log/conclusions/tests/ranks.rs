@@ -1,0 +1,200 @@
+//! Conclusions about ranks: those that are absent, late or did not complete, and what differs between them.
+
+use super::{examine, finding, pair};
+use crate::examination::{Examination, Health};
+use crate::finding::Severity;
+
+#[test]
+fn ranks_that_do_not_complete_are_named() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let cut: String = text
+        .lines()
+        .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    // The log can be cut there.
+    let found = examine(&cut);
+    assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+    let ends = finding(&found, "log-ends-in-start");
+    assert!(ends.diagnosis.starts_with("The log ends during the start: rank 1 of 2 started"), "{ends:?}");
+    assert_eq!(ends.evidence[0].text, "Connected all rings, use ring PXN 0 GDR 1");
+    assert_eq!(ends.evidence[0].line, Some(13));
+    // It goes on, or the launcher reports the end.
+    let exit = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
+    for (more, place) in [("another program\n".repeat(1001).as_str(), 0), (exit, 1)] {
+        let found = examine(&(cut.clone() + more));
+        assert_eq!(found.health(), Health::Broken);
+        if place > 0 {
+            assert_eq!(found.findings[0].rule, "mpirun-killed");
+            continue;
+        }
+        let stuck = finding(&found, "start-never-complete");
+        assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
+        assert_eq!(stuck.ranks, [1]);
+        assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the others failed or wait."));
+        assert_eq!(found.unseen, ["rank 1 did not finish the start"]);
+        assert_eq!(found.proof, [""; 0]);
+    }
+}
+
+#[test]
+fn an_absent_rank_is_unseen_and_not_broken() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let half: String =
+        text.lines().filter(|line| line.starts_with("a:")).map(|line| format!("{line}\n")).collect();
+    let found = examine(&half);
+    assert_eq!(found.health(), Health::CannotTell);
+    assert_eq!(
+        found.unseen,
+        [
+            "the logs of rank 1 are not here; proven is only: NET/IB with GPUDirect RDMA on 1 connection between 2 ranks"
+        ]
+    );
+}
+
+#[test]
+fn a_job_without_connections_proves_nothing() {
+    let mut log = pair("IB", "");
+    log.connections = Vec::new();
+    let found = log.examine();
+    assert_eq!(found.health(), Health::CannotTell);
+    assert!(found.unseen[0].contains("no connection of ranks 0-1"), "{:?}", found.unseen);
+}
+
+#[test]
+fn late_ranks_are_named() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let timings = "Bootstrap timings total 62.1 (create 0.1, send 0.1, recv 61.9, ring 0.0, delay 0.0)";
+    let text = log.text();
+    let with = |waits: &[(&str, &str)]| -> String {
+        let lines = text.lines().flat_map(|line| {
+            let wait = waits.iter().find(|(start, _)| line.starts_with(start) && line.contains("nNodes"));
+            let source = line.split(" comm").next().unwrap_or_default();
+            std::iter::once(line.to_owned()).chain(wait.map(|(_, text)| format!("{source} {text}")))
+        });
+        lines.map(|line| line + "\n").collect()
+    };
+    let short = "Bootstrap timings total 0.1 (create 0.1, send 0.1, recv 0.001, ring 0.0, delay 0.0)";
+    let found = examine(&with(&[("a:", timings), ("b:", short)]));
+    assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    let late = finding(&found, "late-ranks");
+    assert_eq!(late.diagnosis, "The start waited: rank 0 waited 61.9 s for rank 1, which came last");
+    assert_eq!(late.ranks, [1]);
+    log.messages = Vec::new();
+}
+
+#[test]
+fn networks_and_versions_that_differ_are_named() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let mixed = text
+        .replace("b:101:101 [1] NCCL INFO Using network IB", "b:101:101 [1] NCCL INFO Using network Socket");
+    let found = examine(&mixed);
+    assert_eq!(
+        finding(&found, "networks-differ").diagnosis,
+        "The ranks chose different networks: IB on rank 0; Socket on rank 1"
+    );
+    let builds = text.replace(
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9+cuda13.0",
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9+cuda12.9",
+    );
+    let found = examine(&builds);
+    assert_eq!(finding(&found, "nccl-builds-differ").severity, Severity::Degraded);
+    let versions = text.replace(
+        "b:101:101 [1] NCCL INFO NCCL version 2.28.9",
+        "b:101:101 [1] NCCL INFO NCCL version 2.27.3",
+    );
+    assert_eq!(finding(&examine(&versions), "nccl-versions-differ").severity, Severity::Broken);
+}
+
+#[test]
+fn a_variable_counts_for_all_devices_of_its_process() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    log.hosts = vec!["a"; 4];
+    log.nodes = 1;
+    log.connections =
+        vec![(0, 1, "P2P/CUMEM"), (1, 2, "P2P/CUMEM"), (2, 3, "P2P/CUMEM"), (3, 0, "P2P/CUMEM")];
+    log.messages = vec![(0, "NCCL_P2P_DISABLE set by environment to 0.")];
+    // One process of each device, then one process of two devices, then one of all.
+    let several = log.text();
+    let differs = |found: &Examination| found.findings.iter().any(|each| each.rule == "variable-differs");
+    let found = examine(&several);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on rank 0; not set on ranks 1-3"
+    );
+    let two = several.replace("a:101:", "a:100:");
+    let found = examine(&two);
+    assert_eq!(
+        finding(&found, "variable-differs").diagnosis,
+        "NCCL_P2P_DISABLE differs between ranks: 0 on ranks 0-1; not set on ranks 2-3"
+    );
+    let one = two.replace("a:102:", "a:100:").replace("a:103:", "a:100:");
+    assert!(!differs(&examine(&one)), "{:?}", examine(&one).findings);
+}
+
+#[test]
+fn networks_may_differ_between_jobs() {
+    let first = pair("IB", "NET/IB/0/GDRDMA").text();
+    let second = pair("Socket", "NET/Socket/0").text();
+    let second =
+        second.replace("a:100:100", "c:200:200").replace("b:101:101", "d:201:201").replace("0x77", "0x78");
+    let found = examine(&(first + &second));
+    assert!(found.findings.iter().all(|each| each.rule != "networks-differ"), "{:?}", found.findings);
+}
+
+#[test]
+fn a_build_with_and_without_its_commit_is_one() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let commit = |text: &str, rank: u32, commit: &str| {
+        let host = ["a", "b"][rank as usize];
+        let line = format!("{host}:10{rank}:10{rank} [{rank}] NCCL INFO");
+        text.replacen(
+            &format!("{line} Using network"),
+            &format!("{line} NCCL git version {commit}\n{line} Using network"),
+            1,
+        )
+    };
+    let differs = |text: &str| examine(text).findings.iter().any(|each| each.rule == "nccl-builds-differ");
+    let one = commit(&text, 0, "HEAD 1933fdd");
+    assert!(!differs(&one));
+    assert!(!differs(&commit(&one, 1, "HEAD 1933fdd")));
+    assert!(differs(&commit(&one, 1, "HEAD 0000001")));
+}
+
+#[test]
+fn ranks_that_share_a_gpu_are_remarked() {
+    let mut log = pair("Socket", "P2P/CUMEM/read");
+    (log.hosts, log.nodes) = (vec!["a", "a"], 1);
+    let shared = log.text().replace("busId 70", "busId 60");
+    let found = examine(&shared);
+    let finding = finding(&found, "ranks-share-gpu");
+    assert_eq!((finding.severity, &finding.ranks[..]), (Severity::Advice, &[0, 1][..]));
+    assert!(log.examine().findings.iter().all(|each| each.rule != "ranks-share-gpu"));
+    // GPUs of two hosts can have one number.
+    log.hosts = vec!["a", "b"];
+    let apart = examine(&log.text().replace("busId 70", "busId 60"));
+    assert!(apart.findings.iter().all(|each| each.rule != "ranks-share-gpu"), "{:?}", apart.findings);
+}
+
+#[test]
+fn a_log_that_is_cut_in_the_start_cannot_tell() {
+    // A rank without lines is told in the singular.
+    let alone: String =
+        pair("IB", "NET/IB/0/GDRDMA").text().lines().take(4).map(|line| format!("{line}\n")).collect();
+    let ended = alone.clone() + &"another program\n".repeat(1001);
+    let cause = |log: &str, rule: &str| finding(&examine(log), rule).cause.clone().unwrap();
+    assert_eq!(
+        cause(&ended, "start-never-complete"),
+        "The log has no line of rank 1: it did not start, or cannot reach rank 0, or its log is not here."
+    );
+    assert!(cause(&alone, "log-ends-in-start").ends_with(" The log has no line of rank 1."));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
+    let whole = std::fs::read_to_string(path).unwrap();
+    for line in whole.lines().position(|line| line.contains("Init START")).into_iter().chain([100, 300, 500])
+    {
+        let cut: String = whole.lines().take(line + 1).map(|line| format!("{line}\n")).collect();
+        let found = examine(&cut);
+        assert_eq!(found.health(), Health::CannotTell, "{line}: {:?}", found.findings);
+    }
+    assert_eq!(examine(&whole).health(), Health::Healthy);
+}
