@@ -36,7 +36,8 @@ Exit code:
   1  degraded: it works, slower or less safely than it should
   2  broken; also wrong arguments, and files that cannot be read or written: then standard
      error has a line \"error: \", and standard output is empty
-  3  cannot tell: neither health nor a fault is proven";
+  3  cannot tell: neither health nor a fault is proven
+  128 + n  ended by signal n (Ctrl-C: 130)";
 
 /// Options of the output.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -127,8 +128,17 @@ pub(in crate::command) fn style() -> text::Style {
     text::Style { colour, width: width.filter(|_| stdout.is_terminal()) }
 }
 
-/// The health of all examinations: broken where one is, healthy only where all are.
+/// The signal that interrupted one of the examinations.
+fn interrupted(examinations: &[Examination]) -> Option<&str> {
+    examinations.iter().find_map(|examination| examination.interrupted.as_deref())
+}
+
+/// The health of all examinations: broken where one is, healthy only where all are. It cannot be told where a signal has
+/// interrupted one: what ranks and logs say then can follow from that.
 fn health(examinations: &[Examination]) -> Health {
+    if interrupted(examinations).is_some() {
+        return Health::CannotTell;
+    }
     let order = [Health::Broken, Health::Degraded, Health::CannotTell, Health::Healthy];
     let found: Vec<Health> = examinations.iter().map(Examination::health).collect();
     order.into_iter().find(|health| found.contains(health)).unwrap_or(Health::CannotTell)
@@ -140,8 +150,16 @@ fn verdict(examinations: &[Examination]) -> String {
     let reason = match health {
         Health::Broken => worst(examinations, Severity::Broken),
         Health::Degraded => worst(examinations, Severity::Degraded),
+        Health::CannotTell if interrupted(examinations).is_some() => {
+            let found =
+                worst(examinations, Severity::Broken).or_else(|| worst(examinations, Severity::Degraded));
+            let doubt = doubt(examinations).unwrap_or_default();
+            Some(
+                found.map_or_else(|| doubt.to_owned(), |found| format!("{doubt}; found until then: {found}")),
+            )
+        }
         Health::CannotTell => {
-            let doubt = examinations.iter().find_map(doubt).unwrap_or("nothing is proven");
+            let doubt = doubt(examinations).unwrap_or("nothing is proven");
             Some(match measured(examinations) {
                 Some(proof) => format!("{proof}; not seen: {doubt}"),
                 None => doubt.to_owned(),
@@ -169,8 +187,13 @@ fn measured(examinations: &[Examination]) -> Option<&str> {
     (measurement.health() == Health::Healthy).then(|| measurement.proof.first().map(String::as_str))?
 }
 
-/// The reason for which this examination cannot tell.
-fn doubt(examination: &Examination) -> Option<&str> {
+/// The reason for which the examinations cannot tell.
+fn doubt(examinations: &[Examination]) -> Option<&str> {
+    let interrupted = examinations.iter().find(|examination| examination.interrupted.is_some());
+    interrupted.and_then(doubt_of).or_else(|| examinations.iter().find_map(doubt_of))
+}
+
+fn doubt_of(examination: &Examination) -> Option<&str> {
     if examination.health() != Health::CannotTell {
         return None;
     }

@@ -99,6 +99,27 @@ fn several_examinations_are_healthy_only_where_all_are() {
 }
 
 #[test]
+fn an_interrupted_examination_hides_nothing_and_cannot_tell() {
+    let mut measurement = examination(vec![], &["a proof"]);
+    measurement.interrupted = Some("SIGINT".to_owned());
+    measurement.unseen.push("interrupted by SIGINT before the end".to_owned());
+    let others = |severity| examination(vec![finding(severity, "no way.")], &[]);
+    let found = |severity| [others(severity), measurement.clone()];
+    assert_eq!(health(&found(Severity::Broken)), Health::CannotTell);
+    let interrupted = "CANNOT TELL: interrupted by SIGINT before the end";
+    let text = text_of(&found(Severity::Broken));
+    assert!(text.starts_with(&format!("{interrupted}; found until then: no way\n")), "{text}");
+    assert!(text.contains("1. broken: no way. [a-rule]\n"), "{text}");
+    assert!(!text.contains("Not seen"), "the verdict says it: {text}");
+    assert_eq!(verdict(&found(Severity::Advice)), interrupted);
+    let json: serde_json::Value =
+        serde_json::from_str(&json::write(&found(Severity::Broken)).unwrap()).unwrap();
+    let examinations = &json["examinations"];
+    assert_eq!((&json["health"], &examinations[1]["interrupted"]), (&"cannot_tell".into(), &"SIGINT".into()));
+    assert_eq!((&examinations[0]["health"], examinations[0].get("interrupted")), (&"broken".into(), None));
+}
+
+#[test]
 fn hostile_text_does_not_reach_the_terminal() {
     let mut hostile = finding(Severity::Unknown, HOSTILE);
     hostile.evidence = vec![evidence(HOSTILE)];

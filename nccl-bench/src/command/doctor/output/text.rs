@@ -28,7 +28,7 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     if style.colour {
         text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &paragraphs(examinations, style, examinations.iter().find_map(super::doubt))
+    text + &paragraphs(examinations, style, super::doubt(examinations))
 }
 
 /// The text without the verdict: findings, proof, what could not be seen, and the facts.
