@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cause::cause;
-pub use host::{Host, addresses, host};
+pub use host::{Host, addresses, host, machine};
 pub use launcher::{Launcher, Started};
 #[cfg(feature = "mpi")]
 pub use mpi::mpi;
