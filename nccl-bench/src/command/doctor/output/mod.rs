@@ -108,12 +108,24 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
 
 /// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
 ///
-/// A pod has the variables of its rank also for commands that a person types in it, which have to print.
+/// A pod has the variables of its rank also for commands that a person types in it, which have to print; a note says what
+/// to do where all ranks of a job run the command.
 pub(in crate::command) fn is_left_to_rank_0() -> bool {
     let Started { launcher, rank, .. } = Started::detect();
-    let starts_each =
-        matches!(launcher, Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
-    starts_each && rank.is_some_and(|rank| rank > 0)
+    let Some(rank) = rank.filter(|&rank| rank > 0) else { return false };
+    let is_left = match launcher {
+        Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm => true,
+        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but torchrun alone sets this one, in its workers.
+        Launcher::Torchrun => std::env::var_os("TORCHELASTIC_RUN_ID").is_some(),
+        _ => false,
+    };
+    if !is_left && !io::stderr().is_terminal() {
+        eprintln!(
+            "note: the variables of {launcher} make this process rank {rank}; each rank prints this report: run it on rank \
+             0 alone"
+        );
+    }
+    is_left
 }
 
 /// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher, which may give

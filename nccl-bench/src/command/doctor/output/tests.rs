@@ -56,7 +56,7 @@ fn the_first_line_is_the_verdict_of_the_worst_finding() {
     let found = [examination(vec![advice, broken], &["a proof"])];
     let text = text_of(&found);
     assert_eq!(text.lines().next(), Some("BROKEN: EFA was asked for but you are on TCP"));
-    assert!(text.find("1. broken: ").unwrap() < text.find("2. advice: ").unwrap(), "{text}");
+    assert!(text.find("\n1. broken [a-rule]\n").unwrap() < text.find("2. advice: ").unwrap(), "{text}");
     assert!(text.contains("   > job.log:24, rank 3, host a: the text\n   > and 4 more\n"), "{text}");
     assert!(text.contains("   Concerns: ranks 0-3, 7\n"), "{text}");
     assert!(text.contains("   Remedy:   first\n             second\n"), "{text}");
