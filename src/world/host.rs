@@ -120,6 +120,15 @@ mod tests {
     }
 
     #[test]
+    fn the_machine_is_the_same_whatever_the_host_is_called() {
+        let ids =
+            [host_named("node1", None).id, host_named("pod-2", None).id, host_named("node1", Some("x")).id];
+        assert!(ids[0] != ids[1] && ids[0] != ids[2], "{ids:?}");
+        // Each of the first two has it, and NCCL_HOSTID replaces it.
+        assert!(!machine().is_empty() && ids[..2].iter().all(|id| id.ends_with(&machine())), "{ids:?}");
+    }
+
+    #[test]
     fn names_and_identities_can_be_sent_to_other_ranks() {
         let id = |host_id| host_named("node1", Some(host_id)).id;
         // Read from a file.
