@@ -39,13 +39,23 @@ fn rank_0_alone_prints_under_a_launcher() {
     let log = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let ask = ["doctor", "job", "--address", "127.0.0.1:1"];
     for arguments in [&["topo"][..], &["doctor", "log", log], &ask] {
-        let printed = |rank: &str| {
+        let printed = |rank: &str, variables: &[(&str, &str)]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
-            command.env("NCCL_BENCH_RANK", rank).env("NCCL_BENCH_SIZE", "2");
+            command.envs(variables.iter().copied()).env(variables[0].0, rank);
             let output = command.args(arguments).output().unwrap();
-            (output.status.code(), !output.stdout.is_empty(), output.stderr)
+            let err = String::from_utf8(output.stderr).unwrap();
+            (output.status.code(), !output.stdout.is_empty(), err)
         };
-        assert_eq!(printed("1"), (Some(0), false, Vec::new()), "{arguments:?}");
-        assert!(printed("0").1, "{arguments:?}");
+        let torchrun = [("RANK", ""), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")];
+        for launcher in [&[("NCCL_BENCH_RANK", ""), ("NCCL_BENCH_SIZE", "2")][..], &torchrun] {
+            assert_eq!(printed("1", launcher), (Some(0), false, String::new()), "{arguments:?}");
+            assert!(printed("0", launcher).1, "{arguments:?}");
+        }
+        // A person may have typed it in a pod.
+        for pod in [&torchrun[..2], &[("JOB_COMPLETION_INDEX", "")]] {
+            let (_, has_printed, err) = printed("1", pod);
+            assert!(has_printed && err.contains("make this process rank 1; each rank prints"), "{err}");
+            assert!(!printed("0", pod).2.contains("each rank prints"), "{arguments:?}");
+        }
     }
 }

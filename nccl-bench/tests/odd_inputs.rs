@@ -146,7 +146,32 @@ const CASES: &[(&str, i32, &str)] = &[
     ("nccl-bench topo before.json", 2, "before.json: no XML"),
     ("nccl-bench topo empty.json", 2, "empty.json: the file is empty"),
     ("nccl-bench topo deep.xml", 2, "deep.xml: elements are nested more than 64 deep"),
-    ("nccl-bench topo /dev/zero", 2, "/dev/zero: the file has 32 MiB"),
+    ("nccl-bench topo /dev/zero", 2, "/dev/zero cannot be read: it is a pipe or a device"),
+    ("nccl-bench topo pipe", 2, "pipe cannot be read: it is a pipe or a device"),
+    (
+        "truncate -s 33M big.xml; nccl-bench topo big.xml",
+        2,
+        "big.xml cannot be read: it has more than 32 MiB",
+    ),
+    ("nccl-bench doctor env --file /dev/zero", 2, "reading /dev/zero: it is a pipe or a device"),
+    ("nccl-bench doctor env --file pipe", 2, "reading pipe: it is a pipe or a device"),
+    ("nccl-bench doctor env --file .", 2, "reading .: it is a directory"),
+    ("truncate -s 5M big; nccl-bench doctor env --file big", 2, "reading big: it has more than 4 MiB"),
+    ("nccl-bench doctor env --file - < /dev/zero", 2, "reading standard input: it has more than 4 MiB"),
+    (
+        "nccl-bench doctor log --rules /dev/zero mine.html",
+        2,
+        "/dev/zero: cannot read: it is a pipe or a device",
+    ),
+    ("nccl-bench doctor log --rules pipe mine.html", 2, "pipe: cannot read: it is a pipe or a device"),
+    ("truncate -s 5M r.toml; nccl-bench doctor log --rules r.toml mine.html", 2, "it has more than 4 MiB"),
+    ("nccl-bench doctor log --rules missing.toml mine.html", 2, "missing.toml: cannot read: No such file"),
+    ("nccl-bench doctor job --flight-recorder pipe", 2, "`pipe` cannot be read: it is a pipe or a device"),
+    (
+        "truncate -s 1025M rank_0; nccl-bench doctor job --flight-recorder rank_0",
+        2,
+        "it has more than 1024 MiB",
+    ),
     ("nccl-bench topo topo.xml topo.xml", 2, "topo.xml is a second topology"),
     ("nccl-bench topo topo.xml --force", 2, "--svg <FILE>"),
     ("nccl-bench topo topo.xml --svg mine.html", 2, "mine.html exists and is no drawing of nccl-bench"),
@@ -194,6 +219,7 @@ fn prepare(folder: &Path) {
          <pci busid=\"0000:11:00.0\"><gpu dev=\"0\" sm=\"90\"/></pci>\
          <pci busid=\"0000:12:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\"/></nic></pci></pci></cpu></system>",
     );
+    assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
     write("bom.json", &format!("\u{feff}{before}"));
     std::os::unix::fs::symlink("/dev/full", folder.join("full.json")).unwrap();
 }

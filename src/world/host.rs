@@ -15,6 +15,19 @@ pub struct Host {
     pub id: String,
 }
 
+/// Identity of the machine that this process runs on: equal for all processes of one machine, also of containers with
+/// other names and whatever `NCCL_HOSTID` says. The kernel's boot identifier; without one, [`Host::id`].
+pub fn machine() -> String {
+    match boot_id() {
+        boot if boot.is_empty() => host().id,
+        boot => boot,
+    }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
 /// Returns the host of this process.
 pub fn host() -> Host {
     host_named(&host_name(), env::var("NCCL_HOSTID").ok().as_deref())
@@ -23,13 +36,10 @@ pub fn host() -> Host {
 /// The host with this name and, if set, the identity of `NCCL_HOSTID`.
 fn host_named(name: &str, host_id: Option<&str>) -> Host {
     // A value that was read from a file ends with a line break, which other ranks may not have.
-    let id = host_id.map(str::trim).filter(|id| !id.is_empty()).map_or_else(
-        || {
-            let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-            format!("{name} {}", boot.trim())
-        },
-        str::to_owned,
-    );
+    let id = host_id
+        .map(str::trim)
+        .filter(|id| !id.is_empty())
+        .map_or_else(|| format!("{name} {}", boot_id()), str::to_owned);
     Host { name: truncate(escape_controls(name)), id: truncate(escape_controls(&id)) }
 }
 
@@ -107,6 +117,15 @@ mod tests {
         let first = host();
         assert!(!first.name.is_empty() && first.id.contains(&first.name));
         assert_eq!(first, host());
+    }
+
+    #[test]
+    fn the_machine_is_the_same_whatever_the_host_is_called() {
+        let ids =
+            [host_named("node1", None).id, host_named("pod-2", None).id, host_named("node1", Some("x")).id];
+        assert!(ids[0] != ids[1] && ids[0] != ids[2], "{ids:?}");
+        // Each of the first two has it, and NCCL_HOSTID replaces it.
+        assert!(!machine().is_empty() && ids[..2].iter().all(|id| id.ends_with(&machine())), "{ids:?}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cause::cause;
-pub use host::{Host, addresses, host};
+pub use host::{Host, addresses, host, machine};
 pub use launcher::{Launcher, Started};
 #[cfg(feature = "mpi")]
 pub use mpi::mpi;
@@ -221,8 +221,8 @@ pub struct Position {
     pub local_size: usize,
 }
 
-/// A hook of [`World::before_exit`]. Its argument names the failed rank.
-pub type ExitHook = Box<dyn FnOnce(&Error) + Send>;
+/// A hook of [`World::before_exit`]. Its arguments name the failed rank, and are the exit code that this process will have.
+pub type ExitHook = Box<dyn FnOnce(&Error, i32) + Send>;
 
 /// A call of a rank; see [`World::compare`].
 #[derive(Clone, Debug, PartialEq, Eq)]

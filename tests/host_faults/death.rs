@@ -1,11 +1,12 @@
 //! A rank is killed in each phase of a job.
 
 use crate::job::{Ended, Process, command, reserve_port, soon, start};
-use crate::rank::{CARRIERS, OPERATIONS};
+use crate::rank::{CARRIERS, OPERATIONS, shared_memory_of};
 use collectives::fabric::{Communicator, Options};
 use collectives::world;
+use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -22,6 +23,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("survivors_remove_what_the_dead_left", survivors_remove_what_the_dead_left),
     ("the_next_job_removes_what_the_dead_left", the_next_job_removes_what_the_dead_left),
+    ("connected_ranks_leave_nothing_when_all_are_killed", connected_ranks_leave_nothing_when_all_are_killed),
 ];
 
 const RANKS: usize = 3;
@@ -55,15 +57,6 @@ fn play(fault: &str) -> (Vec<Ended>, Vec<String>) {
     assert!(left.is_empty(), "{fault}: {left:?}");
     let left = job.iter().flat_map(|process| shared_memory_of(process.child.id())).collect();
     (ended, left)
-}
-
-/// The names in `/dev/shm` that a process has made.
-fn shared_memory_of(process: u32) -> Vec<String> {
-    let names = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
-    // libfabric's own names begin with the process' number.
-    let of_it =
-        |name: &String| name.contains(&format!("-{process}-")) || name.starts_with(&format!("{process}:"));
-    names.map(|name| name.to_string_lossy().into_owned()).filter(of_it).collect()
 }
 
 /// Panics unless the victim was killed and every other rank has ended with an error that names it.
@@ -269,7 +262,7 @@ fn survivors_remove_what_the_dead_left() {
 fn the_next_job_removes_what_the_dead_left() {
     let port = reserve_port();
     let mut job: Vec<Process> =
-        (0..RANKS).map(|number| start(rank(number, port, "shm barrier stuck 9"))).collect();
+        (0..RANKS).map(|number| start(rank(number, port, "shm barrier named 9"))).collect();
     while job.iter().any(|process| shared_memory_of(process.child.id()).is_empty()) {
         assert!(job.iter_mut().all(Process::is_running));
         thread::sleep(Duration::from_millis(5));
@@ -283,4 +276,31 @@ fn the_next_job_removes_what_the_dead_left() {
     let left: Vec<String> = job.iter().flat_map(|process| shared_memory_of(process.child.id())).collect();
     // Another job on this machine may have been faster.
     assert_gone("shm", left);
+}
+
+fn connected_ranks_leave_nothing_when_all_are_killed() {
+    let port = reserve_port();
+    let mut job: Vec<Process> =
+        (0..RANKS).map(|number| start(rank(number, port, "shm barrier stuck 9"))).collect();
+    let by = soon();
+    while !job.iter().all(|process| has_mapped_what_has_no_name(process.child.id())) {
+        assert!(Instant::now() < by && job.iter_mut().all(Process::is_running));
+        thread::sleep(Duration::from_millis(5));
+    }
+    for process in &job {
+        process.signal(libc::SIGKILL);
+    }
+    for process in &mut job {
+        assert_eq!(process.ended(soon()).code, None);
+        assert_eq!(shared_memory_of(process.child.id()), Vec::<String>::new());
+    }
+}
+
+/// True when a process has mapped the memory of all ranks' endpoints and their board, none of which has a name any more.
+fn has_mapped_what_has_no_name(process: u32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let nameless = maps.lines().filter(|line| line.ends_with(" (deleted)"));
+    let nameless: BTreeSet<&str> =
+        nameless.filter_map(|line| line.split_once("/dev/shm/collectives-")).map(|(_, name)| name).collect();
+    nameless.len() == RANKS + 1
 }

@@ -3,6 +3,7 @@
 use collectives::ReduceOp;
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::world::{self, Handle, World};
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -61,6 +62,7 @@ pub(crate) fn run(fault: &str) {
     if let Some(calls) = phase.strip_prefix("connect:").filter(|_| is_victim) {
         doomed.calls_left.store(calls.parse().unwrap(), Ordering::SeqCst);
     }
+    doomed.stays_when_named.store(phase == "named", Ordering::SeqCst);
     let communicator = Communicator::new(Arc::<Doomed>::clone(&doomed), &options(carrier));
     let mut communicator = communicator.unwrap_or_else(|error| fail(&error.to_string()));
     let result = match phase {
@@ -100,6 +102,15 @@ pub(crate) fn run(fault: &str) {
     if let Err(error) = result {
         fail(&error.to_string());
     }
+}
+
+/// The names in `/dev/shm` that a process has made.
+pub(crate) fn shared_memory_of(process: u32) -> Vec<String> {
+    let names = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+    // libfabric's own names begin with the process' number.
+    let of_it =
+        |name: &String| name.contains(&format!("-{process}-")) || name.starts_with(&format!("{process}:"));
+    names.map(|name| name.to_string_lossy().into_owned()).filter(of_it).collect()
 }
 
 pub(crate) fn fail(error: &str) -> ! {
@@ -189,6 +200,8 @@ struct Doomed {
     inner: Handle,
     /// It dies when it begins the last of this many collective calls.
     calls_left: AtomicUsize,
+    /// It stays in the first call for which it has a name in shared memory.
+    stays_when_named: AtomicBool,
     /// It dies when it has waited for others in an operation, and asks whether they live.
     at_check: AtomicBool,
     /// True when this rank learns of a death half a second late, as when the victim has much memory to free
@@ -202,6 +215,7 @@ impl Doomed {
         Self {
             inner,
             calls_left: AtomicUsize::new(usize::MAX),
+            stays_when_named: AtomicBool::new(false),
             at_check: AtomicBool::new(false),
             hears_late,
             heard: OnceLock::new(),
@@ -218,6 +232,10 @@ impl Doomed {
     fn call(&self) {
         if self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1 {
             die();
+        }
+        let is_named = || !shared_memory_of(std::process::id()).is_empty();
+        if self.stays_when_named.load(Ordering::SeqCst) && is_named() {
+            thread::sleep(Duration::from_secs(600));
         }
     }
 }

@@ -109,9 +109,9 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "note" => println!("heard: {}", world.note(argument)),
         "notes" => println!("notes: {}", world.notes().join(", ")),
         // Takes longer than the exit of a process without a hook.
-        "exit-hook" => world.before_exit(Box::new(|error| {
+        "exit-hook" => world.before_exit(Box::new(|error, code| {
             thread::sleep(Duration::from_millis(1500));
-            println!("kept although {error}");
+            println!("kept with code {code} although {error}");
         })),
         // Like a call to a GPU that never returns.
         "stuck" => thread::sleep(Duration::from_secs(600)),

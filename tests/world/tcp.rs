@@ -191,7 +191,7 @@ fn a_process_runs_its_exit_hook() {
     for rank in [0, 2] {
         let ended = job[rank].ended(soon());
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        assert!(ended.stdout.contains("\nkept although rank 1 on host "), "{ended:?}");
+        assert!(ended.stdout.contains("\nkept with code 1 although rank 1 on host "), "{ended:?}");
     }
     // A rank that has left without a failure does not exit with the others.
     let mut job = start_job(3, "exit-on-failure exit-hook barriers:1 sleep@1:500 kill@1 stuck@2");

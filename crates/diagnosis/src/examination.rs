@@ -31,6 +31,9 @@ pub struct Examination {
     pub proof: Vec<String>,
     /// Sentences that state what could not be seen, and why.
     pub unseen: Vec<String>,
+    /// The signal that ended the examination before it was complete: `SIGINT`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<String>,
     /// The findings, worst first (see [`Examination::sort`]).
     pub findings: Vec<Finding>,
     /// Facts for people.
@@ -111,14 +114,19 @@ impl Examination {
             subject,
             proof: Vec::new(),
             unseen: Vec::new(),
+            interrupted: None,
             findings: Vec::new(),
             sections: Vec::new(),
             facts: Value::Null,
         }
     }
 
-    /// The health that follows from findings and proof. Without proof nothing is healthy.
+    /// The health that follows from findings and proof. Without proof nothing is healthy, and an interrupted examination
+    /// tells nothing.
     pub fn health(&self) -> Health {
+        if self.interrupted.is_some() {
+            return Health::CannotTell;
+        }
         match self.findings.iter().map(|finding| finding.severity).min() {
             Some(Severity::Broken) => Health::Broken,
             Some(Severity::Degraded) => Health::Degraded,

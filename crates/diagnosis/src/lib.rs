@@ -7,6 +7,7 @@ pub mod environment;
 pub mod examination;
 pub mod finding;
 pub mod host;
+pub mod input;
 pub mod job;
 pub mod knowledge;
 pub mod log;

@@ -71,8 +71,11 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
     }
 }
 
-/// Sends a value of this rank to all others. Returns the values of all ranks, in order.
-pub(crate) fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
+/// Sends a value of this rank to all others. Returns the values of all ranks, in order. Collective.
+///
+/// # Errors
+/// When another rank has failed, or has sent something else.
+pub fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
@@ -82,8 +85,8 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T
 pub(crate) struct Discovery<T> {
     /// The name of the process's host.
     pub host: String,
-    /// Identity of the host, which distinguishes hosts of the same name.
-    pub host_id: String,
+    /// Identity of the machine, whose GPUs its processes share, whatever NCCL takes for a host (`NCCL_HOSTID`).
+    pub machine: String,
     /// The search's result, or the reason for which nothing can be used.
     pub result: Result<T, String>,
 }
@@ -93,8 +96,7 @@ pub(crate) fn exchange<T>(process: &dyn World, result: Result<T, String>) -> any
 where
     T: Serialize + DeserializeOwned,
 {
-    let world::Host { name: host, id: host_id } = world::host();
-    gather(process, &Discovery { host, host_id, result })
+    gather(process, &Discovery { host: world::host().name, machine: world::machine(), result })
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.

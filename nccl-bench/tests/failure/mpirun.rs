@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::crashes::assert_watchdog_named_rank_1;
+use crate::doctor::{DOCTOR, assert_interrupted, wait_for_thread};
 use crate::process::*;
 use crate::tests;
 
@@ -13,6 +14,7 @@ pub(crate) const TESTS: crate::Tests = tests![
     a_stopped_rank_of_mpirun_is_named,
     a_stopped_rank_of_mpirun_is_named_by_the_watchdog,
     a_signal_to_mpirun_ends_its_ranks,
+    a_signal_of_mpirun_interrupts_the_doctor,
 ];
 
 /// `mpirun` and the processes of its ranks, which rank 0 lists.
@@ -25,6 +27,18 @@ pub(crate) struct Launched {
 
 #[cfg(feature = "mpi")]
 pub(crate) fn mpirun(ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> Launched {
+    let (mut launcher, session) = launch(ranks, arguments, variables);
+    launcher.read_to(CONNECTED);
+    launcher.read_to("  ");
+    let pid = |line: &str| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok();
+    let processes: Vec<u32> = launcher.seen.lines().filter_map(pid).collect();
+    assert_eq!(processes.len(), ranks, "{}", launcher.seen);
+    Launched { launcher, ranks: processes, _session: session }
+}
+
+/// Starts `mpirun`, with a folder for its files.
+#[cfg(feature = "mpi")]
+fn launch(ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
     // Launchers of Open MPI that start at the same time race for one folder in the default place.
@@ -37,13 +51,7 @@ pub(crate) fn mpirun(ranks: usize, arguments: &str, variables: &[(&str, &str)]) 
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
         .env("TMPDIR", session.path())
         .envs(variables.iter().copied());
-    let mut launcher = start(command);
-    launcher.read_to(CONNECTED);
-    launcher.read_to("  ");
-    let pid = |line: &str| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok();
-    let processes: Vec<u32> = launcher.seen.lines().filter_map(pid).collect();
-    assert_eq!(processes.len(), ranks, "{}", launcher.seen);
-    Launched { launcher, ranks: processes, _session: session }
+    (start(command), session)
 }
 
 #[cfg(feature = "mpi")]
@@ -90,6 +98,30 @@ fn a_signal_to_mpirun_ends_its_ranks() {
         assert!(Instant::now() < by, "they are still there: {:?}", job.ranks);
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[cfg(feature = "mpi")]
+fn a_signal_of_mpirun_interrupts_the_doctor() {
+    let (mut launcher, _session) = launch(2, DOCTOR, &[]);
+    let launched = launcher.child.id();
+    let by = Instant::now() + Duration::from_secs(60);
+    let ranks = loop {
+        let children = std::fs::read_to_string(format!("/proc/{launched}/task/{launched}/children")).unwrap();
+        let ranks: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        if ranks.len() == 2 {
+            break ranks;
+        }
+        assert!(Instant::now() < by, "mpirun has started {ranks:?}");
+        thread::sleep(Duration::from_millis(5));
+    };
+    for (rank, &process) in ranks.iter().enumerate() {
+        wait_for_thread(process, &format!("rank {rank}"));
+    }
+    // As mpirun does a second after Ctrl-C, when a fast machine has measured everything.
+    ranks.iter().for_each(|&rank| send(rank, libc::SIGTERM));
+    let ended = launcher.ended();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert_interrupted(&ended.stdout, "SIGTERM");
 }
 
 /// True for a running process, which is not a zombie.

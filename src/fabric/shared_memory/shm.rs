@@ -1,10 +1,11 @@
 //! Support for the `shm` provider: names in `/dev/shm`, free space there, and the choice of the copy protocol.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directory of shared memory.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
@@ -26,6 +27,30 @@ pub(crate) fn new_address() -> Option<CString> {
 pub(crate) fn is_of_this_process(address: &[u8]) -> bool {
     let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
     address.windows(own.len()).any(|part| part == own.as_bytes())
+}
+
+/// The file of an endpoint with this address.
+fn file_of(address: &[u8]) -> Option<PathBuf> {
+    let name = address.strip_prefix(ADDRESS.as_bytes())?.split(|&byte| byte == 0).next()?;
+    Some(Path::new(DIRECTORY).join(std::str::from_utf8(name).ok()?))
+}
+
+/// True when this process has mapped the memory of the endpoints with these addresses. It needs no mapping for its own.
+pub(crate) fn are_mapped(addresses: &[Vec<u8>]) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mapped: BTreeSet<&Path> =
+        maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..]))).collect();
+    addresses
+        .iter()
+        .filter(|address| !is_of_this_process(address))
+        .all(|address| file_of(address).is_some_and(|file| mapped.contains(file.as_path())))
+}
+
+/// Removes the name of the endpoint with this address. Its memory stays until no process has mapped it.
+pub(crate) fn unlink(address: &[u8]) {
+    if let Some(file) = file_of(address) {
+        let _ = fs::remove_file(file);
+    }
 }
 
 /// Removes files in `/dev/shm` that killed processes of this user have left.
@@ -73,9 +98,7 @@ pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
 
 /// The same after they are opened, estimated from this rank's endpoint, which has this address.
 pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String> {
-    let name = address.strip_prefix(ADDRESS.as_bytes())?;
-    let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
-    let metadata = fs::metadata(Path::new(DIRECTORY).join(name)).ok()?;
+    let metadata = fs::metadata(file_of(address)?).ok()?;
     shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
 }
 

@@ -95,18 +95,21 @@ impl Network {
             compared: false,
             peer_lost: false,
         };
-        let routes = network.exchange_addresses(&choice)?;
+        let (routes, in_memory) = network.exchange_addresses(&choice)?;
         network.agree_on_protocol(&choice)?;
         // All ranks have announced themselves: this reads every other rank's announcement.
         let read: Result<(), Error> =
             network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
         on_all_ranks(world, read)?;
+        network.remove_names(&in_memory)?;
         network.routes = routes;
         Ok(network)
     }
 
-    /// Exchanges addresses, and announces this rank to its peers; returns the routes to them.
-    fn exchange_addresses(&mut self, choice: &ProviderChoice) -> Result<Vec<Route>, Error> {
+    /// Exchanges addresses, and announces this rank to its peers; returns the routes to them, and the addresses in shared
+    /// memory.
+    fn exchange_addresses(&mut self, choice: &ProviderChoice) -> Result<(Vec<Route>, Vec<Vec<u8>>), Error> {
+        let mut in_memory = Vec::new();
         let (rank, endpoints) = (self.rank, &mut self.endpoints);
         let mut routes = vec![None; self.world.size()];
         let mut names = vec![&choice.intra_host, &choice.inter_host];
@@ -118,6 +121,9 @@ impl Network {
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
                     if choice.provider_of(rank, peer) == name && !address.is_empty() {
+                        if name == "shm" {
+                            in_memory.push(address.clone());
+                        }
                         let address = endpoints[own].insert(peer, address)?;
                         routes[peer] = Some(Route { endpoint: own, address });
                     }
@@ -135,7 +141,18 @@ impl Network {
         }
         // A rank alone on its host has no route to itself, and needs none.
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
-        Ok(routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect())
+        Ok((routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect(), in_memory))
+    }
+
+    /// Removes the name of this rank's shared memory once all its peers have mapped it, which libfabric does when it gets an
+    /// address: the memory of ranks that are killed from then on is free at once. `peers` are the addresses there.
+    fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
+        let all = self.world.all_gather(&[u8::from(shm::are_mapped(peers))])?;
+        if all.iter().all(|mapped| mapped == &[1]) {
+            let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
+            in_memory.for_each(|endpoint| shm::unlink(&endpoint.address));
+        }
+        Ok(())
     }
 
     /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic

@@ -113,8 +113,8 @@ impl<'a> Service<'a> {
         process_exit::report_once(&self.state.exit_message(&failure.error));
         let hook = lock(&self.state.exit_hook).take();
         let hook = hook.and_then(|hook| {
-            let error = failure.error.clone();
-            thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error)).ok()
+            let (error, code) = (failure.error.clone(), failure.code);
+            thread::Builder::new().name("exit hook".to_owned()).spawn(move || hook(&error, code)).ok()
         });
         let hook = hook.map(|hook| (hook, now + EXIT_HOOK_TIMEOUT));
         self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });

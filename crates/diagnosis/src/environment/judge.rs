@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::bad_value::BadValue;
 use super::knowledge::{self, Kind, Rule};
-use super::names::{self, Absence, Component, Name};
+use super::names::{self, Absence, Name};
 use super::setting::Setting;
 use super::situation::Situation;
 use super::value;
@@ -134,10 +134,7 @@ fn ruled(rule: &Rule) -> Verdict {
 
 fn faulty(name: &Name, fault: BadValue) -> Verdict {
     let BadValue { kind, severity, reason, remedy } = fault;
-    let source = Some(match name.component {
-        Component::Nccl => "NCCL user guide, Environment Variables; src/misc/param.cc".to_owned(),
-        other => format!("source of {}", other.name()),
-    });
+    let source = Some(name.component.source());
     Verdict { kind, severity: Some(severity), rule: "variable-value".to_owned(), reason, remedy, source }
 }
 

@@ -105,6 +105,21 @@ impl Component {
         }
     }
 
+    /// The source of what is known about its variables, for people.
+    pub(super) fn source(self) -> String {
+        match self {
+            Self::Nccl => "NCCL user guide, Environment Variables; src/misc/param.cc".to_owned(),
+            Self::Other("cuda") => "CUDA C++ Programming Guide, CUDA Environment Variables".to_owned(),
+            Self::Other("pytorch") => {
+                "PyTorch documentation, ProcessGroupNCCL Environment Variables".to_owned()
+            }
+            Self::Other("loader") => "manual page of ld.so, ENVIRONMENT".to_owned(),
+            Self::Other("open-mpi") => "Open MPI documentation, MCA parameters".to_owned(),
+            Self::Other("ucx") => "UCX documentation, configuration parameters".to_owned(),
+            other => format!("source code of {}", other.name()),
+        }
+    }
+
     /// The version that is judged for.
     pub(super) fn version(self, situation: &Situation) -> Option<Version> {
         match self {
@@ -146,6 +161,13 @@ fn parse(line: &'static str) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_are_in_words() {
+        let source = |name| find(name).map(|name| name.component.source()).unwrap_or_default();
+        assert_eq!(source("CUDA_MODULE_LOADING"), "CUDA C++ Programming Guide, CUDA Environment Variables");
+        assert_eq!(source("FI_PROVIDER"), "source code of libfabric");
+    }
 
     #[test]
     fn every_line_of_the_table_is_read() {

@@ -274,6 +274,7 @@ mod tests {
             "GROUP_RANK",
             "FLUX_TASK_RANK",
             "MV2_COMM_WORLD_LOCAL_RANK",
+            "NCCL_TESTS_DEVICE",
         ] {
             assert_eq!(compare(&[rank(0, "a", &[(name, "0")]), rank(1, "a", &[(name, "1")])]), [], "{name}");
         }

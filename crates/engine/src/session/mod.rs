@@ -107,6 +107,20 @@ impl Session {
         self
     }
 
+    /// Has a signal, and the end of another process, call `observer` before this process ends, as [`Session::run`] does. For
+    /// a process that uses `world` before it.
+    pub fn watch(&self, world: &world::Handle, observer: &Arc<dyn Observer>) {
+        let saved = Arc::clone(observer);
+        self.salvage.set(move |outcome| saved.salvage(outcome));
+        self.interrupt.joined(world);
+        self.salvage.watch(&**world);
+    }
+
+    /// Ends this process and the job because of an error before [`Session::run`], as that does.
+    pub fn fail(&self, world: &world::Handle, error: &anyhow::Error) -> ! {
+        fail(error, &**world, &self.salvage)
+    }
+
     /// Runs the measurement as one process of `world`. Every process calls it with an equal request
     /// ([`Request::common`]) and gets the same verdict. Only the process of rank 0 calls `observer`. `mpi` is
     /// `backend::mpi::find` in a program that is linked to MPI, else `None`.

@@ -15,9 +15,8 @@ use std::time::Duration;
 use collectives::world::{self, World};
 use nix::sys::signal::{SigHandler, SigSet};
 
-pub use nix::sys::signal::Signal;
-
 use super::Salvage;
+use super::signal::{Signal, WAITED, interrupted, signal_code};
 use record::Outcome;
 
 /// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which
@@ -25,20 +24,6 @@ use record::Outcome;
 const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
-
-/// Signals that are waited for. SIGPIPE is a reason to stop as well, but is requested after a failed write
-/// ([`Interrupt::request`]). When ranks have different reasons, the one with the greatest number counts.
-const WAITED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
-
-/// The exit code of a process that ends because of a signal: 128 and its number.
-pub fn signal_code(signal: Signal) -> u8 {
-    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
-}
-
-/// Outcome of a run that a signal ends.
-pub fn interrupted(signal: Signal) -> Outcome {
-    Outcome::Interrupted { signal: signal.as_str().to_owned() }
-}
 
 /// A request to stop the run. Clones share their state. The default does not receive signals.
 #[derive(Clone, Debug, Default)]
@@ -156,20 +141,6 @@ fn is_ignored(signal: Signal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exit_codes_are_those_of_a_shell() {
-        let codes = [
-            (Signal::SIGHUP, "SIGHUP", 129),
-            (Signal::SIGINT, "SIGINT", 130),
-            (Signal::SIGPIPE, "SIGPIPE", 141),
-            (Signal::SIGTERM, "SIGTERM", 143),
-        ];
-        for (signal, name, code) in codes {
-            assert_eq!(signal_code(signal), code);
-            assert_eq!(interrupted(signal), Outcome::Interrupted { signal: name.to_owned() });
-        }
-    }
 
     #[test]
     fn the_first_request_counts() {

@@ -2,11 +2,13 @@
 
 mod interrupt;
 mod salvage;
+mod signal;
 mod stop;
 mod watchdog;
 
-pub use interrupt::{Interrupt, Signal, ignore_file_size_signal, interrupted, signal_code};
+pub use interrupt::{Interrupt, ignore_file_size_signal};
 pub use salvage::Salvage;
+pub use signal::{Signal, interrupted, signal_code};
 pub use stop::{CLOSED_PIPE, FAILED, REFUSED, Stop, TIMED_OUT, Verdict, WRONG_DATA, await_cause};
 pub use watchdog::ranges;
 pub use watchdog::{RankProgress, TimeLimit, Watchdog};

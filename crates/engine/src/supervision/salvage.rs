@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use collectives::world::{self, Error, World};
 
+use super::signal::{interrupted, signal_of_code};
 use record::Outcome;
 
 /// Time limit of saving.
@@ -85,18 +86,25 @@ impl Salvage {
 
     /// The exit code of a run with `outcome`, of which the caller knows `code`.
     fn code(&self, outcome: &Outcome, code: u8) -> i32 {
-        let of_failure = self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }));
-        i32::from(of_failure.unwrap_or(code))
+        i32::from(self.failure_code(outcome).unwrap_or(code))
     }
 
-    /// Runs the hook also when the world ends this process because another rank has failed. With an exit code of failures
-    /// ([`Salvage::set_failure_code`]) the process ends here, since the world has a code of its own.
+    /// The exit code that was set for failures, where this outcome is one.
+    fn failure_code(&self, outcome: &Outcome) -> Option<u8> {
+        self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }))
+    }
+
+    /// Runs the hook also when the world ends this process because another rank has failed, or was interrupted. With an exit
+    /// code of failures ([`Salvage::set_failure_code`]) the process ends here after a failure, since the world has a code of
+    /// its own.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
-        process.before_exit(Box::new(move |error| {
-            salvage.save(Outcome::Failed { message: error.to_string() });
-            let code = salvage.lock().failure_code;
-            if let Some(code) = code {
+        process.before_exit(Box::new(move |error, code| {
+            let failed = || Outcome::Failed { message: error.to_string() };
+            let outcome = signal_of_code(code).map_or_else(failed, interrupted);
+            salvage.save(outcome.clone());
+            let of_failure = salvage.failure_code(&outcome);
+            if let Some(code) = of_failure {
                 eprintln!("nccl-bench: {error}");
                 // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a blocked thread.
                 unsafe { libc::_exit(i32::from(code)) };

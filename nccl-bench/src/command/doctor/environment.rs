@@ -1,10 +1,9 @@
 //! `nccl-bench doctor env`: variables that NCCL, its plugins and libfabric read.
 
-use std::io::Read as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{fs, io};
 
 use collectives::world::{self, Launcher, Started};
 use collectives::{fabric, nccl};
@@ -12,6 +11,7 @@ use diagnosis::environment::{
     self, Answer, Collection, Network, Platform, Process, Situation, Snapshot, Version, parse_version,
 };
 use diagnosis::examination::{Examination, Health};
+use diagnosis::input;
 use engine::supervision::Stop;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,9 @@ given counts as the newest that is known, and that is said.
 Only variables of NCCL, its plugins, libfabric, CUDA and PyTorch's communication are read; the values of keys are never kept.
 
 Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell.";
+
+/// Size of the largest file of variables, in bytes.
+const LARGEST_FILE: u64 = 4 << 20;
 
 /// Mark before the answer of the process that loads NCCL, which may print lines of its own.
 const MARK: &str = "nccl-bench-answer ";
@@ -286,10 +289,9 @@ fn parse_nccl(text: &str) -> Result<Version, String> {
 /// Reads a file, or standard input.
 fn read(file: &Path) -> Result<(String, String), ExitError> {
     let (bytes, name) = if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        (io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes), "standard input".to_owned())
+        (input::read_stream(io::stdin().lock(), LARGEST_FILE), "standard input".to_owned())
     } else {
-        (fs::read(file), file.display().to_string())
+        (input::read(file, LARGEST_FILE), file.display().to_string())
     };
     let bytes = bytes.map_err(|error| ExitError::refused(format!("reading {name}: {error}")))?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), name))

@@ -1,12 +1,12 @@
 //! `nccl-bench doctor job`: a running job.
 
-use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use diagnosis::examination::{Examination, Health};
+use diagnosis::input;
 use diagnosis::job::client::{Client, DEFAULT_ADDRESS, Limits};
 use diagnosis::job::json::hexadecimal;
 use diagnosis::job::watch::{Selection, watch};
@@ -124,7 +124,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            match File::open(path) {
+            match input::open(path, recorder::dump::LARGEST_FILE) {
                 Ok(_) => files.push(path.clone()),
                 Err(error) => return refuse(path, format!("cannot be read: {error}")),
             }

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use diagnosis::examination::Health;
+use diagnosis::input;
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::conclusions::conclude;
 use diagnosis::log::read_files;
@@ -12,6 +13,9 @@ use super::output::layout::plain;
 use super::output::{self, EXIT_CODES, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
+
+/// Size of the largest file of rules, in bytes.
+const LARGEST_RULES: u64 = 4 << 20;
 
 /// Standard input as a file.
 const STANDARD_INPUT: &str = "-";
@@ -64,6 +68,10 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
         return Ok(Health::Healthy.code());
     }
     arguments.output.check(&arguments.files)?;
+    for file in &arguments.rules {
+        input::open(file, LARGEST_RULES)
+            .map_err(|error| ExitError::refused(format!("{}: cannot read: {error}", file.display())))?;
+    }
     let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };

@@ -5,13 +5,12 @@
 mod svg;
 mod text;
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use diagnosis::examination::Examination;
+use diagnosis::input;
 use diagnosis::topology::graph::Graphs;
 use diagnosis::topology::{self, Dump, Topology};
 
@@ -130,9 +129,7 @@ impl Input {
 
 fn read_text(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
-    let mut text = Vec::new();
-    let opened = File::open(file).with_context(|| format!("{name} cannot be read"))?;
-    opened.take(LARGEST_FILE + 1).read_to_end(&mut text).with_context(|| format!("{name} cannot be read"))?;
+    let text = input::read(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
     String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
 }
 

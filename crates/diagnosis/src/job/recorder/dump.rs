@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -12,10 +10,11 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::pickle;
+use crate::input;
 use crate::job::malformed::Malformed;
 
 /// Size of the largest file that is read, in bytes.
-const LARGEST_FILE: u64 = 1 << 30;
+pub const LARGEST_FILE: u64 = 1 << 30;
 
 /// The dump of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -139,13 +138,7 @@ impl From<String> for EntryState {
 /// # Errors
 /// The reason why the file cannot be read.
 pub fn read(path: &Path) -> Result<Dump, Malformed> {
-    let file = File::open(path).map_err(Malformed::new)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(Malformed::new)?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        return Err(Malformed::new(format!("it is longer than {LARGEST_FILE} bytes")));
-    }
-    parse(&bytes)
+    parse(&input::read(path, LARGEST_FILE).map_err(Malformed::new)?)
 }
 
 /// Reads a dump from bytes.

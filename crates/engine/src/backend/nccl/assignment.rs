@@ -15,8 +15,8 @@ pub(super) type Address = (u32, u32, u32);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProcessGpus<'a> {
     pub(super) host: &'a str,
-    /// Identity of the host, which distinguishes hosts of the same name.
-    pub(super) identity: &'a str,
+    /// Identity of the machine, which distinguishes hosts of the same name.
+    pub(super) machine: &'a str,
     /// PCI addresses of the GPUs that it sees.
     pub(super) addresses: &'a [Address],
     /// `NCCL_TESTS_DEVICE`.
@@ -47,9 +47,9 @@ pub(super) fn assignment(
     gpus: Option<usize>,
     loaded: Version,
 ) -> Result<GpuAssignment, String> {
-    let ProcessGpus { host, identity, addresses: mine, base, multi_rank } = processes[process];
+    let ProcessGpus { host, machine, addresses: mine, base, multi_rank } = processes[process];
     let mates: Vec<usize> =
-        (0..processes.len()).filter(|&other| processes[other].identity == identity).collect();
+        (0..processes.len()).filter(|&other| processes[other].machine == machine).collect();
     let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
     let same = mates.iter().all(|&mate| processes[mate].addresses == mine);
     let disjoint = mates.iter().all(|&mate| {
@@ -103,13 +103,13 @@ pub(super) fn ranks_on_gpus(
         .iter()
         .zip(shares)
         .flat_map(|(each, assignment)| {
-            assignment.ordinals.iter().map(|&ordinal| (each.identity, each.addresses[ordinal]))
+            assignment.ordinals.iter().map(|&ordinal| (each.machine, each.addresses[ordinal]))
         })
         .collect();
-    let ProcessGpus { identity, addresses, multi_rank, .. } = processes[process];
+    let ProcessGpus { machine, addresses, multi_rank, .. } = processes[process];
     let count = |&ordinal: &usize| {
         // MIG instances of one GPU share its address.
-        if multi_rank { all.iter().filter(|gpu| **gpu == (identity, addresses[ordinal])).count() } else { 1 }
+        if multi_rank { all.iter().filter(|gpu| **gpu == (machine, addresses[ordinal])).count() } else { 1 }
     };
     shares[process].ordinals.iter().map(count).collect()
 }
@@ -123,8 +123,8 @@ mod tests {
     const EIGHT: [Address; 8] =
         [(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0)];
 
-    fn process<'a>(identity: &'a str, addresses: &'a [Address]) -> ProcessGpus<'a> {
-        ProcessGpus { host: "node1", identity, addresses, base: None, multi_rank: false }
+    fn process<'a>(machine: &'a str, addresses: &'a [Address]) -> ProcessGpus<'a> {
+        ProcessGpus { host: "node1", machine, addresses, base: None, multi_rank: false }
     }
 
     fn sharing<'a>(addresses: &'a [Address]) -> ProcessGpus<'a> {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn ranks_on_a_gpu_are_counted_over_the_processes_of_its_host() {
-        let elsewhere = ProcessGpus { identity: "boot 2", ..sharing(&EIGHT) };
+        let elsewhere = ProcessGpus { machine: "boot 2", ..sharing(&EIGHT) };
         let processes = [sharing(&EIGHT), sharing(&EIGHT), elsewhere];
         let shares = all(&processes, 1, Some(5));
         assert_eq!(ranks_on_gpus(&processes, &shares, 0), [2, 2, 1, 1, 1]);

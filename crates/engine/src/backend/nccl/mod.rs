@@ -136,7 +136,7 @@ pub(super) fn prepare(
         .zip(bases)
         .map(|((each, (host, gpus)), base)| ProcessGpus {
             host,
-            identity: &each.host_id,
+            machine: &each.machine,
             addresses: &gpus.addresses,
             base,
             multi_rank: gpus.multi_rank,

@@ -36,7 +36,8 @@ Exit code:
   1  degraded: it works, slower or less safely than it should
   2  broken; also wrong arguments, and files that cannot be read or written: then standard
      error has a line \"error: \", and standard output is empty
-  3  cannot tell: neither health nor a fault is proven";
+  3  cannot tell: neither health nor a fault is proven
+  128 + n  ended by signal n (Ctrl-C: 130)";
 
 /// Options of the output.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -107,12 +108,24 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
 
 /// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
 ///
-/// A pod has the variables of its rank also for commands that a person types in it, which have to print.
+/// A pod has the variables of its rank also for commands that a person types in it, which have to print; a note says what
+/// to do where all ranks of a job run the command.
 pub(in crate::command) fn is_left_to_rank_0() -> bool {
     let Started { launcher, rank, .. } = Started::detect();
-    let starts_each =
-        matches!(launcher, Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
-    starts_each && rank.is_some_and(|rank| rank > 0)
+    let Some(rank) = rank.filter(|&rank| rank > 0) else { return false };
+    let is_left = match launcher {
+        Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm => true,
+        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but torchrun alone sets this one, in its workers.
+        Launcher::Torchrun => std::env::var_os("TORCHELASTIC_RUN_ID").is_some(),
+        _ => false,
+    };
+    if !is_left && !io::stderr().is_terminal() {
+        eprintln!(
+            "note: the variables of {launcher} make this process rank {rank}; each rank prints this report: run it on rank \
+             0 alone"
+        );
+    }
+    is_left
 }
 
 /// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher, which may give
@@ -127,8 +140,17 @@ pub(in crate::command) fn style() -> text::Style {
     text::Style { colour, width: width.filter(|_| stdout.is_terminal()) }
 }
 
-/// The health of all examinations: broken where one is, healthy only where all are.
+/// The signal that interrupted one of the examinations.
+fn interrupted(examinations: &[Examination]) -> Option<&str> {
+    examinations.iter().find_map(|examination| examination.interrupted.as_deref())
+}
+
+/// The health of all examinations: broken where one is, healthy only where all are. It cannot be told where a signal has
+/// interrupted one: what ranks and logs say then can follow from that.
 fn health(examinations: &[Examination]) -> Health {
+    if interrupted(examinations).is_some() {
+        return Health::CannotTell;
+    }
     let order = [Health::Broken, Health::Degraded, Health::CannotTell, Health::Healthy];
     let found: Vec<Health> = examinations.iter().map(Examination::health).collect();
     order.into_iter().find(|health| found.contains(health)).unwrap_or(Health::CannotTell)
@@ -140,8 +162,16 @@ fn verdict(examinations: &[Examination]) -> String {
     let reason = match health {
         Health::Broken => worst(examinations, Severity::Broken),
         Health::Degraded => worst(examinations, Severity::Degraded),
+        Health::CannotTell if interrupted(examinations).is_some() => {
+            let found =
+                worst(examinations, Severity::Broken).or_else(|| worst(examinations, Severity::Degraded));
+            let doubt = doubt(examinations).unwrap_or_default();
+            Some(
+                found.map_or_else(|| doubt.to_owned(), |found| format!("{doubt}; found until then: {found}")),
+            )
+        }
         Health::CannotTell => {
-            let doubt = examinations.iter().find_map(doubt).unwrap_or("nothing is proven");
+            let doubt = doubt(examinations).unwrap_or("nothing is proven");
             Some(match measured(examinations) {
                 Some(proof) => format!("{proof}; not seen: {doubt}"),
                 None => doubt.to_owned(),
@@ -169,8 +199,13 @@ fn measured(examinations: &[Examination]) -> Option<&str> {
     (measurement.health() == Health::Healthy).then(|| measurement.proof.first().map(String::as_str))?
 }
 
-/// The reason for which this examination cannot tell.
-fn doubt(examination: &Examination) -> Option<&str> {
+/// The reason for which the examinations cannot tell.
+fn doubt(examinations: &[Examination]) -> Option<&str> {
+    let interrupted = examinations.iter().find(|examination| examination.interrupted.is_some());
+    interrupted.and_then(doubt_of).or_else(|| examinations.iter().find_map(doubt_of))
+}
+
+fn doubt_of(examination: &Examination) -> Option<&str> {
     if examination.health() != Health::CannotTell {
         return None;
     }

@@ -56,7 +56,7 @@ fn the_first_line_is_the_verdict_of_the_worst_finding() {
     let found = [examination(vec![advice, broken], &["a proof"])];
     let text = text_of(&found);
     assert_eq!(text.lines().next(), Some("BROKEN: EFA was asked for but you are on TCP"));
-    assert!(text.find("1. broken: ").unwrap() < text.find("2. advice: ").unwrap(), "{text}");
+    assert!(text.find("\n1. broken [a-rule]\n").unwrap() < text.find("2. advice: ").unwrap(), "{text}");
     assert!(text.contains("   > job.log:24, rank 3, host a: the text\n   > and 4 more\n"), "{text}");
     assert!(text.contains("   Concerns: ranks 0-3, 7\n"), "{text}");
     assert!(text.contains("   Remedy:   first\n             second\n"), "{text}");
@@ -96,6 +96,27 @@ fn several_examinations_are_healthy_only_where_all_are() {
     assert_eq!(health(&[good.clone(), good.clone()]), Health::Healthy);
     assert_eq!(health(&[good.clone(), doubtful.clone()]), Health::CannotTell);
     assert_eq!(health(&[good, doubtful, slow]), Health::Degraded);
+}
+
+#[test]
+fn an_interrupted_examination_hides_nothing_and_cannot_tell() {
+    let mut measurement = examination(vec![], &["a proof"]);
+    measurement.interrupted = Some("SIGINT".to_owned());
+    measurement.unseen.push("interrupted by SIGINT before the end".to_owned());
+    let others = |severity| examination(vec![finding(severity, "no way.")], &[]);
+    let found = |severity| [others(severity), measurement.clone()];
+    assert_eq!(health(&found(Severity::Broken)), Health::CannotTell);
+    let interrupted = "CANNOT TELL: interrupted by SIGINT before the end";
+    let text = text_of(&found(Severity::Broken));
+    assert!(text.starts_with(&format!("{interrupted}; found until then: no way\n")), "{text}");
+    assert!(text.contains("1. broken: no way. [a-rule]\n"), "{text}");
+    assert!(!text.contains("Not seen"), "the verdict says it: {text}");
+    assert_eq!(verdict(&found(Severity::Advice)), interrupted);
+    let json: serde_json::Value =
+        serde_json::from_str(&json::write(&found(Severity::Broken)).unwrap()).unwrap();
+    let examinations = &json["examinations"];
+    assert_eq!((&json["health"], &examinations[1]["interrupted"]), (&"cannot_tell".into(), &"SIGINT".into()));
+    assert_eq!((&examinations[0]["health"], examinations[0].get("interrupted")), (&"broken".into(), None));
 }
 
 #[test]

@@ -24,11 +24,12 @@ const NARROWEST: usize = 40;
 /// The whole text.
 pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     let health = super::health(examinations);
-    let mut text = style.wrapped(&plain(&super::verdict(examinations)), "");
+    let verdict = super::verdict(examinations);
+    let mut text = style.wrapped(&plain(&verdict), "");
     if style.colour {
         text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &paragraphs(examinations, style, examinations.iter().find_map(super::doubt))
+    text + &paragraphs(examinations, style, verdict.split_once(": ").map(|(_, said)| said))
 }
 
 /// The text without the verdict: findings, proof, what could not be seen, and the facts.
@@ -36,16 +37,17 @@ pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -
     paragraphs(examinations, style, None)
 }
 
-/// The details, where the verdict has `said` this already about what was not seen.
+/// The details. The verdict has `said` some of it, which is not repeated.
 fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
-    let is_cannot_tell = super::health(examinations) == Health::CannotTell;
-    let said = said.filter(|_| is_cannot_tell);
+    let is_doubt = super::health(examinations) == Health::CannotTell;
+    let doubt = super::doubt(examinations).filter(|_| is_doubt && said.is_some());
     let mut text = String::new();
     for (index, finding) in super::sorted(examinations).into_iter().enumerate() {
-        text += &style.finding(index + 1, finding);
+        let is_said = index == 0 && said == Some(finding.diagnosis.trim_end_matches('.'));
+        text += &style.finding(index + 1, finding, is_said);
     }
     let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
-        let is_new = |line: &&String| said != Some(line.trim_end_matches('.'));
+        let is_new = |line: &&String| doubt != Some(line.trim_end_matches('.'));
         let lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
         if lines.is_empty() { String::new() } else { style.list(title, &lines) }
     };
@@ -60,15 +62,20 @@ fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -
 }
 
 impl Style {
-    /// The paragraph of a finding.
-    fn finding(&self, number: usize, finding: &Finding) -> String {
+    /// The paragraph of a finding, without the diagnosis where the verdict above it has said that.
+    fn finding(&self, number: usize, finding: &Finding, is_said: bool) -> String {
         let severity = finding.severity.to_string();
         let severity =
             if self.colour { coloured(&severity, severity_colour(finding.severity)) } else { severity };
-        let first = format!("{} [{}]", plain(&finding.diagnosis), plain(&finding.rule));
-        let prefix = finding.severity.to_string().len() + number.to_string().len() + 4;
-        let wrapped = self.wrapped_from(&first, prefix, "   ");
-        let mut text = format!("\n{number}. {severity}: {}", wrapped.trim_start());
+        let rule = plain(&finding.rule);
+        let mut text = if is_said {
+            format!("\n{number}. {severity} [{rule}]\n")
+        } else {
+            let first = format!("{} [{rule}]", plain(&finding.diagnosis));
+            let prefix = finding.severity.to_string().len() + number.to_string().len() + 4;
+            let wrapped = self.wrapped_from(&first, prefix, "   ");
+            format!("\n{number}. {severity}: {}", wrapped.trim_start())
+        };
         for evidence in &finding.evidence {
             let line = format!("{}: {}", super::place(evidence), evidence.text);
             text += &self.wrapped(&plain(&line), "   > ");

@@ -8,22 +8,23 @@ use std::time::Duration;
 use std::{io, mem};
 
 use collectives::world;
-use diagnosis::examination::{Body, Examination, Health, Section};
-use diagnosis::finding::{Evidence, Finding, Severity};
+use diagnosis::examination::Examination;
+use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
 use engine::session::{Observer, Start};
 use engine::supervision::{Stop, ranges};
 use engine::sweep::Event;
-use record::{Measurement, Outcome, Run};
-use serde_json::json;
+use record::Outcome;
 
 use super::exchange::Exchange;
 use super::lock;
+use super::measurement::{End, State};
 use super::receiver::{POLL, Received};
-use super::wire::PackedLog;
+use super::wire::{Ending, PackedLog};
 use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
+use crate::exit::ExitError;
 
 /// Time in which the logs of the other processes have to arrive after a failure. With the time of the report below the
 /// limit of saving results.
@@ -49,18 +50,11 @@ pub(super) struct Collector {
     before: Mutex<Vec<Examination>>,
     state: Mutex<State>,
     is_first: bool,
-    /// True once a failure was reported. Held while it is.
-    reported: Mutex<bool>,
+    /// The exit code, once the report was written, also that of an early end. Held while it is.
+    reported: Mutex<Option<u8>>,
 }
 
-#[derive(Default)]
-struct State {
-    run: Option<Run>,
-    measurements: Vec<Measurement>,
-    transport: Option<String>,
-}
-
-/// The thread of rank 0 that ends the job when another process tells its failure; ends when it is dropped.
+/// The thread of rank 0 that ends the job when another process tells its end; ends when it is dropped.
 pub(super) struct Watch {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -87,18 +81,18 @@ impl Collector {
         }
     }
 
-    /// Adds examinations that the report of a failure contains as well.
+    /// Adds examinations that the report of an early end contains as well.
     pub(super) fn add(&self, examinations: impl IntoIterator<Item = Examination>) {
         lock(&self.before).extend(examinations);
     }
 
-    /// The examinations so far, which are then no longer part of a failure's report.
+    /// The examinations so far, which are then no longer part of such a report.
     pub(super) fn take(&self) -> Vec<Examination> {
         mem::take(&mut lock(&self.before))
     }
 
-    /// Waits in the background for the failure of another process, then reports and ends the job; on rank 0 only. Other
-    /// processes may not notice the failure: they wait for that process inside NCCL.
+    /// Waits in the background for the early end of another process, then reports and ends the job; on rank 0 only. Other
+    /// processes may not notice it: they wait for that process inside NCCL.
     pub(super) fn watch(self: &Arc<Self>, world: &world::Handle) -> io::Result<Watch> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
@@ -108,17 +102,27 @@ impl Collector {
             let world = Arc::downgrade(world);
             let wait = move || {
                 while !is_over.load(Ordering::SeqCst) {
-                    if let (Some((_, message)), Some(world)) = (collector.exchange.failure(), world.upgrade())
-                    {
-                        collector.report(&message, LOG_TIME);
-                        world.abort(i32::from(Health::Broken.code()), &message);
+                    if let (Some(ending), Some(world)) = (collector.exchange.ending(), world.upgrade()) {
+                        collector.end_job(&*world, ending);
                     }
                     thread::sleep(4 * POLL);
                 }
             };
-            thread = Some(thread::Builder::new().name("failures".to_owned()).spawn(wait)?);
+            thread = Some(thread::Builder::new().name("endings".to_owned()).spawn(wait)?);
         }
         Ok(Watch { is_over, thread })
+    }
+
+    /// Reports the end of another process, and ends the job.
+    fn end_job(&self, world: &dyn world::World, ending: Ending) -> ! {
+        // After a death, the launcher may have interrupted the others.
+        let ending = world.check().err().map_or(ending, |error| Ending::Failed(error.to_string()));
+        self.report(&ending);
+        let message = match &ending {
+            Ending::Failed(message) => message.clone(),
+            Ending::Interrupted(signal) => format!("nccl-bench: ended by {signal}"),
+        };
+        world.abort(i32::from(ending.code()), &message)
     }
 
     /// Returns the logs of all processes after a complete measurement; on rank 0 only. Collective.
@@ -141,16 +145,36 @@ impl Collector {
         Some(examine(logs, &self.exchange.hosts, limit.unwrap_or(LOG_TIME_OF_COMPLETE)))
     }
 
-    /// Reports a failure with the logs of all processes, once; on rank 0 only.
-    fn report(&self, message: &str, limit: Duration) {
+    /// Writes the report, unless another thread has. Returns the exit code that goes with the report.
+    pub(super) fn once(&self, write: impl FnOnce() -> Result<u8, ExitError>) -> Result<u8, ExitError> {
         let mut reported = lock(&self.reported);
-        if *reported {
-            return;
+        if let Some(code) = *reported {
+            return Ok(code);
         }
-        *reported = true;
-        let Received { logs, failures } = self.exchange.collect(limit);
+        let code = write()?;
+        *reported = Some(code);
+        Ok(code)
+    }
+
+    /// Reports an early end with the logs of all processes, once; on rank 0 only.
+    fn report(&self, ending: &Ending) {
+        let _ = self.once(|| {
+            self.write_report(ending);
+            Ok(ending.code())
+        });
+    }
+
+    fn write_report(&self, ending: &Ending) {
+        let limit = match ending {
+            Ending::Failed(_) => LOG_TIME,
+            Ending::Interrupted(_) => LOG_TIME_AFTER_SIGNAL,
+        };
+        let Received { logs, endings } = self.exchange.collect(limit);
         let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
-        examinations.push(self.measurement(None, &self.evidence(message, failures)));
+        examinations.push(match ending {
+            Ending::Failed(message) => self.measurement(End::Failed(&self.evidence(message, endings))),
+            Ending::Interrupted(signal) => self.measurement(End::Interrupted(signal)),
+        });
         examinations.extend(self.take());
         drop_repeated_faults(&mut examinations);
         if let Err(error) = output::write(&self.output, &examinations) {
@@ -169,35 +193,21 @@ impl Collector {
     }
 
     /// The messages of a failure: that of rank 0, then those of the other processes.
-    fn evidence(&self, message: &str, failures: Vec<(usize, String)>) -> Vec<Evidence> {
+    fn evidence(&self, message: &str, endings: Vec<(usize, Ending)>) -> Vec<Evidence> {
         let text = |text: String, place: String| Evidence { place, text, ..Evidence::default() };
-        let others = failures.into_iter().filter(|(_, told)| told != message).map(|(process, told)| {
-            let host = self.exchange.hosts.get(process).map_or("", String::as_str);
-            text(told, format!("process {process} on {host}"))
+        let others = endings.into_iter().filter_map(|(process, ending)| match ending {
+            Ending::Failed(told) if told != message => {
+                let host = self.exchange.hosts.get(process).map_or("", String::as_str);
+                Some(text(told, format!("process {process} on {host}")))
+            }
+            _ => None,
         });
         std::iter::once(text(message.to_owned(), "measurement".to_owned())).chain(others).take(8).collect()
     }
 
-    /// The examination of the measurement, which was refused, failed with messages, or is complete.
-    pub(super) fn measurement(&self, refused: Option<&str>, failure: &[Evidence]) -> Examination {
-        let state = lock(&self.state);
-        let mut examination = Examination::new("measurement");
-        examination.findings.extend((!failure.is_empty()).then(|| failed(failure)));
-        examination.findings.extend(wrong(&state.measurements));
-        match (&state.run, refused) {
-            (_, Some(reason)) => examination.unseen.push(not_measured(reason)),
-            (None, None) => examination.unseen.push("nothing was measured".to_owned()),
-            (Some(run), None) if examination.findings.is_empty() => prove(run, &state, &mut examination),
-            (Some(_), None) => {}
-        }
-        examination.sections = sections(&state);
-        examination.facts = json!({
-            "backend": state.run.as_ref().map(|run| &run.provenance.backend),
-            "transport": state.transport,
-            "ranks": state.run.as_ref().map(|run| &run.ranks),
-            "measurements": state.measurements,
-        });
-        examination
+    /// The examination of the measurement with this end.
+    pub(super) fn measurement(&self, end: End<'_>) -> Examination {
+        lock(&self.state).examine(end)
     }
 }
 
@@ -229,18 +239,16 @@ impl Observer for Collector {
 
     /// Rank 0 reports with the logs of all processes; every other process tells it, and waits for the report.
     fn salvage(&self, outcome: Outcome) {
-        match (outcome, self.is_first) {
-            (Outcome::Running | Outcome::Complete, _) => {}
-            (Outcome::Failed { message }, true) => self.report(&message, LOG_TIME),
-            (Outcome::Interrupted { signal }, true) => {
-                self.report(&format!("interrupted by {signal}"), LOG_TIME_AFTER_SIGNAL);
-            }
-            (Outcome::Failed { message }, false) => {
-                self.exchange.tell(&message);
-                self.wait_for_report();
-            }
-            // A signal ends the job with a code of its own.
-            (Outcome::Interrupted { .. }, false) => self.wait_for_report(),
+        let ending = match outcome {
+            Outcome::Running | Outcome::Complete => return,
+            Outcome::Failed { message } => Ending::Failed(message),
+            Outcome::Interrupted { signal } => Ending::Interrupted(signal),
+        };
+        if self.is_first {
+            self.report(&ending);
+        } else {
+            self.exchange.tell(ending);
+            self.wait_for_report();
         }
     }
 }
@@ -311,95 +319,6 @@ pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
     }
 }
 
-fn failed(evidence: &[Evidence]) -> Finding {
-    let reason = evidence.iter().find_map(|one| one.text.lines().next()).unwrap_or("no reason is known");
-    let text = format!("the doctor's measurement failed: {reason}");
-    let mut finding = Finding::new("measurement-failed", Severity::Broken, text);
-    finding.remedy =
-        Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
-    finding.evidence = evidence.to_vec();
-    finding
-}
-
-/// The finding about wrong data, if there is any.
-fn wrong(measurements: &[Measurement]) -> Option<Finding> {
-    let wrong: Vec<&Measurement> =
-        measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
-    let first = wrong.first()?;
-    let mut finding = Finding::new("wrong-data", Severity::Broken, "a collective delivered wrong data");
-    finding.cause = Some("a fault of a GPU, a link, a network device, or the library".to_owned());
-    finding.remedy = Some(format!(
-        "nccl-bench {} -b {} -e {} --check-on-stream 10 names rank, element and values",
-        first.collective, first.bytes, first.bytes
-    ));
-    finding.occurrences = wrong.len() as u64;
-    let evidence = |one: &&Measurement| Evidence {
-        place: "measurement".to_owned(),
-        text: format!(
-            "{} of {} bytes: {} wrong elements",
-            one.collective,
-            one.bytes,
-            one.wrong.unwrap_or_default()
-        ),
-        ..Evidence::default()
-    };
-    finding.evidence = wrong.iter().take(4).map(evidence).collect();
-    Some(finding)
-}
-
-/// Adds what the measurement proves.
-fn prove(run: &Run, state: &State, examination: &mut Examination) {
-    let verified = state.measurements.iter().filter(|one| one.wrong == Some(0)).count();
-    if verified == 0 {
-        examination.unseen.push("no data was verified".to_owned());
-        return;
-    }
-    let ranks = match run.ranks.len() {
-        1 => "1 rank".to_owned(),
-        several => format!("{several} ranks"),
-    };
-    let over = match (run.provenance.backend.as_str(), &state.transport) {
-        ("nccl", _) => format!("{ranks} on GPUs"),
-        (_, Some(transport)) => format!("{ranks} in host memory over {transport}"),
-        (backend, None) => format!("{ranks} over {backend}"),
-    };
-    examination
-        .proof
-        .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
-}
-
-/// A sentence about a measurement that was refused.
-fn not_measured(reason: &str) -> String {
-    match reason.strip_prefix("--backend nccl cannot run: ") {
-        Some(reason) => format!("no GPU seen that NCCL can use: {reason}"),
-        None => format!("nothing was measured: {reason}"),
-    }
-}
-
-fn sections(state: &State) -> Vec<Section> {
-    if state.measurements.is_empty() {
-        return Vec::new();
-    }
-    let columns = ["collective", "bytes", "placement", "time (us)", "busbw (GB/s)", "wrong"];
-    let row = |one: &Measurement| {
-        vec![
-            one.collective.clone(),
-            one.bytes.to_string(),
-            one.placement.name().to_owned(),
-            format!("{:.1}", one.time_us),
-            format!("{:.2}", one.busbw_gbps),
-            one.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string()),
-        ]
-    };
-    vec![Section {
-        title: "Measurement".to_owned(),
-        body: Body::Table {
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: state.measurements.iter().map(row).collect(),
-        },
-    }]
-}
-
 /// The first warnings in a log.
 fn warnings(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
@@ -410,21 +329,15 @@ fn warnings(text: &[u8]) -> String {
 mod tests {
     use std::io::Write as _;
 
+    use diagnosis::examination::{Body, Section};
+    use diagnosis::finding::Severity;
+
     use super::*;
 
     fn log(process: usize, is_whole: bool, text: &str) -> PackedLog {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(text.as_bytes()).unwrap();
         PackedLog { process, is_whole, gzip: encoder.finish().unwrap() }
-    }
-
-    #[test]
-    fn a_failed_measurement_says_why() {
-        let evidence = |text: &str| Evidence { text: text.to_owned(), ..Evidence::default() };
-        let finding =
-            failed(&[evidence("rank 1 on host vm died:\n  its connection closed"), evidence("other")]);
-        assert_eq!(finding.diagnosis, "the doctor's measurement failed: rank 1 on host vm died:");
-        assert_eq!(finding.evidence.len(), 2);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lock;
 use super::receiver::{ASK, REPORTED, Received, Receiver};
-use super::wire::{Frame, PackedLog, Token};
+use super::wire::{Ending, Frame, PackedLog, Token};
 use crate::command::doctor::gather;
 
 /// Largest part of a process's log that is sent.
@@ -107,10 +107,10 @@ impl Exchange {
         self.held.own.read(LOG_BYTES).unwrap_or_default().0
     }
 
-    /// Tells rank 0 that this process has failed.
-    pub(super) fn tell(&self, message: &str) {
+    /// Tells rank 0 that this process ends.
+    pub(super) fn tell(&self, ending: Ending) {
         if let Role::Other(Some(sender)) = &self.role {
-            sender.send(&Frame::Failed(message.to_owned()));
+            sender.send(&Frame::Ended(ending));
         }
     }
 
@@ -122,10 +122,10 @@ impl Exchange {
         }
     }
 
-    /// The first failure that another process has told; on rank 0 only.
-    pub(super) fn failure(&self) -> Option<(usize, String)> {
+    /// The first ending that another process has told; on rank 0 only.
+    pub(super) fn ending(&self) -> Option<Ending> {
         let Role::First(receiver, _) = &self.role else { return None };
-        receiver.failure()
+        receiver.ending()
     }
 
     /// Asks all connected processes for their logs, and waits for them up to `limit`; on rank 0 only.

@@ -2,6 +2,7 @@
 
 mod collector;
 mod exchange;
+mod measurement;
 mod receiver;
 mod wire;
 
@@ -14,8 +15,8 @@ use diagnosis::examination::Health;
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
 use engine::request::{BackendChoice, Request, Step};
-use engine::session::Session;
-use engine::supervision::Stop;
+use engine::session::{Observer, Session};
+use engine::supervision::{Stop, Verdict, interrupted, signal_code};
 
 use super::output::{self, Output};
 use super::{environment, host};
@@ -24,6 +25,7 @@ use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use collector::Collector;
 use exchange::Exchange;
+use measurement::End;
 
 /// Largest size of the measurement.
 const MAX_BYTES: u64 = 64 << 20;
@@ -71,17 +73,33 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let world = (context.program.join)(&join)?;
     let exchange = Exchange::start(&world, log)?;
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
-    let environment = environment::of_job(&environment::Arguments::default(), &process, &world)?;
-    collector.add([environment].into_iter().chain(host::examine_job(&world)?));
+    let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
+    session.watch(&world, &observer);
     let watch = collector.watch(&world).map_err(Stop::from)?;
-    let result = session.run(&world, Arc::clone(&collector) as _, context.program.mpi);
+    match examine(&process, &world, &collector) {
+        Err(Stop::Failed(error)) => session.fail(&world, &error),
+        examined => examined?,
+    }
+    let result = session.run(&world, observer, context.program.mpi);
     drop(watch);
-    let refused = match result {
-        Ok(_) => None,
-        Err(Stop::Refused(reason)) => Some(reason),
-        Err(stop) => return Err(stop.into()),
-    };
-    report(arguments, &world, &collector, refused.as_deref())
+    match result {
+        Ok(Verdict::Stopped(signal)) => {
+            // The same signal on every process: rank 0 reports, and the others wait for that.
+            collector.salvage(interrupted(signal));
+            Ok(signal_code(signal))
+        }
+        Ok(_) => report(arguments, &world, &collector, End::Complete),
+        Err(Stop::Refused(reason)) => report(arguments, &world, &collector, End::Refused(&reason)),
+        Err(stop) => Err(stop.into()),
+    }
+}
+
+/// Examines the environments and the hosts. Collective.
+fn examine(process: &Process, world: &world::Handle, collector: &Collector) -> Result<(), Stop> {
+    let environment = environment::of_job(&environment::Arguments::default(), process, world)?;
+    collector.add([environment]);
+    collector.add(host::examine_job(world)?);
+    Ok(())
 }
 
 /// Reads the name of a backend of the doctor.
@@ -111,18 +129,17 @@ fn report(
     arguments: &Arguments,
     world: &world::Handle,
     collector: &Collector,
-    refused: Option<&str>,
+    end: End<'_>,
 ) -> Result<u8, ExitError> {
     let logs = collector.complete_logs(world)?.logs;
-    let code = if world.rank() == 0 {
+    let write = || {
         let mut examinations: Vec<_> = collector.of_logs(logs, None).into_iter().collect();
-        examinations.push(collector.measurement(refused, &[]));
+        examinations.push(collector.measurement(end));
         examinations.extend(collector.take());
         collector::drop_repeated_faults(&mut examinations);
-        output::write(&arguments.output, &examinations)?
-    } else {
-        0
+        output::write(&arguments.output, &examinations)
     };
+    let code = if world.rank() == 0 { collector.once(write)? } else { 0 };
     let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.code()))
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use super::wire::{Decoder, Frame, PackedLog, Token};
+use super::wire::{Decoder, Ending, Frame, PackedLog, Token};
 
 /// Time in which a connection has to say the token.
 const TOKEN_TIME: Duration = Duration::from_secs(10);
@@ -31,13 +31,13 @@ pub(super) const ASK: u8 = b'?';
 /// Rank 0's message that its report is written.
 pub(super) const REPORTED: u8 = b'!';
 
-/// The logs and failures that rank 0 has received.
+/// The logs and endings that rank 0 has received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// The logs, in the order of the processes, one each.
     pub logs: Vec<PackedLog>,
-    /// The messages of the processes that failed.
-    pub failures: Vec<(usize, String)>,
+    /// The processes that have ended before the measurement was complete.
+    pub endings: Vec<(usize, Ending)>,
 }
 
 /// The part of rank 0. Threads accept the connections as soon as they come, since the system keeps only 128.
@@ -56,7 +56,7 @@ struct Peer {
     /// Its number, once it has said it with the token.
     process: Option<usize>,
     logs: Vec<PackedLog>,
-    failure: Option<String>,
+    ending: Option<Ending>,
     is_asked: bool,
     /// True once it has sent its logs, or cannot send any more.
     has_ended: bool,
@@ -110,10 +110,10 @@ impl Receiver {
         Ok(port)
     }
 
-    /// The first failure that has been told.
-    pub(super) fn failure(&self) -> Option<(usize, String)> {
+    /// The first ending that has been told.
+    pub(super) fn ending(&self) -> Option<Ending> {
         self.receive();
-        lock(&self.peers).iter().find_map(Peer::told)
+        lock(&self.peers).iter().find_map(Peer::told).map(|(_, ending)| ending)
     }
 
     /// Reads what has arrived. Does not wait.
@@ -139,10 +139,10 @@ impl Receiver {
             }
             let ended = peers.iter().filter(|peer| peer.process.is_some() && peer.has_ended).count();
             if ended >= connected || Instant::now() >= deadline {
-                let mut failures: Vec<_> = peers.iter().filter_map(Peer::told).collect();
-                failures.sort_unstable();
+                let mut endings: Vec<_> = peers.iter().filter_map(Peer::told).collect();
+                endings.sort_unstable();
                 let logs = peers.iter_mut().flat_map(|peer| std::mem::take(&mut peer.logs)).collect();
-                return Received { logs, failures };
+                return Received { logs, endings };
             }
             drop(peers);
             thread::sleep(POLL);
@@ -165,15 +165,15 @@ impl Peer {
             decoder: Decoder::default(),
             process: None,
             logs: Vec::new(),
-            failure: None,
+            ending: None,
             is_asked: false,
             has_ended: false,
         }
     }
 
-    /// The failure that it has told.
-    fn told(&self) -> Option<(usize, String)> {
-        Some((self.process?, self.failure.clone()?))
+    /// The ending that it has told.
+    fn told(&self) -> Option<(usize, Ending)> {
+        Some((self.process?, self.ending.clone()?))
     }
 
     /// Sends a byte. One that the connection does not take is not waited for.
@@ -217,7 +217,7 @@ impl Peer {
     fn accept(&mut self, frame: Frame, token: &Token) {
         match (frame, self.process) {
             (Frame::Hello(said, process), None) if said == *token => self.process = Some(process),
-            (Frame::Failed(message), Some(_)) => self.failure = Some(message),
+            (Frame::Ended(ending), Some(_)) => self.ending = Some(ending),
             (Frame::Log(log), Some(_)) => self.logs.push(log),
             // No process sends anything else.
             _ => self.has_ended = true,
@@ -246,7 +246,8 @@ mod tests {
         let receiver = Receiver::start(Vec::new()).unwrap();
         let token = receiver.token;
         let mut failing = connect(&receiver, token, 1);
-        failing.write_all(&Frame::Failed("it broke".to_owned()).encode()).unwrap();
+        let broke = Ending::Failed("it broke".to_owned());
+        failing.write_all(&Frame::Ended(broke.clone()).encode()).unwrap();
         failing
             .write_all(
                 &[Frame::Log(log(1, 3)), Frame::Log(log(4, 2)), Frame::End]
@@ -262,7 +263,8 @@ mod tests {
         let mut stranger = connect(&receiver, [0; 16], 4);
         stranger.write_all(&Frame::Log(log(4, 1)).encode()).unwrap();
         let received = receiver.collect(4, Duration::from_millis(500));
-        assert_eq!(received.failures, [(1, "it broke".to_owned())]);
+        assert_eq!(received.endings, [(1, broke.clone())]);
+        assert_eq!(receiver.ending(), Some(broke));
         assert_eq!(received.logs, [log(1, 3), log(4, 2)]);
         receiver.say(REPORTED);
         let mut answer = [0; 2];

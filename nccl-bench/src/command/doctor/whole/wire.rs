@@ -1,5 +1,8 @@
 //! Messages between the processes of `doctor`, for a measurement that fails.
 
+use diagnosis::examination::Health;
+use engine::supervision::signal_code;
+
 /// Bytes before the body of a frame: its kind, and the length of the body.
 const HEADER: usize = 5;
 
@@ -20,13 +23,32 @@ pub(super) struct PackedLog {
     pub gzip: Vec<u8>,
 }
 
+/// The reason for which a measurement ends before it is complete.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ending {
+    /// It failed, with this message.
+    Failed(String),
+    /// This signal interrupted it: `SIGINT`.
+    Interrupted(String),
+}
+
+impl Ending {
+    /// The exit code of all processes.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => Health::Broken.code(),
+            Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.code(), signal_code),
+        }
+    }
+}
+
 /// A message to rank 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// The first one: the number of the sender.
     Hello(Token, usize),
-    /// A failure of the sender.
-    Failed(String),
+    /// The end of the sender before the measurement is complete.
+    Ended(Ending),
     /// A log, its own or that of another process of its host.
     Log(PackedLog),
     /// The end of the logs.
@@ -56,7 +78,8 @@ impl Frame {
                 let process = u32::try_from(*process).unwrap_or(u32::MAX);
                 (0, [&process.to_le_bytes()[..], token].concat())
             }
-            Self::Failed(message) => (1, message.as_bytes()[..message.len().min(MAX_BODY)].to_vec()),
+            Self::Ended(Ending::Failed(message)) => (1, cut(message)),
+            Self::Ended(Ending::Interrupted(signal)) => (4, cut(signal)),
             Self::Log(log) => (2, log.encode()),
             Self::End => (3, Vec::new()),
         };
@@ -70,12 +93,18 @@ impl Frame {
                 let (process, token) = split_number(body)?;
                 Some(Self::Hello(token.try_into().ok()?, process))
             }
-            1 => Some(Self::Failed(String::from_utf8_lossy(body).into_owned())),
+            1 => Some(Self::Ended(Ending::Failed(String::from_utf8_lossy(body).into_owned()))),
             2 => PackedLog::decode(body).map(Self::Log),
             3 => Some(Self::End),
+            4 => Some(Self::Ended(Ending::Interrupted(String::from_utf8_lossy(body).into_owned()))),
             _ => None,
         }
     }
+}
+
+/// A text as bytes, of which there are not too many.
+fn cut(text: &str) -> Vec<u8> {
+    text.as_bytes()[..text.len().min(MAX_BODY)].to_vec()
 }
 
 /// A number of four bytes at the beginning, and the rest.
@@ -104,7 +133,7 @@ impl Decoder {
             return Ok(None);
         };
         let length = usize::try_from(u32::from_le_bytes(length)).map_err(|_| Malformed)?;
-        if kind > 3 || length > MAX_BODY {
+        if kind > 4 || length > MAX_BODY {
             return Err(Malformed);
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
@@ -121,8 +150,13 @@ mod tests {
     #[test]
     fn frames_are_read_as_they_were_written_however_they_are_split() {
         let log = PackedLog { process: 7, is_whole: false, gzip: vec![1, 2, 3] };
-        let frames =
-            [Frame::Hello([9; 16], 3), Frame::Failed("no way".to_owned()), Frame::Log(log), Frame::End];
+        let frames = [
+            Frame::Hello([9; 16], 3),
+            Frame::Ended(Ending::Failed("no way".to_owned())),
+            Frame::Ended(Ending::Interrupted("SIGINT".to_owned())),
+            Frame::Log(log),
+            Frame::End,
+        ];
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();
         for size in [1, 2, 7, bytes.len()] {
             let mut decoder = Decoder::default();
@@ -146,6 +180,7 @@ mod tests {
         };
         assert_eq!(next(b"GET / HTTP/1.1\r\n"), Err(Malformed));
         assert_eq!(next(&[1, 255, 255, 255, 255]), Err(Malformed));
+        assert_eq!(next(&[5, 0, 0, 0, 0]), Err(Malformed));
         assert_eq!(next(&[0, 3, 0, 0, 0, 1, 2, 3]), Err(Malformed));
         assert_eq!(next(&[2, 9, 0, 0, 0, 1]), Ok(None));
     }

@@ -1,6 +1,7 @@
-//! Exchanges of results and values among all ranks.
+//! Exchange of results among all ranks.
 
 use collectives::world;
+use engine::agreement::gather;
 use engine::supervision::Stop;
 
 /// Returns `opened` when it succeeded on all ranks, else the error of the first rank that failed. Collective.
@@ -10,20 +11,11 @@ pub(super) fn on_all_ranks<T>(opened: Result<T, Stop>, world: &world::Handle) ->
         Err(Stop::Refused(problem)) => Some((true, problem.clone())),
         Err(Stop::Failed(error)) => Some((false, format!("{error:#}"))),
     };
-    let problems: Vec<Option<(bool, String)>> = gathered(world, &problem)?;
+    let problems: Vec<Option<(bool, String)>> = gather(&**world, &problem)?;
     let first = problems.into_iter().enumerate().find_map(|(rank, problem)| Some((rank, problem?)));
     match first {
         None => opened,
         Some((rank, (true, problem))) => Err(Stop::Refused(format!("rank {rank}: {problem}"))),
         Some((rank, (false, problem))) => Err(Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}"))),
     }
-}
-
-/// Gathers a value from each rank. Collective.
-pub(super) fn gathered<T: serde::Serialize, U: serde::de::DeserializeOwned>(
-    world: &world::Handle,
-    own: &T,
-) -> Result<Vec<U>, Stop> {
-    let all = world.all_gather(&serde_json::to_vec(own)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

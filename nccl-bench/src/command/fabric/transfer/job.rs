@@ -16,6 +16,7 @@ use super::parallel::{self, Buffers};
 use super::rendezvous::RankInfo;
 use super::report::{self, Pair, SCHEMA_VERSION, SizeResult, TransferDocument};
 use super::{Completion, Inject, Memory, Messages, exchange};
+use engine::agreement::gather;
 use engine::request::{Step, Sweep};
 use engine::supervision::{Interrupt, Stop};
 use record::provenance;
@@ -67,7 +68,7 @@ impl<'a> Job<'a> {
             text: endpoints.iter().map(Endpoint::address_text).collect::<Vec<_>>().join(" "),
             domains,
         };
-        let opened = exchange::gathered(world, &own)?;
+        let opened = gather(&**world, &own)?;
         gpus = exchange::on_all_ranks(gpu_memory(options, world, size), world)?;
         let devices = exchange::on_all_ranks(registered(&gpus, &mut endpoints), world)?;
         let longest_inject = endpoints.iter().map(Endpoint::longest_inject).min();
@@ -143,7 +144,7 @@ impl<'a> Job<'a> {
             let row = parallel::measure(&mut sides, buffers, bytes)?;
             // The row comes from the first rank of the pair, and any rank may have a signal.
             let own = (row.filter(|_| rank == one), interrupt.requested().is_some());
-            let mut all: Vec<(Option<SizeResult>, bool)> = exchange::gathered(world, &own)?;
+            let mut all: Vec<(Option<SizeResult>, bool)> = gather(&**world, &own)?;
             stopped = all.iter().any(|(_, stops)| *stops);
             if let Some(row) = all.swap_remove(one).0 {
                 table.write_all(row.line(count).as_bytes())?;

@@ -26,6 +26,7 @@ pub use arguments::{
 
 use crate::mpi_exec::JoinRequest;
 use diagnosis::host::available_memory;
+use engine::agreement::gather;
 use engine::request::Size;
 use engine::supervision::{Interrupt, Salvage, Signal, Stop, Verdict, await_cause};
 use job::Job;
@@ -122,7 +123,7 @@ fn measure(
 /// The signal that asks any rank to stop. Collective.
 fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>, Stop> {
     let own = interrupt.requested().map_or(0, |signal| signal as i32);
-    let all: Vec<i32> = exchange::gathered(world, &own)?;
+    let all: Vec<i32> = gather(&**world, &own)?;
     Ok(all.into_iter().filter_map(|number| Signal::try_from(number).ok()).max())
 }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::options::{Test, TestOptions};
 use super::wait_notice::WaitNotice;
-use super::{Arguments, Memory, exchange};
+use super::{Arguments, Memory};
 use crate::mpi_exec::{self, JoinRequest};
-use engine::agreement::ANOTHER_COMMAND;
+use engine::agreement::{ANOTHER_COMMAND, gather};
 use engine::supervision::Stop;
 
 /// Joins the world over TCP, or calls `join_mpi`, where the launcher tells no address.
@@ -114,11 +114,9 @@ fn settings(options: TestOptions<'_>) -> Vec<(String, String)> {
 /// # Errors
 /// [`Stop::Refused`] where options differ, or another rank runs another command.
 pub(super) fn agree(world: &world::Handle, own: &RankInfo) -> Result<Vec<RankInfo>, Stop> {
-    let ranks: Vec<RankInfo> = exchange::gathered(world, own).map_err(|stop| match stop {
-        Stop::Failed(error) if error.is::<serde_json::Error>() => {
-            Stop::Refused(format!("the other rank {ANOTHER_COMMAND}"))
-        }
-        other => other,
+    let ranks = gather(&**world, own).map_err(|error| match error.is::<serde_json::Error>() {
+        true => Stop::Refused(format!("the other rank {ANOTHER_COMMAND}")),
+        false => Stop::Failed(error),
     })?;
     difference(&ranks).map_or(Ok(ranks), |difference| Err(Stop::Refused(difference)))
 }

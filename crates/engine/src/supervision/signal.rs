@@ -1,0 +1,48 @@
+//! Signals as exit codes and outcomes.
+
+pub use nix::sys::signal::Signal;
+use record::Outcome;
+
+/// Signals that are waited for. SIGPIPE is a reason to stop as well, but is requested after a failed write
+/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the greatest number
+/// counts.
+pub(super) const WAITED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+
+/// The exit code of a process that ends because of a signal: 128 and its number.
+pub fn signal_code(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+}
+
+/// The signal for which a process with this exit code has ended.
+pub(super) fn signal_of_code(code: i32) -> Option<Signal> {
+    WAITED.into_iter().find(|&signal| i32::from(signal_code(signal)) == code)
+}
+
+/// Outcome of a run that a signal ends.
+pub fn interrupted(signal: Signal) -> Outcome {
+    Outcome::Interrupted { signal: signal.as_str().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let codes = [
+            (Signal::SIGHUP, "SIGHUP", 129),
+            (Signal::SIGINT, "SIGINT", 130),
+            (Signal::SIGPIPE, "SIGPIPE", 141),
+            (Signal::SIGTERM, "SIGTERM", 143),
+        ];
+        for (signal, name, code) in codes {
+            assert_eq!(signal_code(signal), code);
+            assert_eq!(interrupted(signal), Outcome::Interrupted { signal: name.to_owned() });
+        }
+        assert_eq!(signal_of_code(143), Some(Signal::SIGTERM));
+        // No rank ends the others for a closed output.
+        for other in [0, 1, 2, 4, 7, 15, 128, 141] {
+            assert_eq!(signal_of_code(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The examination of the doctor's measurement.
+
+use diagnosis::examination::{Body, Examination, Section};
+use diagnosis::finding::{Evidence, Finding, Severity};
+use record::{Measurement, Run};
+use serde_json::json;
+
+/// The measurement as far as it has come.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) run: Option<Run>,
+    pub(super) measurements: Vec<Measurement>,
+    pub(super) transport: Option<String>,
+}
+
+/// The end of the measurement.
+#[derive(Clone, Copy)]
+pub(super) enum End<'a> {
+    /// Everything was measured.
+    Complete,
+    /// It was refused, with this reason.
+    Refused(&'a str),
+    /// It failed, with the messages of the processes.
+    Failed(&'a [Evidence]),
+    /// This signal ended it: `SIGINT`.
+    Interrupted(&'a str),
+}
+
+impl State {
+    /// The examination.
+    pub(super) fn examine(&self, end: End<'_>) -> Examination {
+        let mut examination = Examination::new("measurement");
+        if let End::Failed(evidence) = end {
+            examination.findings.push(failed(evidence));
+        }
+        examination.findings.extend(wrong(&self.measurements));
+        match (&self.run, end) {
+            (_, End::Refused(reason)) => examination.unseen.push(not_measured(reason)),
+            (_, End::Interrupted(signal)) => {
+                examination
+                    .unseen
+                    .push(format!("interrupted by {signal} before the measurement was complete"));
+                examination.interrupted = Some(signal.to_owned());
+            }
+            (None, _) => examination.unseen.push("nothing was measured".to_owned()),
+            (Some(run), End::Complete) if examination.findings.is_empty() => {
+                prove(run, self, &mut examination);
+            }
+            (Some(_), End::Complete | End::Failed(_)) => {}
+        }
+        examination.sections = sections(self);
+        examination.facts = json!({
+            "backend": self.run.as_ref().map(|run| &run.provenance.backend),
+            "transport": self.transport,
+            "ranks": self.run.as_ref().map(|run| &run.ranks),
+            "measurements": self.measurements,
+        });
+        examination
+    }
+}
+
+fn failed(evidence: &[Evidence]) -> Finding {
+    let reason = evidence.iter().find_map(|one| one.text.lines().next()).unwrap_or("no reason is known");
+    let text = format!("the doctor's measurement failed: {reason}");
+    let mut finding = Finding::new("measurement-failed", Severity::Broken, text);
+    finding.remedy =
+        Some("read the findings about the log; repeat it with: nccl-bench allreduce,alltoall".to_owned());
+    finding.evidence = evidence.to_vec();
+    finding
+}
+
+/// The finding about wrong data, if there is any.
+fn wrong(measurements: &[Measurement]) -> Option<Finding> {
+    let wrong: Vec<&Measurement> =
+        measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
+    let first = wrong.first()?;
+    let mut finding = Finding::new("wrong-data", Severity::Broken, "a collective delivered wrong data");
+    finding.cause = Some("a fault of a GPU, a link, a network device, or the library".to_owned());
+    finding.remedy = Some(format!(
+        "nccl-bench {} -b {} -e {} --check-on-stream 10 names rank, element and values",
+        first.collective, first.bytes, first.bytes
+    ));
+    finding.occurrences = wrong.len() as u64;
+    let evidence = |one: &&Measurement| Evidence {
+        place: "measurement".to_owned(),
+        text: format!(
+            "{} of {} bytes: {} wrong elements",
+            one.collective,
+            one.bytes,
+            one.wrong.unwrap_or_default()
+        ),
+        ..Evidence::default()
+    };
+    finding.evidence = wrong.iter().take(4).map(evidence).collect();
+    Some(finding)
+}
+
+/// Adds what the measurement proves.
+fn prove(run: &Run, state: &State, examination: &mut Examination) {
+    let verified = state.measurements.iter().filter(|one| one.wrong == Some(0)).count();
+    if verified == 0 {
+        examination.unseen.push("no data was verified".to_owned());
+        return;
+    }
+    let ranks = match run.ranks.len() {
+        1 => "1 rank".to_owned(),
+        several => format!("{several} ranks"),
+    };
+    let over = match (run.provenance.backend.as_str(), &state.transport) {
+        ("nccl", _) => format!("{ranks} on GPUs"),
+        (_, Some(transport)) => format!("{ranks} in host memory over {transport}"),
+        (backend, None) => format!("{ranks} over {backend}"),
+    };
+    examination
+        .proof
+        .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
+}
+
+/// A sentence about a measurement that was refused.
+fn not_measured(reason: &str) -> String {
+    match reason.strip_prefix("--backend nccl cannot run: ") {
+        Some(reason) => format!("no GPU seen that NCCL can use: {reason}"),
+        None => format!("nothing was measured: {reason}"),
+    }
+}
+
+fn sections(state: &State) -> Vec<Section> {
+    if state.measurements.is_empty() {
+        return Vec::new();
+    }
+    let columns = ["collective", "bytes", "placement", "time (us)", "busbw (GB/s)", "wrong"];
+    let row = |one: &Measurement| {
+        vec![
+            one.collective.clone(),
+            one.bytes.to_string(),
+            one.placement.name().to_owned(),
+            format!("{:.1}", one.time_us),
+            format!("{:.2}", one.busbw_gbps),
+            one.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string()),
+        ]
+    };
+    vec![Section {
+        title: "Measurement".to_owned(),
+        body: Body::Table {
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: state.measurements.iter().map(row).collect(),
+        },
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_measurement_says_why() {
+        let evidence = |text: &str| Evidence { text: text.to_owned(), ..Evidence::default() };
+        let finding =
+            failed(&[evidence("rank 1 on host vm died:\n  its connection closed"), evidence("other")]);
+        assert_eq!(finding.diagnosis, "the doctor's measurement failed: rank 1 on host vm died:");
+        assert_eq!(finding.evidence.len(), 2);
+    }
+
+    #[test]
+    fn an_interrupted_measurement_fails_nothing_and_proves_nothing() {
+        let examination = State::default().examine(End::Interrupted("SIGTERM"));
+        assert_eq!(examination.interrupted.as_deref(), Some("SIGTERM"));
+        assert_eq!(examination.unseen, ["interrupted by SIGTERM before the measurement was complete"]);
+        assert!(examination.findings.is_empty() && examination.proof.is_empty(), "{examination:?}");
+    }
+}
