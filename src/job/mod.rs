@@ -24,7 +24,7 @@
 //! ```
 //!
 //! # Failures
-//! A rank that fails tells the others its reason with [`World::fail`](crate::world::World::fail); their operations return
+//! A rank that fails tells the others its reason with [`Job::fail`]; their operations return
 //! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
 //! an operation, set a limit: [`Group::set_timeout`].
 
@@ -127,6 +127,12 @@ impl Job {
     #[must_use]
     pub fn world(&self) -> &world::Handle {
         &self.world
+    }
+
+    /// Tells all other ranks that this one has failed, for `reason`, of which they return [`Error::RankFailed`]: see
+    /// [`World::fail`](world::World::fail).
+    pub fn fail(&self, reason: &str) {
+        self.world.fail(reason);
     }
 
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
