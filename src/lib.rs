@@ -1,5 +1,7 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
+//! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives over host memory or
+//!   GPUs, which run beside the program until it waits for them. Start here for training.
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
 //!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
@@ -47,6 +49,9 @@
 //! The repository's `examples/` has a complete program for each concept.
 
 mod element;
+mod error;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub mod job;
 mod lock;
 mod name;
 pub mod world;
@@ -60,8 +65,12 @@ pub mod nccl;
 #[path = "../tests/wheels/mod.rs"]
 mod wheels;
 
+#[cfg(feature = "nccl")]
+pub use cudarc;
 pub use element::{DataType, Element, ReduceOp};
+pub use error::Error;
 pub use name::UnknownName;
+pub use {float8, half};
 
 /// The programs in README.md, compiled as tests.
 #[cfg(all(doctest, feature = "nccl", feature = "fabric"))]

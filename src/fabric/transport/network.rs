@@ -10,6 +10,7 @@ use super::affinity;
 use super::deferred_close::DeferredClose;
 use super::endpoint::{Reach, TaggedEndpoint};
 use super::provider_choice::ProviderChoice;
+use super::rest::Rest;
 use super::summary::TransportSummary;
 use super::{Request, Transport};
 use crate::fabric::calls::{CallLog, CallRecord};
@@ -52,11 +53,13 @@ pub(crate) struct Network {
     polls_per_yield: u32,
     oversubscribed: bool,
     idle: u32,
+    rest: Rest,
     calls: CallLog,
-    /// Time of the first check since the last completion.
-    idle_since: Instant,
-    /// True when the last calls have been compared.
-    compared: bool,
+    wait: WaitState,
+    /// Time of the operation's first check.
+    waiting_since: Instant,
+    /// Longest wait of an operation.
+    timeout: Option<Duration>,
     /// True when a peer may have ended in the middle of a message.
     peer_lost: bool,
 }
@@ -90,9 +93,11 @@ impl Network {
             polls_per_yield: POLLS_PER_YIELD,
             oversubscribed: false,
             idle: 0,
+            rest: Rest::new(),
             calls: CallLog::new(0, world.size()),
-            idle_since: Instant::now(),
-            compared: false,
+            wait: WaitState::New,
+            waiting_since: Instant::now(),
+            timeout: None,
             peer_lost: false,
         };
         let (routes, in_memory) = network.exchange_addresses(&choice)?;
@@ -190,6 +195,7 @@ impl Network {
         self.oversubscribed = local.count() > affinity::available_processors(masks);
         if self.oversubscribed {
             self.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
+            self.rest.on_oversubscribed_host();
         }
         Ok(())
     }
@@ -244,19 +250,24 @@ impl Network {
         }
     }
 
-    /// Checks that the other ranks are alive, and, after a while, that they call the same operations.
-    #[cold]
-    fn check(&mut self) -> Result<(), Error> {
-        if self.idle == POLLS_PER_CHECK {
-            self.idle_since = Instant::now();
-        } else if !self.compared && self.idle_since.elapsed() >= COMPARE_AFTER {
-            self.compare();
-        }
+    /// Checks that the other ranks are alive.
+    fn check_world(&mut self) -> Result<(), Error> {
         let checked = self.world.check();
         // After any error others close, perhaps in the middle of a message.
         self.peer_lost |= checked.is_err();
         Ok(checked?)
     }
+}
+
+/// The wait of an operation for other ranks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WaitState {
+    /// It has not been checked.
+    New,
+    /// It has been checked, and the time is measured.
+    Waiting,
+    /// The ranks' last calls have been compared, too.
+    Compared,
 }
 
 fn open_endpoints(
@@ -361,19 +372,46 @@ impl Transport for Network {
 
     fn record(&mut self, entry: CallRecord) {
         self.calls.record(entry);
-        self.compared = false;
+        self.wait = WaitState::New;
         // Operations in the shared segment move nothing here: each begins to wait anew.
         self.idle = 0;
     }
 
     #[cold]
     fn compare(&mut self) {
-        self.compared = true;
+        self.wait = WaitState::Compared;
         self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
     }
 
     fn fail(&self, reason: &str) {
         self.world.fail(reason);
+    }
+
+    fn set_timeout(&mut self, limit: Option<Duration>) {
+        self.timeout = limit;
+    }
+
+    #[cold]
+    fn check(&mut self) -> Result<(), Error> {
+        if self.wait == WaitState::New {
+            self.wait = WaitState::Waiting;
+            self.waiting_since = Instant::now();
+            return self.check_world();
+        }
+        let waited = self.waiting_since.elapsed();
+        if self.wait == WaitState::Waiting && waited >= COMPARE_AFTER {
+            self.compare();
+        }
+        // Another rank's failure explains more than the timeout does.
+        self.check_world()?;
+        match self.timeout.filter(|&limit| waited >= limit) {
+            Some(limit) => {
+                // Others may be in the middle of a message to this rank.
+                self.peer_lost = true;
+                Err(Error::TimedOut { operation: "waiting".to_owned(), limit })
+            }
+            None => Ok(()),
+        }
     }
 
     fn progress(&mut self) -> Result<(), Error> {
@@ -394,6 +432,15 @@ impl Transport for Network {
         }
         if self.idle.is_multiple_of(POLLS_PER_CHECK) {
             self.check()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.progress()?;
+        if self.rest.is_due(self.idle) {
+            self.check()?;
+            self.rest.sleep(&self.endpoints);
         }
         Ok(())
     }

@@ -335,6 +335,12 @@ impl Transport for Simulated {
 
     fn compare(&mut self) {}
 
+    fn set_timeout(&mut self, _limit: Option<Duration>) {}
+
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn fail(&self, reason: &str) {
         self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
     }
@@ -359,6 +365,10 @@ impl Transport for Simulated {
         // Something from a peer that this rank waits for, which may be something else.
         let Some(peers) = NonZero::new(self.receives.len()) else { return Ok(()) };
         self.deliver(self.receives[(random >> 8) as usize % peers].peer)
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.progress()
     }
 
     fn is_done(&mut self, request: Request) -> bool {
