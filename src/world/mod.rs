@@ -39,7 +39,7 @@ mod process_exit;
 mod recovery;
 mod rendezvous_config;
 mod single;
-mod sync;
+pub(crate) mod sync;
 mod tcp;
 mod threads;
 
@@ -63,6 +63,8 @@ pub use single::single;
 pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
+
+pub(crate) use call::Difference;
 
 use options::YEAR;
 
