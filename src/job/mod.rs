@@ -26,13 +26,14 @@
 //! # Failures
 //! A rank that fails tells the others its reason with [`World::fail`](crate::world::World::fail); their operations return
 //! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
-//! an operation, set a limit: [`Group::set_timeout`].
+//! an operation, set a limit: [`Group::set_timeout`]. The ranks that are left can go on: [`Job::shrink`].
 
 mod backend;
 mod buffer;
 mod formation;
 mod group;
 mod host;
+mod recovery;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use group::Group;
 pub use work::Work;
 
 use crate::{Error, world};
+use recovery::Preparation;
 
 /// One rank of a job: of the processes that a launcher has started together, or of their threads.
 ///
@@ -53,6 +55,7 @@ use crate::{Error, world};
 #[derive(Clone)]
 pub struct Job {
     world: world::Handle,
+    preparation: Preparation,
 }
 
 impl Job {
@@ -69,7 +72,7 @@ impl Job {
     /// A rank of any other world.
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self { world }
+        Self { world, preparation: Preparation::default() }
     }
 
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
@@ -112,12 +115,13 @@ impl Job {
     }
 
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
-    /// several groups, all in the same order.
+    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]).
     ///
     /// # Errors
     /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
     /// make another group then.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, backend)
     }
 }
