@@ -103,7 +103,7 @@ fn a_stopped_rank_is_left_out_and_told() {
 
 fn ranks_of_threads_go_on_without_a_process() {
     let threads = [("RECOVERY_THREADS", "2")];
-    let mut play = Play::start(3, "shm", "2:1:kill", 4, &threads);
+    let mut play = Play::start(3, "shm", "2:3:kill", 4, &threads);
     let ended: Vec<_> = [0, 2].map(|process| play.ended(process)).into_iter().collect();
     for ended in &ended {
         assert_eq!(ended.code, Some(0), "{ended:?}");
