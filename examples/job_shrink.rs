@@ -24,8 +24,8 @@ fn train(job: &Job, first_rank: usize, step: &mut u64, failure: &mut Option<Inst
     *step = common[0];
     while *step < STEPS {
         if *step == 3 && victim == Some(first_rank) {
-            // Without destructors, or a word to the other ranks.
-            std::process::abort();
+            // SAFETY: takes no memory, and ends this process.
+            unsafe { libc::raise(libc::SIGKILL) };
         }
         let mut mean = [first_rank as f32];
         group.all_reduce_in_place(&mut mean, ReduceOp::Avg)?;
