@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("ranks_may_leave_on_purpose", ranks_may_leave_on_purpose),
     ("a_rank_that_does_not_call_is_left_out_and_told", a_rank_that_does_not_call_is_left_out_and_told),
     ("a_stopped_rank_is_left_out_and_told", a_stopped_rank_is_left_out_and_told),
+    ("a_rank_does_not_go_on_where_as_many_may_live", a_rank_does_not_go_on_where_as_many_may_live),
     ("ranks_of_threads_go_on_without_a_process", ranks_of_threads_go_on_without_a_process),
     ("a_process_that_has_lost_a_thread_is_left_out", a_process_that_has_lost_a_thread_is_left_out),
     ("a_process_that_exits_on_failure_is_refused", a_process_that_exits_on_failure_is_refused),
@@ -113,6 +114,20 @@ fn a_stopped_rank_is_left_out_and_told() {
     }
     play.processes[2].signal(libc::SIGCONT);
     play.assert_left_out(2);
+}
+
+fn a_rank_does_not_go_on_where_as_many_may_live() {
+    let more = [("NCCL_BENCH_DEAD_AFTER", "4"), ("RECOVERY_LIMIT", "3000")];
+    let mut play = Play::start(2, "shm", "2:0:stop", 1, &more);
+    let ended = play.ended(1);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(
+        ended.stderr.contains("error: rank 1 on host ") && ended.stderr.contains(" cannot go on: rank 0 "),
+        "{ended:?}"
+    );
+    // The other one learns that it has ended, and goes on.
+    play.processes[0].signal(libc::SIGCONT);
+    play.ended_well(0);
 }
 
 fn ranks_of_threads_go_on_without_a_process() {

@@ -112,6 +112,7 @@ fn read_answer(decoder: &mut FrameDecoder, processes: usize) -> Result<Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn answer(frame: &Frame, processes: usize) -> Result<Option<State>, String> {
         let mut decoder = FrameDecoder::new();
@@ -133,5 +134,27 @@ mod tests {
         assert!(answer(&Frame::NotKnown, 3).is_err());
         assert!(answer(&Frame::Heartbeat, 3).is_err());
         assert_eq!(answer(&Frame::HasLeft, 3), Ok(Some(State::Left)));
+    }
+
+    proptest! {
+        /// Any server may answer at the address of a process that has ended.
+        #[test]
+        fn answers_of_strangers_do_no_harm(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            kind in 0..30_u8,
+            speaks in any::<bool>(),
+        ) {
+            let mut decoder = FrameDecoder::new();
+            if speaks {
+                let length = bytes.len() as u32;
+                decoder.push(&Frame::Heartbeat.encode_first()[..10]);
+                decoder.push(&[&[kind][..], &length.to_le_bytes()].concat());
+            }
+            decoder.push(&bytes);
+            if let Ok(Some(State::Decided(decision))) = read_answer(&mut decoder, 4) {
+                prop_assert!(decision.members.iter().all(|&member| member < 4));
+                prop_assert!(decision.members.is_sorted() && !decision.members.is_empty());
+            }
+        }
     }
 }
