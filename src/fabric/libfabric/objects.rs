@@ -222,7 +222,6 @@ impl EndpointObjects {
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
-        let provider = &info.provider()[..];
         let none = ptr::null_mut();
         let domain = self.domain.domain;
         // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
@@ -240,8 +239,9 @@ impl EndpointObjects {
             attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
             attributes.wait_obj =
                 if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
-            // Only where it starts no thread that moves data (libfabric 1.17 to 2.6), and covers all sockets.
-            let wants_descriptor = settings.descriptor && !self.uring && matches!(provider, "tcp" | "net");
+            // Only where it starts no thread that moves data, covers all sockets, and fi_trywait resets it.
+            let is_fit = self.tcp && !self.uring && self.version >= Version::new(1, 19);
+            let wants_descriptor = settings.descriptor && is_fit;
             if wants_descriptor {
                 attributes.wait_obj = fabric_sys::FI_WAIT_FD;
             }
