@@ -247,15 +247,11 @@ impl EndpointObjects {
             }
             let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
-            let mut descriptor: c_int = -1;
-            if wants_descriptor
-                && fabric_sys::fi_control(
-                    &raw mut (*self.cq).fid,
-                    fabric_sys::FI_GETWAIT as c_int,
-                    (&raw mut descriptor).cast(),
-                ) == 0
-            {
-                self.descriptor = Some(descriptor);
+            if wants_descriptor {
+                let (mut descriptor, command): (c_int, _) = (-1, fabric_sys::FI_GETWAIT as c_int);
+                let queue = &raw mut (*self.cq).fid;
+                let result = fabric_sys::fi_control(queue, command, (&raw mut descriptor).cast());
+                self.descriptor = (result == 0).then_some(descriptor);
             }
 
             let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
