@@ -1,8 +1,10 @@
-//! Ranks of communicators over host buffers that wait for others: their timeouts.
+//! Ranks of communicators over host buffers that wait for others: their sleep, wake-up and timeouts.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
+use std::env;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +14,8 @@ use collectives::{ReduceOp, world};
 
 #[allow(dead_code, reason = "shared with other tests, which use all of it")]
 mod host;
+#[allow(dead_code, reason = "shared with other tests, which use all of it")]
+mod port;
 
 use host::{on_every_rank, over};
 
@@ -126,5 +130,98 @@ fn ranks_that_are_late_within_the_timeout_are_waited_for() {
             }
             communicator.barrier().unwrap();
         });
+    }
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills the time.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A rank that polls takes all the time. The bound is far above what sleeping takes (results/README.md).
+#[test]
+fn a_rank_that_waits_leaves_the_processor_to_others() {
+    const LATE: Duration = Duration::from_secs(1);
+    for (provider, operation) in [("shm", "barrier"), ("shm", "recv"), ("tcp", "barrier"), ("tcp", "recv")] {
+        on_every_rank(2, &over(provider), |communicator| {
+            communicator.barrier().unwrap();
+            let is_late = communicator.rank() == 0;
+            if is_late {
+                thread::sleep(LATE);
+            }
+            let (start, used) = (Instant::now(), thread_time());
+            let mut data = [7_u8];
+            match operation {
+                "recv" if is_late => communicator.send(&data, 1).unwrap(),
+                "recv" => communicator.recv(&mut data, 0).unwrap(),
+                _ => communicator.barrier().unwrap(),
+            }
+            let (waited, used) = (start.elapsed(), thread_time() - used);
+            assert!(
+                is_late || used < waited.mul_f64(0.3),
+                "{operation} over {provider}: {used:?} of {waited:?}"
+            );
+        });
+    }
+}
+
+/// Sums of all ranks, of which another one is late each time; more ranks than processors.
+fn sums_with_late_ranks(communicator: &mut Communicator) {
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    for operation in 0..4 * ranks {
+        if operation % ranks == rank {
+            thread::sleep(Duration::from_millis(3));
+        }
+        // Short and long messages, in the segment and beside it.
+        for count in [1, 3000, 200_000] {
+            let mut sum = vec![(rank + operation) as u64; count];
+            communicator.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+            let expected = (0..ranks).map(|rank| (rank + operation) as u64).sum::<u64>();
+            assert!(sum.iter().all(|&value| value == expected), "{operation} of {count}");
+        }
+        let mut root = [if operation % ranks == rank { operation } else { usize::MAX } as u64];
+        communicator.broadcast_in_place(&mut root, operation % ranks).unwrap();
+        assert_eq!(root, [operation as u64]);
+    }
+}
+
+#[test]
+fn ranks_that_sleep_are_woken_with_more_ranks_than_processors() {
+    on_every_rank(9, &over("shm"), sums_with_late_ranks);
+    on_every_rank(5, &over("tcp"), sums_with_late_ranks);
+}
+
+/// Started again by the test below, once per rank.
+#[test]
+#[ignore = "started by another test"]
+fn rank_of_several_processes() {
+    let world = world::from_environment(&world::Options::from_environment().unwrap()).unwrap();
+    for provider in ["shm", "tcp"] {
+        let mut communicator = Communicator::new(world.clone(), &over(provider)).unwrap();
+        sums_with_late_ranks(&mut communicator);
+        communicator.close().unwrap();
+    }
+    println!("all sums are right");
+}
+
+#[test]
+fn ranks_that_sleep_are_woken_by_other_processes() {
+    const RANKS: usize = 3;
+    let port = port::reserve_port();
+    let start = |rank: usize| {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["rank_of_several_processes", "--exact", "--ignored", "--nocapture"]);
+        command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port.to_string())]);
+        command.envs([("WORLD_SIZE", RANKS.to_string()), ("RANK", rank.to_string())]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ranks: Vec<_> = (0..RANKS).map(start).collect();
+    for rank in ranks {
+        let output = rank.wait_with_output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && out.contains("all sums are right"), "{out}{err}");
     }
 }

@@ -42,6 +42,9 @@ struct Arguments {
     /// Timeout in seconds; zero for no such measurement.
     #[arg(long, default_value_t = 3)]
     timeout_s: u64,
+    /// Operations in a batch of short ones.
+    #[arg(long, default_value_t = 500)]
+    batch: u32,
     /// Only run short operations, of which callgrind counts the instructions.
     #[arg(long)]
     instructions: bool,
@@ -103,16 +106,16 @@ fn latencies(communicator: &mut Communicator, arguments: &Arguments) -> Result<V
 }
 
 /// Microseconds of a short all_reduce: the median of batches.
-fn short(communicator: &mut Communicator) -> Result<f64, Failure> {
+fn short(communicator: &mut Communicator, arguments: &Arguments) -> Result<f64, Failure> {
     let mut data = [1.0_f32; 2];
     let mut batches = Vec::new();
-    for _ in 0..51 {
+    for _ in 0..21 {
         communicator.barrier()?;
         let start = Instant::now();
-        for _ in 0..2000 {
+        for _ in 0..arguments.batch {
             communicator.all_reduce_in_place(&mut data, ReduceOp::Max)?;
         }
-        batches.push(start.elapsed().as_secs_f64() * 1e6 / 2000.0);
+        batches.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(arguments.batch));
     }
     batches.sort_by(f64::total_cmp);
     Ok(batches[batches.len() / 2])
@@ -134,7 +137,7 @@ fn run(handle: world::Handle, arguments: &Arguments) -> Result<(), Failure> {
     }
     let is_waiting = communicator.rank() == 1;
     let mut out = io::stdout();
-    let short = short(&mut communicator)?;
+    let short = short(&mut communicator, arguments)?;
     let share = share(&mut communicator, arguments)?;
     let latencies = latencies(&mut communicator, arguments)?;
     if is_waiting {

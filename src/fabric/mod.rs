@@ -17,6 +17,7 @@ pub mod rdm;
 mod reduction;
 mod selection;
 mod shared_memory;
+mod spin;
 mod transport;
 
 pub use communicator::{Communicator, Options};

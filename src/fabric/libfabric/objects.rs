@@ -222,7 +222,6 @@ impl EndpointObjects {
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
-        let provider = &info.provider()[..];
         let none = ptr::null_mut();
         let domain = self.domain.domain;
         // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
@@ -240,22 +239,19 @@ impl EndpointObjects {
             attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
             attributes.wait_obj =
                 if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
-            // Only where it starts no thread that moves data (libfabric 1.17 to 2.6), and covers all sockets.
-            let wants_descriptor = settings.descriptor && !self.uring && matches!(provider, "tcp" | "net");
+            // Only where it starts no thread that moves data, covers all sockets, and fi_trywait resets it.
+            let is_fit = self.tcp && !self.uring && self.version >= Version::new(1, 19);
+            let wants_descriptor = settings.descriptor && is_fit;
             if wants_descriptor {
                 attributes.wait_obj = fabric_sys::FI_WAIT_FD;
             }
             let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
-            let mut descriptor: c_int = -1;
-            if wants_descriptor
-                && fabric_sys::fi_control(
-                    &raw mut (*self.cq).fid,
-                    fabric_sys::FI_GETWAIT as c_int,
-                    (&raw mut descriptor).cast(),
-                ) == 0
-            {
-                self.descriptor = Some(descriptor);
+            if wants_descriptor {
+                let (mut descriptor, command): (c_int, _) = (-1, fabric_sys::FI_GETWAIT as c_int);
+                let queue = &raw mut (*self.cq).fid;
+                let result = fabric_sys::fi_control(queue, command, (&raw mut descriptor).cast());
+                self.descriptor = (result == 0).then_some(descriptor);
             }
 
             let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);

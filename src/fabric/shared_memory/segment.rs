@@ -52,6 +52,7 @@ use self::model::{Mapping, fence, spin_loop};
 use crate::fabric::Error;
 use crate::fabric::calls::{CallHash, CallSignature};
 use crate::fabric::shared_memory::shm;
+use crate::fabric::spin::{Next, Spin};
 use crate::world::{self, World};
 
 mod layout;
@@ -68,11 +69,6 @@ const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
 const POLLS_OVERSUBSCRIBED: u32 = 8;
 
-/// Time after which a rank that waits for another one sleeps. It is a multiple of the time that a wake-up takes, about
-/// 50 us on a virtual machine.
-const SPIN: Duration = Duration::from_micros(200);
-/// The same on a host with more ranks than processors, where the peer may need this processor.
-const SPIN_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
 /// Longest sleep between two checks of the other ranks; also the delay when a wake-up is missed (see `sleepers`).
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
@@ -325,11 +321,10 @@ impl SharedSegment {
                 polls = 0;
                 progress(Waiting::Polling)?;
                 self.check_skipped(rank, operation, &reached)?;
-                if self.oversubscribed {
-                    std::thread::yield_now();
-                }
-                if spin.is_over() {
-                    return self.sleep_until(rank, operation, &reached, progress);
+                match spin.next() {
+                    Next::Poll => {}
+                    Next::Yield => std::thread::yield_now(),
+                    Next::Sleep => return self.sleep_until(rank, operation, &reached, progress),
                 }
             }
             spin_loop();
@@ -394,33 +389,6 @@ impl SharedSegment {
             called: self.call.to_string(),
             peer,
             peer_called: peer_called.map(|call| call.to_string()),
-        }
-    }
-}
-
-/// Time that a rank has polled in a wait.
-struct Spin {
-    since: Option<Instant>,
-    limit: Duration,
-}
-
-impl Spin {
-    fn new(oversubscribed: bool) -> Self {
-        Self { since: None, limit: if oversubscribed { SPIN_OVERSUBSCRIBED } else { SPIN } }
-    }
-
-    /// True when the rank is to sleep. Starts the clock when it is called first: short waits do not read it. The model
-    /// of the memory has no time, and no sleep.
-    fn is_over(&mut self) -> bool {
-        if cfg!(loom) {
-            return false;
-        }
-        match self.since {
-            Some(since) => since.elapsed() >= self.limit,
-            None => {
-                self.since = Some(Instant::now());
-                false
-            }
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::fabric::hosts::Hosts;
 use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm;
+use crate::fabric::spin::Next;
 use crate::world;
 
 /// Polls without a completion between two yields of the processor.
@@ -93,7 +94,7 @@ impl Network {
             polls_per_yield: POLLS_PER_YIELD,
             oversubscribed: false,
             idle: 0,
-            rest: Rest::new(),
+            rest: Rest::new(false),
             calls: CallLog::new(0, world.size()),
             wait: WaitState::New,
             waiting_since: Instant::now(),
@@ -195,7 +196,7 @@ impl Network {
         self.oversubscribed = local.count() > affinity::available_processors(masks);
         if self.oversubscribed {
             self.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
-            self.rest.on_oversubscribed_host();
+            self.rest = Rest::new(true);
         }
         Ok(())
     }
@@ -438,9 +439,13 @@ impl Transport for Network {
 
     fn wait(&mut self) -> Result<(), Error> {
         self.progress()?;
-        if self.rest.is_due(self.idle) {
-            self.check()?;
-            self.rest.sleep(&self.endpoints);
+        match self.rest.next(self.idle) {
+            Next::Poll => {}
+            Next::Yield => std::thread::yield_now(),
+            Next::Sleep => {
+                self.check()?;
+                self.rest.sleep(&self.endpoints);
+            }
         }
         Ok(())
     }

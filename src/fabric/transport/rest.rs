@@ -1,59 +1,55 @@
 //! Sleep of a rank that has waited for messages for long.
 //!
-//! Where all endpoints have a descriptor (`tcp`), the rank sleeps on them, and a message wakes it. Others (`shm`) have
+//! Where all endpoints have a descriptor (`tcp` of libfabric 1.19 and later), the rank sleeps on them, and a message wakes it. Others (`shm`) have
 //! none that a message makes ready: they are polled between short sleeps.
 
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::endpoint::TaggedEndpoint;
+use crate::fabric::spin::{Next, Spin};
 
 /// Polls without a completion before the clock is read.
 const POLLS_BEFORE_CLOCK: u32 = 32;
-/// Time without a completion after which a rank sleeps: a multiple of the time that a wake-up takes.
-const SPIN: Duration = Duration::from_micros(200);
-/// The same on a host with more ranks than processors, where the peer may need this processor.
-const SPIN_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
 /// Longest sleep on descriptors, between two checks of the other ranks.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// Sleep between two polls of endpoints without a descriptor.
-const NAP: Duration = Duration::from_micros(30);
+const NAP: Duration = Duration::from_micros(100);
+/// The same in the first 10 ms or so.
+const SHORT_NAP: Duration = Duration::from_micros(30);
+const SHORT_NAPS: u32 = 128;
 /// Wake-ups in a row by descriptors, without a completion, after which a rank does not rely on them for once: a
 /// descriptor that is always ready would keep it from sleeping.
 const MAX_FUTILE_WAKES: u32 = 64;
 
 /// The rest of a rank between polls.
 pub(super) struct Rest {
-    /// Time of the first of the polls without a completion, or shortly after it.
-    idle_since: Instant,
-    spin: Duration,
+    spin: Spin,
+    oversubscribed: bool,
     futile_wakes: u32,
+    naps: u32,
     descriptors: Vec<libc::pollfd>,
 }
 
 impl Rest {
-    pub(super) fn new() -> Self {
-        Self { idle_since: Instant::now(), spin: SPIN, futile_wakes: 0, descriptors: Vec::new() }
+    pub(super) fn new(oversubscribed: bool) -> Self {
+        let (spin, descriptors) = (Spin::new(oversubscribed), Vec::new());
+        Self { spin, oversubscribed, futile_wakes: 0, naps: 0, descriptors }
     }
 
-    /// Sleeps sooner from now on.
-    pub(super) fn on_oversubscribed_host(&mut self) {
-        self.spin = SPIN_OVERSUBSCRIBED;
-    }
-
-    /// True when the rank is to sleep, after `idle` polls without a completion.
+    /// The next step, after `idle` polls without a completion.
     #[inline]
-    pub(super) fn is_due(&mut self, idle: u32) -> bool {
-        idle >= POLLS_BEFORE_CLOCK && self.is_due_by_clock(idle)
+    pub(super) fn next(&mut self, idle: u32) -> Next {
+        if idle < POLLS_BEFORE_CLOCK { Next::Poll } else { self.next_by_clock(idle) }
     }
 
     #[cold]
-    fn is_due_by_clock(&mut self, idle: u32) -> bool {
+    fn next_by_clock(&mut self, idle: u32) -> Next {
         if idle == POLLS_BEFORE_CLOCK {
-            self.idle_since = Instant::now();
-            self.futile_wakes = 0;
+            self.spin = Spin::new(self.oversubscribed);
+            (self.futile_wakes, self.naps) = (0, 0);
         }
-        self.idle_since.elapsed() >= self.spin
+        self.spin.next()
     }
 
     /// Sleeps until an endpoint has something to do, or for a short time. Each endpoint has been polled just now.
@@ -65,7 +61,9 @@ impl Rest {
         let can_rely = self.descriptors.len() == endpoints.len() && self.futile_wakes < MAX_FUTILE_WAKES;
         if !can_rely {
             self.futile_wakes = 0;
-            with_precise_timers(|| poll(&mut [], NAP));
+            self.naps = self.naps.saturating_add(1);
+            let nap = if self.naps <= SHORT_NAPS { SHORT_NAP } else { NAP };
+            with_precise_timers(|| poll(&mut [], nap));
         } else if endpoints.iter().all(TaggedEndpoint::may_sleep) {
             let woken = poll(&mut self.descriptors, LONGEST_SLEEP);
             self.futile_wakes = if woken { self.futile_wakes + 1 } else { 0 };

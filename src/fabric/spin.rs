@@ -1,0 +1,43 @@
+//! Time that a rank polls before it sleeps.
+
+use std::time::{Duration, Instant};
+
+/// Time after which a rank that waits sleeps: a multiple of the time that a wake-up takes, about 50 us on a virtual machine.
+const BEFORE_SLEEP: Duration = Duration::from_micros(200);
+/// The same on a host with more ranks than processors.
+const BEFORE_SLEEP_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
+
+/// The next step of a rank that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Poll,
+    /// To yield, and poll: another thread, perhaps the rank that is waited for, may need this processor. The kernel often
+    /// puts a rank that it wakes on the processor of the rank that has woken it.
+    Yield,
+    /// To sleep, and poll.
+    Sleep,
+}
+
+/// A wait for another rank.
+pub(crate) struct Spin {
+    since: Option<Instant>,
+    oversubscribed: bool,
+}
+
+impl Spin {
+    /// `oversubscribed`: the host has more ranks than processors.
+    pub(crate) fn new(oversubscribed: bool) -> Self {
+        Self { since: None, oversubscribed }
+    }
+
+    /// The step after some polls. The first call starts the clock, so that short waits do not read it.
+    pub(crate) fn next(&mut self) -> Next {
+        let Some(since) = self.since else {
+            // The model of the shared segment's memory has no time, and no sleep.
+            self.since = (!cfg!(loom)).then(Instant::now);
+            return if self.oversubscribed { Next::Yield } else { Next::Poll };
+        };
+        let limit = if self.oversubscribed { BEFORE_SLEEP_OVERSUBSCRIBED } else { BEFORE_SLEEP };
+        if since.elapsed() >= limit { Next::Sleep } else { Next::Yield }
+    }
+}
