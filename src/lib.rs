@@ -1,5 +1,7 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
+//! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives over host memory or
+//!   GPUs, which run beside the program until it waits for them. Start here for training.
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
 //!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on

@@ -41,7 +41,8 @@ mod group;
 mod host;
 #[cfg(feature = "fabric")]
 mod slot;
-#[cfg(all(test, feature = "fabric"))]
+#[cfg(test)]
+#[cfg(feature = "fabric")]
 mod tests;
 mod work;
 
