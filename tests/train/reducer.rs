@@ -177,9 +177,9 @@ fn later_steps_reuse_the_memory_of_the_second() {
             let mut places = vec![];
             for step in 0..5 {
                 let (mut copies, mut starts) = (0, 0);
-                for index in 0..LENS.len() {
+                for (index, gradient) in mine.iter().enumerate() {
                     let before = allocations();
-                    reducer.ready(index, &mine[index]).unwrap();
+                    reducer.ready(index, gradient).unwrap();
                     let new = allocations() - before;
                     if new == 0 { copies += 1 } else { starts += 1 }
                 }
