@@ -133,6 +133,17 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
 }
 
 #[cfg(feature = "fabric")]
+fn zeros<T: Element>(len: usize) -> Result<Vec<T>, Error> {
+    let mut memory = Vec::new();
+    let reserved = memory.try_reserve_exact(len);
+    reserved.map_err(|_| {
+        Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
+    })?;
+    memory.resize(len, T::default());
+    Ok(memory)
+}
+
+#[cfg(feature = "fabric")]
 fn part<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
     elements.get(range.clone()).ok_or_else(|| outside(&range, elements.len()))
 }
@@ -196,7 +207,7 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 
     fn zeros((): &mut (), len: usize) -> Result<Self, Error> {
-        Ok(vec![T::default(); len])
+        zeros(len)
     }
 
     fn put(&mut self, start: usize, view: &&[T]) -> Result<(), Error> {
@@ -215,7 +226,7 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 
     fn wire_zeros((): &mut (), len: usize) -> Result<Vec<bf16>, Error> {
-        Ok(vec![bf16::ZERO; len])
+        zeros(len)
     }
 
     fn wire_put(wire: &mut Vec<bf16>, start: usize, view: &&[T]) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Failures of one rank that the others must learn of.
+//! Failures of one rank, of which the others must learn.
 
 use crate::Error;
 use crate::job::Group;
@@ -13,5 +13,22 @@ pub(super) fn tell(group: &Group, error: &Error) {
     };
     if is_own {
         group.world().fail(&error.to_string());
+    }
+}
+
+/// Makes a preparation succeed on all ranks of the group or on none. Collective.
+///
+/// # Errors
+/// This rank's own error; [`Error::Job`] with that of another rank.
+pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Error> {
+    let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let all = group.all_gather_bytes(text.as_bytes());
+    let value = own?;
+    match all?.iter().enumerate().find(|(_, text)| !text.is_empty()) {
+        None => Ok(value),
+        Some((rank, text)) => {
+            let text = String::from_utf8_lossy(text);
+            Err(Error::Job(format!("rank {rank} of the group is not prepared: {text}")))
+        }
     }
 }

@@ -27,10 +27,13 @@ impl Parameter {
         Self { name: name.into(), shape: shape.into() }
     }
 
-    /// Number of elements: the product of the dimensions.
+    /// Number of elements: the product of the dimensions, or `usize::MAX` if that is larger.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        self.shape.iter().fold(1, |len: usize, &dimension| len.saturating_mul(dimension))
     }
 
     /// True without elements.
@@ -43,7 +46,7 @@ impl Parameter {
 /// Compares the parameters and options of all ranks. Collective.
 ///
 /// # Errors
-/// [`Error::Job`] on all ranks if they differ, or if two parameters have one name.
+/// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if their elements cannot be counted in bytes.
 pub(super) fn agree(
     group: &Group,
     parameters: &[Parameter],
@@ -62,6 +65,15 @@ pub(super) fn agree(
         if let Some(difference) = first_difference(&lists) {
             return Err(Error::Job(difference));
         }
+    }
+    let total = parameters.iter().fold(0_usize, |total, parameter| total.saturating_add(parameter.len()));
+    // Room for the padding of shards.
+    if total.saturating_mul(data_type.size()) > isize::MAX as usize / 2 {
+        let longest = parameters.iter().max_by_key(|parameter| parameter.len());
+        return Err(Error::Job(format!(
+            "the parameters have more elements than fit into memory: see the shape of {:?}",
+            longest.map(|parameter| parameter.name.as_str()).unwrap_or_default()
+        )));
     }
     let mut names = HashSet::new();
     match parameters.iter().find(|parameter| !names.insert(&parameter.name)) {
@@ -146,7 +158,8 @@ mod tests {
     fn the_length_is_the_product_of_the_dimensions() {
         assert_eq!(Parameter::new("a", [3, 5]).len(), 15);
         assert_eq!(Parameter::new("scalar", []).len(), 1);
-        assert!(Parameter::new("none", [4, 0]).is_empty());
+        assert!(Parameter::new("none", [usize::MAX, 4, 0]).is_empty());
+        assert_eq!(Parameter::new("huge", [usize::MAX, 2]).len(), usize::MAX);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::tell;
+use super::failure::{tell, together};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
@@ -82,9 +82,14 @@ impl<B: Bucket> Reducer<B> {
     ///
     /// # Errors
     /// [`Error::Job`] on all ranks if parameters or options differ between ranks, which names the first parameter that differs
-    /// and its ranks, or if two parameters have one name. Otherwise errors of the group; of a GPU that is out of memory.
+    /// and its ranks, if two parameters have one name, or if a rank has too little memory. [`Error::Buffer`] if the group is on another
+    /// backend than the memory. The group can still be used after these. Otherwise errors of the group.
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         agree(group, parameters, B::Element::DATA_TYPE, options)?;
+        together(group, Self::prepare(group, parameters, options))
+    }
+
+    fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
         let layout = Layout::new(&lens, (0..lens.len()).rev(), limits::<B>(options));
         let mut reducer = Self {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
-use super::failure::tell;
+use super::failure::{tell, together};
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -82,6 +82,10 @@ impl<B: Bucket> Zero1<B> {
     /// As [`Reducer::new`](super::Reducer::new).
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         agree(group, parameters, B::Element::DATA_TYPE, options)?;
+        together(group, Self::prepare(group, parameters, options))
+    }
+
+    fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
         let mut queue = B::queue(group)?;
         let memory = Memory {

@@ -1,5 +1,8 @@
 //! Averages of gradients.
 
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
 use collectives::half::{bf16, f16};
 use collectives::train::{Parameter, Reducer, ReducerOptions, Wire};
 use collectives::{ReduceOp, job::Group};
@@ -44,6 +47,31 @@ fn replicas_keep_the_same_bits_for_20_steps() {
     for replica in &replicas {
         assert_eq!(bits(replica), bits(&replicas[0]));
     }
+}
+
+#[test]
+fn reductions_run_before_wait() {
+    // Rank 0 waits only after rank 1 has all averages.
+    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+    on_every_rank(2, |group| {
+        let mut reducer = reducer(group, &options());
+        for (index, gradient) in gradients(group.rank(), 0, &LENS).iter().enumerate() {
+            reducer.ready(index, gradient).unwrap();
+        }
+        // It ends with an agreement of all ranks.
+        reducer.wait().unwrap();
+        for (index, gradient) in gradients(group.rank(), 1, &LENS).iter().enumerate() {
+            reducer.ready(index, gradient).unwrap();
+        }
+        if group.rank() == 0 {
+            receiver.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        reducer.wait().unwrap();
+        if group.rank() == 1 {
+            sender.lock().unwrap().send(()).unwrap();
+        }
+    });
 }
 
 #[test]

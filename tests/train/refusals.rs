@@ -1,5 +1,8 @@
 //! Calls that are refused, and failures that all ranks learn of.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use collectives::Error;
 use collectives::train::{Parameter, Reducer, ReducerOptions, Wire, Zero1};
 
@@ -68,6 +71,46 @@ fn a_missing_gradient_fails_on_all_ranks_with_its_name() {
 }
 
 #[test]
+fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
+    let limit = Duration::from_millis(300);
+    let errors = on_every_rank(2, |group| {
+        let mut reducer: Reducer =
+            Reducer::new(group, &parameters(&[2]), &ReducerOptions::default()).unwrap();
+        group.set_timeout(Some(limit));
+        if group.rank() == 0 {
+            reducer.ready(0, &[0.0; 2]).unwrap();
+            return Some(reducer.wait().unwrap_err());
+        }
+        // Until rank 0 has failed.
+        let start = Instant::now();
+        while group.world().check().is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(60), "rank 0 tells no failure");
+            thread::yield_now();
+        }
+        None
+    });
+    let Some(Error::TimedOut { operation, limit: found }) = &errors[0] else { panic!("{errors:?}") };
+    assert!(operation.starts_with("all_reduce"), "{operation}");
+    assert_eq!(*found, limit);
+}
+
+#[test]
+fn a_rank_that_leaves_fails_the_step_of_the_others() {
+    let errors = on_every_rank(3, |group| {
+        let mut reducer: Reducer =
+            Reducer::new(group, &parameters(&[2]), &ReducerOptions::default()).unwrap();
+        (group.rank() != 1).then(|| {
+            reducer.ready(0, &[0.0; 2]).unwrap();
+            reducer.wait().unwrap_err().to_string()
+        })
+    });
+    for rank in [0, 2] {
+        let text = errors[rank].as_deref().unwrap();
+        assert!(text.contains("rank 1"), "{text}");
+    }
+}
+
+#[test]
 fn ranks_that_differ_in_parameters_or_options_are_named() {
     for texts in [
         on_every_rank(3, |group| {
@@ -106,6 +149,14 @@ fn a_group_is_usable_after_parameters_that_were_refused() {
         let twice = [Parameter::new("a", [2]), Parameter::new("a", [3])];
         let made = Reducer::<Vec<f32>>::new(group, &twice, &ReducerOptions::default());
         assert_eq!(made.unwrap_err().to_string(), "two parameters have the name \"a\": give each its own");
+        let huge = [Parameter::new("a", [2]), Parameter::new("huge", [usize::MAX, 2])];
+        let error = Zero1::<Vec<f32>>::new(group, &huge, &ReducerOptions::default()).unwrap_err();
+        assert!(error.to_string().ends_with("see the shape of \"huge\""), "{error}");
+        let error = Reducer::<Vec<f32>>::new(group, &parameters(&[1 << 58]), &ReducerOptions::default());
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "there is no memory for 288230376151711744 elements of f32"
+        );
         let mut reducer: Reducer =
             Reducer::new(group, &parameters(&[1]), &ReducerOptions::default()).unwrap();
         let mut data = [group.rank() as f32];
