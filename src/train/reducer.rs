@@ -39,10 +39,9 @@ use crate::{Element as _, Error};
 ///
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
-/// The streams of gradients do not wait for reductions before `wait`, which makes them wait, and not the host. Where another stream
-/// reads averages or has written a gradient, make it wait for one of them, or that one for it. A failure of another rank during
-/// the reductions is returned by a later call: synchronise the stream, and take part in one more operation
-/// ([`Group::barrier`]), before the results of a step are stored.
+/// These streams do not wait for reductions before `wait`, which makes them wait, and not the host. Order any other stream that
+/// writes gradients or reads averages by events, or cudarc's event tracking. A failure of another rank during the reductions is
+/// returned by a later call: before the results of a step are stored, synchronise the stream and call [`Group::barrier`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,

@@ -81,8 +81,6 @@ fn streams_are_ordered_without_the_events_of_cudarc() {
         // SAFETY: the streams are ordered by the reducer, which this test shows.
         unsafe { group.context().unwrap().disable_event_tracking() };
         steps(group);
-        // SAFETY: as above. The context is that of other tests too.
-        unsafe { group.context().unwrap().enable_event_tracking() };
     });
     fake.log();
 }
