@@ -90,6 +90,10 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn lead(queue: &mut Self::Queue) -> Result<(), Error>;
 
+    /// Makes the program's streams wait for each other, where there are several.
+    #[doc(hidden)]
+    fn align(queue: &mut Self::Queue) -> Result<(), Error>;
+
     /// The buffers of an operation, for use in the queue.
     #[doc(hidden)]
     fn collect<W>(queue: &mut Self::Queue, work: Work<W>) -> Result<W, Error>;
@@ -199,6 +203,10 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 
     fn lead((): &mut ()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn align((): &mut ()) -> Result<(), Error> {
         Ok(())
     }
 

@@ -118,6 +118,14 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         queue.lead()
     }
 
+    fn align(queue: &mut Streams) -> Result<(), Error> {
+        if queue.callers.len() > 1 {
+            queue.follow()?;
+            queue.lead()?;
+        }
+        Ok(())
+    }
+
     fn collect<W>(queue: &mut Streams, work: Work<W>) -> Result<W, Error> {
         work.wait_on(&queue.own)
     }

@@ -264,6 +264,8 @@ impl<B: Bucket> Reducer<B> {
             return Ok(());
         }
         self.state = State::Open;
+        // One stream may still read averages that another one overwrites.
+        B::align(&mut self.queue).map_err(|error| self.fail(error))?;
         let Order::Known(order) = &self.order else { return Ok(()) };
         let order = order.iter().map(|&parameter| parameter as usize);
         let layout = Layout::new(&self.lens, order, limits::<B>(&self.options));

@@ -175,8 +175,12 @@ impl<B: Bucket> Zero1<B> {
             self.memory = Some(memory);
             return Ok(());
         }
+        // One stream may still read parameters where another one writes gradients.
+        B::align(&mut self.queue)?;
         let mut memory = self.reduce(memory, gradients)?;
         self.cut(&mut memory.values, parameters)?;
+        // The update may be on another stream than these copies.
+        B::follow(&mut self.queue)?;
         B::lead(&mut self.queue)?;
         let len = memory.values.len();
         let updated = update(&mut memory.values, &memory.gradients).and_then(|()| {

@@ -86,6 +86,43 @@ fn streams_are_ordered_without_the_events_of_cudarc() {
 }
 
 #[test]
+fn several_streams_of_the_program_are_ordered_too() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        // SAFETY: as above.
+        unsafe { group.context().unwrap().disable_event_tracking() };
+        let streams = [compute(group), compute(group)];
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[8, 8]), &options()).unwrap();
+        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
+        for step in 0..4 {
+            let [one, other] = [&streams[step % 2], &streams[1 - step % 2]];
+            for (index, stream) in [one, other].into_iter().enumerate() {
+                let gradient = stream.clone_htod(&[1.0; 8]).unwrap();
+                reducer.ready(index, gradient.as_view()).unwrap();
+            }
+            reducer.wait().unwrap();
+            // Each reads both.
+            for stream in &streams {
+                for index in 0..2 {
+                    let average = reducer.gradient(index).unwrap();
+                    assert_eq!(stream.clone_dtoh(&average).unwrap(), [1.0; 8]);
+                }
+            }
+
+            let gradient = one.clone_htod(&[1.0; 8]).unwrap();
+            let mut model = other.clone_htod(&[2.0; 8]).unwrap();
+            zero.step(&[gradient.as_view()], &mut [model.as_view_mut()], |shard, gradient| {
+                one.memcpy_dtod(gradient, shard)?;
+                Ok(())
+            })
+            .unwrap();
+        }
+    });
+    fake.log();
+}
+
+#[test]
 fn averages_replace_the_gradients() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
