@@ -1,0 +1,34 @@
+//! Failures of one rank, of which the others must learn.
+
+use crate::Error;
+use crate::job::Group;
+
+/// Tells the other ranks of an error that only this one has, since they wait for what it does not start any more. Errors of the
+/// group's operations are known to them.
+pub(super) fn tell(group: &Group, error: &Error) {
+    let is_own = match error {
+        #[cfg(feature = "nccl")]
+        Error::Cuda(_) => true,
+        error => error.is_refusal(),
+    };
+    if is_own {
+        group.world().fail(&error.to_string());
+    }
+}
+
+/// Makes a preparation succeed on all ranks of the group or on none. Collective.
+///
+/// # Errors
+/// This rank's own error; [`Error::Job`] with that of another rank.
+pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Error> {
+    let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let all = group.all_gather_bytes(text.as_bytes());
+    let value = own?;
+    match all?.iter().enumerate().find(|(_, text)| !text.is_empty()) {
+        None => Ok(value),
+        Some((rank, text)) => {
+            let text = String::from_utf8_lossy(text);
+            Err(Error::Job(format!("rank {rank} of the group is not prepared: {text}")))
+        }
+    }
+}
