@@ -1,0 +1,1 @@
+//! Training programs: what they share.
