@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::thread;
 
 use super::{Backend, Group, Job};
@@ -180,7 +181,7 @@ fn ranks_that_call_different_operations_read_both_calls() {
 fn a_failed_rank_tells_its_reason() {
     let errors = on_groups(3, |group| {
         if group.rank() == 1 {
-            group.world().fail("step 7: the loss is NaN");
+            Job::new(Arc::clone(group.world())).fail("step 7: the loss is NaN");
             return None;
         }
         group.all_reduce(vec![1.0_f32; 100_000], ReduceOp::Sum).wait().err()
@@ -194,7 +195,6 @@ fn a_failed_rank_tells_its_reason() {
 #[test]
 fn futures_and_dropped_groups_end_in_order() {
     use std::pin::pin;
-    use std::sync::Arc;
     use std::task::{Context, Poll, Wake};
 
     struct Unpark(thread::Thread);
@@ -239,4 +239,74 @@ fn a_rank_that_panics_ends_the_operations_of_the_others() {
     let error = second.join().unwrap().unwrap_err();
     let Error::RankFailed { rank: 0, reason, .. } = &error else { panic!("{error}") };
     assert!(reason.ends_with("its thread panicked"), "{reason}");
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
+    use std::time::{Duration, Instant};
+
+    let limit = Duration::from_secs(3);
+    let done = std::sync::Barrier::new(3);
+    let results = on_groups(3, |group| {
+        group.set_timeout(Some(limit));
+        assert_eq!(group.all_reduce(vec![1_u8; 9], ReduceOp::Sum).wait().unwrap(), [3; 9]);
+        let start = Instant::now();
+        let result = (group.rank() != 1).then(|| match group.rank() {
+            0 => group.all_reduce(vec![1.0_f32; 50], ReduceOp::Sum).wait().map(drop),
+            _ => group.all_reduce_in_place(&mut [1.0_f32; 50], ReduceOp::Sum),
+        });
+        let waited = start.elapsed();
+        done.wait();
+        result.map(|result| (result.unwrap_err(), waited, group.barrier().unwrap_err()))
+    });
+    assert!(results[1].is_none());
+    let waiting = [&results[0], &results[2]].map(|result| result.as_ref().unwrap());
+    let timed_out = |error: &Error| matches!(error, Error::TimedOut { limit: found, .. } if *found == limit);
+    assert!(waiting.iter().any(|(error, ..)| timed_out(error)), "{waiting:?}");
+    for (error, waited, again) in waiting {
+        assert!(error.to_string().contains("all_reduce"), "{error}");
+        assert!(
+            *waited >= Duration::from_millis(2900) && *waited < Duration::from_millis(3500),
+            "{waited:?}"
+        );
+        assert_eq!(error.to_string(), again.to_string());
+    }
+}
+
+#[test]
+fn ranks_that_make_groups_of_different_backends_can_make_another() {
+    let errors = on_ranks(3, |job| {
+        let backend = if job.rank() == 2 { Backend::Auto } else { Backend::Host };
+        let error = job.group(backend).unwrap_err();
+        job.group(Backend::Host).unwrap().barrier().unwrap();
+        error
+    });
+    for error in errors {
+        let Error::Mismatch { rank: 0, called, peer: 2, peer_called: Some(other) } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (called.as_str(), other.as_str()),
+            ("group with Backend::Host", "group with Backend::Auto")
+        );
+    }
+}
+
+#[test]
+fn automatic_groups_say_where_they_run_and_why() {
+    let groups = on_ranks(2, |job| {
+        let group = job.group(Backend::Auto).unwrap();
+        group.barrier().unwrap();
+        let refused = match group.backend() {
+            Backend::Host => job.group(Backend::Gpu).err().map(|error| error.to_string()),
+            _ => None,
+        };
+        (group.backend(), group.describe(), refused)
+    });
+    let (backend, description, refused) = &groups[0];
+    assert_eq!(groups[1].0, *backend);
+    if *backend == Backend::Host {
+        let (_, reason) = description.split_once("; not GPUs: ").unwrap();
+        assert_eq!(*refused, Some(format!("Backend::Gpu: {reason}")));
+    }
 }

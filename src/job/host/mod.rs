@@ -5,6 +5,7 @@ mod queue;
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use self::queue::{Operation, Queue};
 use super::formation::Formation;
@@ -58,6 +59,10 @@ impl HostGroup {
 
     pub(crate) fn describe(&self) -> &str {
         &self.description
+    }
+
+    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
+        self.queue.set_timeout(limit);
     }
 
     fn start<B: Send + 'static>(
