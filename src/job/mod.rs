@@ -26,7 +26,7 @@
 //! # Failures
 //! A rank that fails tells the others its reason with [`Job::fail`]; their operations return
 //! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
-//! an operation, set a limit: [`Group::set_timeout`].
+//! an operation, set a limit: [`Group::set_timeout`]. The ranks that are left can go on: [`Job::shrink`].
 
 mod backend;
 mod buffer;
@@ -39,6 +39,7 @@ mod gpu_operation;
 mod group;
 #[cfg(feature = "fabric")]
 mod host;
+mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
 #[cfg(all(test, feature = "fabric"))]
@@ -64,6 +65,7 @@ use gpu::Device;
 #[cfg(feature = "nccl")]
 use crate::nccl::Library;
 use crate::{Error, world};
+use recovery::Preparation;
 
 /// One rank of a job: of the processes that a launcher has started together, or of their threads.
 ///
@@ -71,6 +73,7 @@ use crate::{Error, world};
 #[derive(Clone)]
 pub struct Job {
     world: world::Handle,
+    preparation: Preparation,
 }
 
 impl Job {
@@ -87,7 +90,7 @@ impl Job {
     /// A rank of any other world.
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self { world }
+        Self { world, preparation: Preparation::default() }
     }
 
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
@@ -136,12 +139,13 @@ impl Job {
     }
 
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
-    /// several groups, all in the same order.
+    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]).
     ///
     /// # Errors
     /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
     /// make another group then.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Backend(backend))
     }
 
@@ -164,6 +168,7 @@ impl Job {
     /// As [`group`](Self::group). A rank that fails after the others have begun to connect ends the job.
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         let device = Device { library, context: Arc::clone(context) };
         Group::of_job(&self.world, Choice::Device(device))
     }
