@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor, WithDType};
 use collectives::train::{Bucket, Gradient};
 use half::{bf16, f16};
 
