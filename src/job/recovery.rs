@@ -55,8 +55,8 @@ impl Job {
     /// Returns once all that are left have called; a rank that lives but does not call is waited for up to `limit`, and then
     /// left out. [`Recovery::shrink`] says which ranks go on, and why two parts of a job never do.
     ///
-    /// Local ranks are renumbered, too. A GPU that a rank has used remains the one with its buffers: name it for the
-    /// new job's groups where they would choose another.
+    /// Local ranks are renumbered, too, and [`Backend::Gpu`](super::Backend::Gpu) chooses GPUs by them. A program that keeps
+    /// buffers on its GPU names that one instead (`Job::group_on_gpu`).
     ///
     /// # Errors
     /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. [`Error::World`] with

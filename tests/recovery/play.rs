@@ -11,7 +11,8 @@ pub(crate) struct Play {
 }
 
 impl Play {
-    /// Starts a job in which the ranks have these fates, and `left` are left at the end.
+    /// Starts a job in which the ranks have these fates, and `left` are left at the end. In the values of variables, `{rank}` is
+    /// the number of a process.
     pub(crate) fn start(
         processes: usize,
         carrier: &str,
@@ -32,7 +33,9 @@ impl Play {
                     .env("NCCL_BENCH_SIZE", processes.to_string())
                     .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
                     .env("NCCL_BENCH_TIMEOUT", "30")
-                    .envs(more.iter().copied());
+                    .envs(
+                        more.iter().map(|(name, value)| (name, value.replace("{rank}", &rank.to_string()))),
+                    );
                 start(command)
             })
             .collect();

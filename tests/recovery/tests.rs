@@ -8,6 +8,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("several_ranks_may_be_killed_at_once", several_ranks_may_be_killed_at_once),
     ("a_shrunk_job_may_lose_more_ranks", a_shrunk_job_may_lose_more_ranks),
     ("ranks_may_be_killed_while_the_job_shrinks", ranks_may_be_killed_while_the_job_shrinks),
+    ("ranks_of_several_hosts_find_each_other", ranks_of_several_hosts_find_each_other),
     ("ranks_may_leave_on_purpose", ranks_may_leave_on_purpose),
     ("a_rank_that_does_not_call_is_left_out_and_told", a_rank_that_does_not_call_is_left_out_and_told),
     ("a_stopped_rank_is_left_out_and_told", a_stopped_rank_is_left_out_and_told),
@@ -37,13 +38,19 @@ fn any_rank_may_be_killed() {
             );
             assert!(result < 10.0);
             for process in &play.processes {
-                let prefix = format!("collectives-{}-", process.child.id());
-                let left = fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
-                let left = left.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
-                assert_eq!(left.count(), 0);
+                assert_eq!(shared_memory_of(process.child.id()), Vec::<String>::new());
             }
         }
     }
+}
+
+/// The names in `/dev/shm` that a process has made.
+fn shared_memory_of(process: u32) -> Vec<String> {
+    let names = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+    // libfabric's own names begin with the process' number.
+    let of_it =
+        |name: &String| name.contains(&format!("-{process}-")) || name.starts_with(&format!("{process}:"));
+    names.map(|name| name.to_string_lossy().into_owned()).filter(of_it).collect()
 }
 
 fn several_ranks_may_be_killed_at_once() {
@@ -64,6 +71,13 @@ fn ranks_may_be_killed_while_the_job_shrinks() {
         let fates = format!("2:0:kill failure:3:kill-soon={milliseconds}");
         Play::start(4, "tcp", &fates, 2, &[]).assert_goes_on(&[1, 2], 0b110);
     }
+}
+
+fn ranks_of_several_hosts_find_each_other() {
+    // At the addresses of the network, where there is one.
+    let hosts = [("NCCL_HOSTID", "host {rank}")];
+    Play::start(4, "tcp", "2:0:kill", 3, &hosts).assert_goes_on(&[1, 2, 3], 0b1110);
+    Play::start(3, "group", "2:1:kill 5:0:kill", 1, &hosts).assert_goes_on(&[2], 0b100);
 }
 
 fn ranks_may_leave_on_purpose() {
