@@ -52,5 +52,5 @@ pub use tensors::{all_reduce, device, group};
 pub use zero1::Zero1;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
