@@ -46,8 +46,8 @@ valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgri
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
 	tests/aarch64/test
 
-# With all arithmetic of the frameworks optimised, and on one thread for each rank.
-adapters: packages-run ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
+# Ranks share the processors: one thread for each.
+adapters: packages-test ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
 	cd adapters && $(CARGO) fmt --all --check
 	$(CARGO) xtask wheels scikit-learn
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings

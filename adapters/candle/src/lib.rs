@@ -38,6 +38,8 @@
 
 mod adamw;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod memory;
 mod named;
 mod parameters;

@@ -18,6 +18,14 @@ macro_rules! by_type {
             (DType::F64, Device::Cpu) => { type $buffer = Vec<f64>; $run }
             (DType::BF16, Device::Cpu) => { type $buffer = Vec<bf16>; $run }
             (DType::F16, Device::Cpu) => { type $buffer = Vec<f16>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F32, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f32>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F64, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f64>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::BF16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<bf16>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f16>; $run }
             (dtype, _) => Err(Error::DType { name: $name.to_string(), dtype }),
         }
     }};
@@ -125,7 +133,7 @@ fn in_storage<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
 fn lend<T: HostElement>(
     variables: &[Named],
     mut lent: Vec<&mut [T]>,
-    run: &mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>,
+    run: Run<'_, T>,
 ) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };
