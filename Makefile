@@ -74,9 +74,12 @@ check: ## formatting, lints, documentation, generated files against their source
 	$(CARGO) xtask shape --check
 
 # candle needs an nvcc, whose place a script takes: nothing that it compiles is linked.
-beside: ## whether the library builds beside candle and burn with CUDA, which need cudarc in other ways
+beside: ## whether the library builds beside candle and burn with CUDA, and the adapter of candle for GPUs
 	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
 		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
+	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
+		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path adapters/Cargo.toml \
+		--package training-examples --features cuda
 
 # Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.
 minimal: packages-run ## whether what is published builds with the oldest versions of dependencies that the manifests allow
