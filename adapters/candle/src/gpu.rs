@@ -18,7 +18,10 @@ use crate::memory::{Memory, contiguous};
 use crate::named::Named;
 
 /// A type of gradients on CUDA devices.
-pub(crate) trait DeviceElement: Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits {}
+pub(crate) trait DeviceElement:
+    Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits
+{
+}
 
 impl<T: Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits> DeviceElement for T {}
 

@@ -14,18 +14,42 @@ macro_rules! by_type {
     ($device:expr, $dtype:expr, $name:expr, $buffer:ident => $run:expr) => {{
         let (dtype, device): (DType, &Device) = ($dtype, $device);
         match (dtype, device) {
-            (DType::F32, Device::Cpu) => { type $buffer = Vec<f32>; $run }
-            (DType::F64, Device::Cpu) => { type $buffer = Vec<f64>; $run }
-            (DType::BF16, Device::Cpu) => { type $buffer = Vec<bf16>; $run }
-            (DType::F16, Device::Cpu) => { type $buffer = Vec<f16>; $run }
+            (DType::F32, Device::Cpu) => {
+                type $buffer = Vec<f32>;
+                $run
+            }
+            (DType::F64, Device::Cpu) => {
+                type $buffer = Vec<f64>;
+                $run
+            }
+            (DType::BF16, Device::Cpu) => {
+                type $buffer = Vec<bf16>;
+                $run
+            }
+            (DType::F16, Device::Cpu) => {
+                type $buffer = Vec<f16>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F32, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f32>; $run }
+            (DType::F32, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f32>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F64, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f64>; $run }
+            (DType::F64, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f64>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::BF16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<bf16>; $run }
+            (DType::BF16, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<bf16>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f16>; $run }
+            (DType::F16, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f16>;
+                $run
+            }
             (dtype, _) => Err(Error::DType { name: $name.to_string(), dtype }),
         }
     }};
@@ -88,7 +112,9 @@ impl<T: HostElement> Memory for Vec<T> {
         let (start, end) = contiguous(layout)?;
         match storage {
             Storage::Cpu(storage) => in_storage(storage.as_slice::<T>()?.get(start..end)),
-            Storage::Cuda(_) | Storage::Metal(_) => Err(Error::Tensor("a tensor is not on the CPU".to_owned())),
+            Storage::Cuda(_) | Storage::Metal(_) => {
+                Err(Error::Tensor("a tensor is not on the CPU".to_owned()))
+            }
         }
     }
 
@@ -130,11 +156,7 @@ fn in_storage<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
 }
 
 /// Locks one variable after the other, since candle lends the elements of one at a time to a function.
-fn lend<T: HostElement>(
-    variables: &[Named],
-    mut lent: Vec<&mut [T]>,
-    run: Run<'_, T>,
-) -> Result<(), Error> {
+fn lend<T: HostElement>(variables: &[Named], mut lent: Vec<&mut [T]>, run: Run<'_, T>) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };
     first.var.inplace_op1(&lend)?;

@@ -23,7 +23,12 @@ pub(crate) struct Team {
 
 impl Team {
     /// All ranks get the variables of rank 0. Collective.
-    pub(crate) fn new(job: &Job, device: &Device, variables: &VarMap, options: &Common) -> Result<Self, Error> {
+    pub(crate) fn new(
+        job: &Job,
+        device: &Device,
+        variables: &VarMap,
+        options: &Common,
+    ) -> Result<Self, Error> {
         let group = collectives_candle::group(job, device)?;
         let optimizer = Optimizer::new(&group, variables, options.learning_rate, options.shard)?;
         Ok(Self { group, optimizer, is_smaller: false, job: job.clone() })
@@ -59,7 +64,13 @@ impl Team {
     }
 
     /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or without moments.
-    fn restart(&mut self, step: u64, device: &Device, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
+    fn restart(
+        &mut self,
+        step: u64,
+        device: &Device,
+        variables: &VarMap,
+        path: Option<&Path>,
+    ) -> Result<u64> {
         let saved = path.filter(|path| path.is_file());
         let mut agreed = [step, u64::from(saved.is_some())];
         self.group.broadcast_in_place(&mut agreed, 0).map_err(Error::from)?;
@@ -70,7 +81,9 @@ impl Team {
             self.optimizer.load_state(checkpoint.tensors())?;
             step = checkpoint.step;
         } else if self.group.rank() == 0 {
-            crate::train::print("# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0")?;
+            crate::train::print(
+                "# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0",
+            )?;
         }
         Ok(step)
     }

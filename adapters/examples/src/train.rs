@@ -104,7 +104,13 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
 }
 
 /// A step, with its line of output and its checkpoint.
-fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, window: &mut Window, step: u64) -> Result<()> {
+fn advance<T: Task>(
+    team: &mut Team,
+    task: &T,
+    options: &Common,
+    window: &mut Window,
+    step: u64,
+) -> Result<()> {
     let samples = task.batch(step);
     let (rank, size) = (team.group.rank(), team.group.size());
     let own = samples.get(task::part(samples.len(), rank, size)).unwrap_or_default();
