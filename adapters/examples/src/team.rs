@@ -9,9 +9,9 @@ use candle_nn::VarMap;
 use collectives::job::{Group, Job};
 use collectives_candle::{AdamW, Error};
 
-use crate::Common;
 use crate::checkpoint::Checkpoint;
 use crate::optimizer::Optimizer;
+use crate::{Common, output};
 
 pub(crate) struct Team {
     pub(crate) group: Group,
@@ -56,7 +56,7 @@ impl Team {
         };
         if team.group.rank() == 0 {
             let (left, seconds) = (team.group.size(), began.elapsed().as_secs_f64());
-            crate::train::print(&format!(
+            output::print(&format!(
                 "# {failure}; {left} of {ranks} ranks go on after step {step}, {seconds:.1} s later"
             ))?;
         }
@@ -81,7 +81,7 @@ impl Team {
             self.optimizer.load_state(checkpoint.tensors())?;
             step = checkpoint.step;
         } else if self.group.rank() == 0 {
-            crate::train::print(
+            output::print(
                 "# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0",
             )?;
         }

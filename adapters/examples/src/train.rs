@@ -12,7 +12,7 @@ use collectives_candle::Error;
 
 use crate::checkpoint::Checkpoint;
 use crate::team::Team;
-use crate::{Common, Processor, Task, task};
+use crate::{Common, Processor, Task, output, task};
 
 /// Runs a program: 0 if all steps are done, 1 otherwise, with the reason on standard error.
 pub fn main<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> ExitCode {
@@ -94,7 +94,7 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
     }
     let parameters: usize = task.variables().all_vars().iter().map(|var| var.elem_count()).sum();
     let begins = if step == 0 { String::new() } else { format!(", from step {step} on") };
-    print(&format!(
+    output::print(&format!(
         "# {} ranks over {}; {parameters} parameters, {} bytes of optimizer state on rank 0; {} steps{begins}",
         group.size(),
         group.describe(),
@@ -174,16 +174,11 @@ fn report<T: Task>(group: &Group, task: &T, window: &Window, done: u64) -> Resul
     if group.rank() != 0 {
         return Ok(());
     }
-    print(&format!(
+    output::print(&format!(
         "step {done:>5}  loss {:.6}  accuracy {:.2} %  {:.2} ms/step  {:.1} % communication",
         loss / samples,
         100.0 * correct / of,
         1e3 * elapsed / f64::from(window.steps),
         100.0 * window.exposed.as_secs_f64() / elapsed
     ))
-}
-
-/// Prints a line.
-pub(crate) fn print(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
