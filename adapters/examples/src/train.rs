@@ -57,24 +57,29 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
         checkpoint.restore(task.variables())?;
     }
     let mut team = Team::new(job, &device, task.variables(), options)?;
-    let mut step = 0;
+    let mut progress = Progress { step: 0, settled: true, window: Window::new() };
     if let Some(checkpoint) = checkpoint {
         team.optimizer.load_state(checkpoint.tensors())?;
-        step = checkpoint.step;
+        progress.step = checkpoint.step;
     }
-    introduce(&team, &task, step)?;
-    let mut window = Window::new();
-    while step < task.steps() {
-        if options.fail_at == Some(step) && options.fail_rank == Some(team.group.rank()) && !team.is_smaller {
+    introduce(&team, &task, progress.step)?;
+    while progress.step < task.steps() || !progress.settled {
+        if options.fail_at == Some(progress.step)
+            && options.fail_rank == Some(team.group.rank())
+            && !team.is_smaller
+        {
             // An end that neither handlers nor the other ranks hear of.
             // SAFETY: takes no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        match advance(&mut team, &task, options, &mut window, step) {
-            Ok(()) => step += 1,
+        match advance(&mut team, &task, options, &mut progress) {
+            Ok(()) => {}
             Err(failure) if is_of_group(&failure) => {
-                (team, step) = team.shrunk(&failure, step, &device, task.variables(), options)?;
-                window = Window::new();
+                let step;
+                (team, step) = team.shrunk(&failure, progress.step, &device, task.variables(), options)?;
+                // The last checkpoint may not be there yet.
+                let settled = step < task.steps();
+                progress = Progress { step, settled, window: Window::new() };
             }
             Err(failure) => return Err(failure),
         }
@@ -103,15 +108,38 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
     ))
 }
 
-/// A step, with its line of output and its checkpoint.
-fn advance<T: Task>(
-    team: &mut Team,
-    task: &T,
-    options: &Common,
-    window: &mut Window,
+struct Progress {
+    /// Number of steps that this rank has done.
     step: u64,
-) -> Result<()> {
-    let samples = task.batch(step);
+    /// True if the line of output and the checkpoint of the last one are there, where they are due.
+    settled: bool,
+    window: Window,
+}
+
+/// A step, with its line of output and its checkpoint.
+fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, progress: &mut Progress) -> Result<()> {
+    if progress.settled {
+        step(team, task, progress)?;
+    }
+    let (done, is_last) = (progress.step, progress.step == task.steps());
+    if is_last || done.is_multiple_of(task.report_every()) {
+        report(&team.group, task, &progress.window, done)?;
+        progress.window = Window::new();
+    }
+    if let Some(path) = &options.checkpoint
+        && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
+    {
+        let state = team.optimizer.state()?;
+        if team.group.rank() == 0 {
+            Checkpoint::new(done, task.variables(), state)?.save(path)?;
+        }
+    }
+    progress.settled = true;
+    Ok(())
+}
+
+fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<()> {
+    let samples = task.batch(progress.step);
     let (rank, size) = (team.group.rank(), team.group.size());
     let own = samples.get(task::part(samples.len(), rank, size)).unwrap_or_default();
     let loss = task.loss(own)?;
@@ -119,21 +147,9 @@ fn advance<T: Task>(
     let weight = (own.len() * size) as f64 / samples.len() as f64;
     let mut gradients = (&loss * weight)?.backward()?;
     team.optimizer.step(&mut gradients)?;
-    window.add(&loss, own.len(), team.optimizer.exposed())?;
-    let (done, is_last) = (step + 1, step + 1 == task.steps());
-    if is_last || done.is_multiple_of(task.report_every()) {
-        report(&team.group, task, window, done)?;
-        *window = Window::new();
-    }
-    if let Some(path) = &options.checkpoint
-        && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
-    {
-        let state = team.optimizer.state()?;
-        if rank == 0 {
-            Checkpoint::new(done, task.variables(), state)?.save(path)?;
-        }
-    }
-    Ok(())
+    progress.step += 1;
+    progress.settled = false;
+    progress.window.add(&loss, own.len(), team.optimizer.exposed())
 }
 
 /// Steps since the last line of output.
@@ -171,7 +187,8 @@ fn report<T: Task>(group: &Group, task: &T, window: &Window, done: u64) -> Resul
     let mut sums = [loss.unwrap_or_default(), window.samples as f64, score.correct, score.of];
     group.all_reduce_in_place(&mut sums, ReduceOp::Sum).map_err(Error::from)?;
     let [loss, samples, correct, of] = sums;
-    if group.rank() != 0 {
+    // Without samples after a failure.
+    if group.rank() != 0 || samples == 0.0 {
         return Ok(());
     }
     output::print(&format!(
