@@ -56,6 +56,10 @@ macro_rules! by_type {
 }
 pub(crate) use by_type;
 
+/// A function that uses the elements of variables.
+pub(crate) type Use<'r, B> =
+    &'r mut dyn for<'v> FnMut(&mut [<B as Bucket>::ViewMut<'v>]) -> Result<(), Error>;
+
 /// Buffers with the elements of a tensor.
 pub(crate) trait Memory: Bucket {
     /// The elements of a contiguous tensor.
@@ -74,10 +78,7 @@ pub(crate) trait Memory: Bucket {
     fn assign(&mut self, tensor: &Tensor) -> Result<(), Error>;
 
     /// Passes the elements of variables, which are contiguous, and locked meanwhile.
-    fn lend(
-        variables: &[Named],
-        run: &mut dyn FnMut(&mut [Self::ViewMut<'_>]) -> Result<(), Error>,
-    ) -> Result<(), Error>;
+    fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error>;
 }
 
 /// Offsets of a contiguous tensor's elements in its storage.
@@ -143,10 +144,7 @@ impl<T: HostElement> Memory for Vec<T> {
         Ok(())
     }
 
-    fn lend(
-        variables: &[Named],
-        run: &mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error> {
         lend(variables, Vec::with_capacity(variables.len()), run)
     }
 }
@@ -156,19 +154,21 @@ fn in_storage<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
 }
 
 /// Locks one variable after the other, since candle lends the elements of one at a time to a function.
-fn lend<T: HostElement>(variables: &[Named], mut lent: Vec<&mut [T]>, run: Run<'_, T>) -> Result<(), Error> {
+fn lend<T: HostElement>(
+    variables: &[Named],
+    mut lent: Vec<&mut [T]>,
+    run: Use<'_, Vec<T>>,
+) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };
     first.var.inplace_op1(&lend)?;
     lend.result.into_inner()
 }
 
-type Run<'a, T> = &'a mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>;
-
-struct Lend<'a, T> {
+struct Lend<'a, T: HostElement> {
     others: &'a [Named],
     lent: Cell<Vec<&'a mut [T]>>,
-    run: Cell<Option<Run<'a, T>>>,
+    run: Cell<Option<Use<'a, Vec<T>>>>,
     result: Cell<Result<(), Error>>,
 }
 

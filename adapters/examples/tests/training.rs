@@ -1,5 +1,7 @@
 //! The example programs, alone, under mpirun, and as processes of which one dies.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "../../../tests/port/mod.rs"]
 mod port;
 
