@@ -18,7 +18,7 @@ HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
 	$(shell rustc --version 2>/dev/null || echo unknown compiler)
 
-.PHONY: help run build test valgrind test-aarch64 loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
+.PHONY: help run build test valgrind test-aarch64 adapters loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,13 @@ valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgri
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
 	tests/aarch64/test
 
+# Ranks share the processors: one thread for each.
+adapters: packages-test ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
+	cd adapters && $(CARGO) fmt --all --check
+	$(CARGO) xtask wheels scikit-learn
+	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
+
 loom: ## the shared memory segment under a model of weak memory order, with each ordering and without
 	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model
 
@@ -67,9 +74,12 @@ check: ## formatting, lints, documentation, generated files against their source
 	$(CARGO) xtask shape --check
 
 # candle needs an nvcc, whose place a script takes: nothing that it compiles is linked.
-beside: ## whether the library builds beside candle and burn with CUDA, which need cudarc in other ways
+beside: ## whether the library builds beside candle and burn with CUDA, and the adapter of candle for GPUs
 	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
 		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
+	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
+		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path adapters/Cargo.toml \
+		--package training-examples --features cuda
 
 # Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.
 minimal: packages-run ## whether what is published builds with the oldest versions of dependencies that the manifests allow

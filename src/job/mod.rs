@@ -169,6 +169,7 @@ impl Job {
     /// As [`group`](Self::group). A rank that fails after the others have begun to connect ends the job.
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         let device = Device { library, context: Arc::clone(context) };
         self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Device(device))
