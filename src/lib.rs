@@ -47,6 +47,8 @@
 //! The repository's `examples/` has a complete program for each concept.
 
 mod element;
+mod error;
+pub mod job;
 mod lock;
 mod name;
 pub mod world;
@@ -60,8 +62,12 @@ pub mod nccl;
 #[path = "../tests/wheels/mod.rs"]
 mod wheels;
 
+#[cfg(feature = "nccl")]
+pub use cudarc;
 pub use element::{DataType, Element, ReduceOp};
+pub use error::Error;
 pub use name::UnknownName;
+pub use {float8, half};
 
 /// The programs in README.md, compiled as tests.
 #[cfg(all(doctest, feature = "nccl", feature = "fabric"))]

@@ -38,7 +38,7 @@ mod options;
 mod process_exit;
 mod rendezvous_config;
 mod single;
-mod sync;
+pub(crate) mod sync;
 mod tcp;
 mod threads;
 
@@ -59,6 +59,8 @@ pub use single::single;
 pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
+
+pub(crate) use call::Difference;
 
 use options::YEAR;
 

@@ -1,5 +1,6 @@
 //! Log of reported calls, compared between ranks.
 
+use super::difference::Difference;
 use crate::world::{Called, Error};
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -46,11 +47,9 @@ impl CallLog {
         let (_, other, own) = differences.into_iter().min_by_key(|&(call, ..)| call)?;
         let mut both = [other, (rank, own)];
         both.sort_unstable();
-        let [(first, one), (second, another)] = both;
-        Some(Error::Mismatch(format!(
-            "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in the \
-             same order with the same lengths"
-        )))
+        let [(rank, called), (peer, another)] = both;
+        let difference = Difference { rank, called, peer, peer_called: Some(another) };
+        Some(Error::Mismatch(difference.to_string()))
     }
 
     pub(crate) fn has_topic(&self, topic: u64) -> bool {

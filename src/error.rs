@@ -1,0 +1,195 @@
+//! The error of [`Job`](crate::job::Job), its groups, and training.
+
+use std::time::Duration;
+
+use crate::world::{self, Difference};
+
+#[cfg(feature = "fabric")]
+use crate::fabric;
+#[cfg(feature = "nccl")]
+use crate::nccl;
+
+/// An error of a [`Job`](crate::job::Job), of its groups, or of training.
+///
+/// [`Error::Job`] and [`Error::Buffer`] are refusals of this rank: nothing was sent, and the group remains usable. After all
+/// others, every later operation of the group returns the same error.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The ranks could not be connected, or the job cannot go on.
+    #[error(transparent)]
+    World(world::Error),
+    /// The host backend has failed.
+    #[cfg(feature = "fabric")]
+    #[error(transparent)]
+    Fabric(fabric::Error),
+    /// NCCL has failed.
+    #[cfg(feature = "nccl")]
+    #[error(transparent)]
+    Nccl(nccl::Error),
+    /// The CUDA driver has failed.
+    #[cfg(feature = "nccl")]
+    #[error("the CUDA driver failed: {0}; see nvidia-smi and the kernel's log (dmesg)")]
+    Cuda(cudarc::driver::DriverError),
+    /// Another rank has failed.
+    #[error("rank {rank} on host {host} {reason}")]
+    RankFailed {
+        /// The failed rank of the job.
+        rank: usize,
+        /// Name of its host.
+        host: String,
+        /// The rank's own reason, as a verb phrase: `failed: step 7: the loss is NaN`.
+        reason: String,
+    },
+    /// Two ranks called different operations.
+    #[error("{}", mismatch(*rank, called, *peer, peer_called.as_deref()))]
+    Mismatch {
+        /// A rank of the job.
+        rank: usize,
+        /// Its call: `all_reduce of 100 float, sum`.
+        called: String,
+        /// Another rank.
+        peer: usize,
+        /// The other rank's call; `None` if an earlier one differs.
+        peer_called: Option<String>,
+    },
+    /// An operation has not finished within the group's timeout
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)).
+    #[error(
+        "{operation} has not finished within {limit:?}: a rank has not called it, or is slow; look at the other ranks"
+    )]
+    TimedOut {
+        /// The operation: `all_reduce of 100 float, sum`.
+        operation: String,
+        /// The timeout.
+        limit: Duration,
+    },
+    /// A call that is not possible here or in this order.
+    #[error("{0}")]
+    Job(String),
+    /// A buffer that does not fit the operation or the group.
+    #[error("{0}")]
+    Buffer(String),
+}
+
+fn mismatch(rank: usize, called: &str, peer: usize, peer_called: Option<&str>) -> String {
+    let (called, peer_called) = (called.to_owned(), peer_called.map(str::to_owned));
+    Difference { rank, called, peer, peer_called }.to_string()
+}
+
+impl Error {
+    /// True for refusals of this rank, after which the group can still be used.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Job(_) | Self::Buffer(_))
+    }
+
+    /// Renames the ranks that a group's backend has numbered itself to those of the job.
+    pub(crate) fn in_job(self, ranks: &[usize]) -> Self {
+        let of_job = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+        match self {
+            Self::Mismatch { rank, called, peer, peer_called } => {
+                Self::Mismatch { rank: of_job(rank), called, peer: of_job(peer), peer_called }
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<Difference> for Error {
+    fn from(difference: Difference) -> Self {
+        let Difference { rank, called, peer, peer_called } = difference;
+        Self::Mismatch { rank, called, peer, peer_called }
+    }
+}
+
+impl From<world::Error> for Error {
+    fn from(error: world::Error) -> Self {
+        match error {
+            world::Error::RankFailed { rank, host, reason } => match Difference::find(&reason) {
+                Some(difference) => difference.into(),
+                None => Self::RankFailed { rank, host, reason },
+            },
+            world::Error::Mismatch(text) => match Difference::find(&text) {
+                Some(difference) => difference.into(),
+                None => Self::World(world::Error::Mismatch(text)),
+            },
+            other => Self::World(other),
+        }
+    }
+}
+
+/// The error of a world that reports this one, for groups on which another group's ranks meet.
+impl From<Error> for world::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::World(error) => error,
+            Error::RankFailed { rank, host, reason } => Self::RankFailed { rank, host, reason },
+            other => Self::Mismatch(other.to_string()),
+        }
+    }
+}
+
+#[cfg(feature = "fabric")]
+impl From<fabric::Error> for Error {
+    fn from(error: fabric::Error) -> Self {
+        match error {
+            fabric::Error::World(error) => error.into(),
+            fabric::Error::OtherOperation { rank, called, peer, peer_called } => {
+                Self::Mismatch { rank, called, peer, peer_called }
+            }
+            fabric::Error::Length { operation, problem } | fabric::Error::Rank { operation, problem } => {
+                Self::Buffer(format!("{operation}: {problem}"))
+            }
+            other => Self::Fabric(other),
+        }
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl From<nccl::Error> for Error {
+    fn from(error: nccl::Error) -> Self {
+        Self::Nccl(error)
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl From<cudarc::driver::DriverError> for Error {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        Self::Cuda(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_keeps_its_parts_on_every_way() {
+        let text = "rank 0 called barrier while rank 2 called all_reduce of 5 float, sum; all ranks call the same \
+                    operations in the same order with the same lengths";
+        let failed = world::Error::RankFailed {
+            rank: 1,
+            host: "node1".to_owned(),
+            reason: format!("failed: barrier: {text}"),
+        };
+        for error in [failed, world::Error::Mismatch(text.to_owned())] {
+            let error = Error::from(error);
+            assert_eq!(error.to_string(), text);
+            let Error::Mismatch { rank: 0, called, peer: 2, peer_called: Some(other) } = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!((called.as_str(), other.as_str()), ("barrier", "all_reduce of 5 float, sum"));
+            let Error::Mismatch { rank, peer, .. } = error.in_job(&[4, 6, 9]) else { panic!() };
+            assert_eq!((rank, peer), (4, 9));
+        }
+    }
+
+    #[test]
+    fn a_failed_rank_keeps_its_reason() {
+        let failed =
+            world::Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "failed: no space".to_owned() };
+        let error = Error::from(failed.clone());
+        assert_eq!(error.to_string(), "rank 3 on host b failed: no space");
+        assert_eq!(world::Error::from(error), failed);
+    }
+}

@@ -1,0 +1,49 @@
+//! Where the collectives of a group run.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// Where the collectives of a group run, and the memory of their buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// GPUs if every rank has one of its own and can load NCCL, otherwise hosts: the same on all ranks.
+    /// [`Group::describe`](super::Group::describe) has the reason.
+    #[default]
+    Auto,
+    /// Host memory, over libfabric and shared memory.
+    Host,
+    /// GPUs, over NCCL.
+    Gpu,
+}
+
+impl Backend {
+    /// Name: `auto`, `host`, `gpu`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for Backend {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        [Self::Auto, Self::Host, Self::Gpu]
+            .into_iter()
+            .find(|backend| backend.name() == name)
+            .ok_or_else(|| Error::Job(format!("`{name}` is not a backend; use one of auto, host, gpu")))
+    }
+}

@@ -1,0 +1,171 @@
+//! The ranks of a group while it is made: its backend connects over this world.
+//!
+//! Parts of a group need different numbers of exchanges to connect, and a rank may fail at any of them. So all ranks of
+//! the parent exchange in rounds, of which each carries the message of an exchange, or that this rank is ready or has
+//! failed, until no rank needs another round. A failure ends the making of the group on all its ranks, with the rank's own
+//! reason, and leaves the parent usable.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::lock::lock;
+use crate::world::{self, Called, Difference, ExitHook, Handle, Position, World};
+
+/// An all_gather of the parent's ranks.
+pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, world::Error> + Send + Sync + 'a;
+
+/// First byte of a message of a round.
+const MESSAGE: u8 = 0;
+const READY: u8 = 1;
+const FAILED: u8 = 2;
+
+/// The ranks of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Members {
+    /// Ranks of the parent, in the order of the group's ranks.
+    pub(crate) of_parent: Vec<usize>,
+    /// Ranks of the job, in the order of the group's ranks.
+    pub(crate) of_job: Vec<usize>,
+    pub(crate) position: Position,
+}
+
+/// A world of a group's ranks. Its collective calls work until the group is made; afterwards it reports failures and
+/// calls only.
+pub(crate) struct Formation {
+    job: Handle,
+    members: Members,
+    exchange: Mutex<Option<Box<Exchange<'static>>>>,
+}
+
+impl Formation {
+    pub(crate) fn new(job: Handle, members: Members, exchange: Box<Exchange<'static>>) -> Arc<Self> {
+        Arc::new(Self { job, members, exchange: Mutex::new(Some(exchange)) })
+    }
+
+    /// Exchanges until all ranks of the parent are ready or have failed. Returns the result of this rank, or the first
+    /// failure of the group's ranks.
+    pub(crate) fn finish<T, E: From<world::Error> + ToString>(&self, result: Result<T, E>) -> Result<T, E> {
+        let Some(exchange) = lock(&self.exchange).take() else { return result };
+        let last = match &result {
+            Ok(_) => vec![READY],
+            Err(error) => {
+                let host = world::host().name;
+                [&[FAILED, host.len().min(255) as u8], truncated(&host, 255), error.to_string().as_bytes()]
+                    .concat()
+            }
+        };
+        let mut failure = None;
+        loop {
+            let round = match exchange(&last) {
+                Ok(round) => round,
+                Err(error) => return result.and(Err(error.into())),
+            };
+            failure = failure.or_else(|| self.members.failure(&round));
+            if round.iter().all(|message| message.first() != Some(&MESSAGE)) {
+                return match failure {
+                    Some(error) => result.and(Err(error.into())),
+                    None => result,
+                };
+            }
+        }
+    }
+}
+
+/// The beginning of a text of at most `most` bytes.
+fn truncated(text: &str, most: usize) -> &[u8] {
+    text.as_bytes().get(..most).unwrap_or(text.as_bytes())
+}
+
+impl Members {
+    /// All ranks of a world.
+    pub(crate) fn all(world: &dyn World) -> Self {
+        let ranks: Vec<usize> = (0..world.size()).collect();
+        Self { of_parent: ranks.clone(), of_job: ranks, position: world.position() }
+    }
+
+    /// The error of the first rank of the group that has failed in this round.
+    fn failure(&self, round: &[Vec<u8>]) -> Option<world::Error> {
+        self.of_parent.iter().zip(&self.of_job).find_map(|(&rank, &of_job)| {
+            let [FAILED, length, rest @ ..] = round.get(rank)?.as_slice() else { return None };
+            let (host, reason) = rest.split_at_checked(usize::from(*length))?;
+            let host = String::from_utf8_lossy(host).into_owned();
+            let reason = format!("failed: {}", String::from_utf8_lossy(reason));
+            Some(world::Error::RankFailed { rank: of_job, host, reason })
+        })
+    }
+}
+
+impl World for Formation {
+    fn position(&self) -> Position {
+        self.members.position
+    }
+
+    fn describe(&self) -> String {
+        format!("{} of {} ranks, {}", self.members.of_job.len(), self.job.size(), self.job.describe())
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        let exchange = lock(&self.exchange);
+        let Some(exchange) = exchange.as_ref() else {
+            return Err(world::Error::Mismatch(
+                "the ranks of a group exchange only while it is made".to_owned(),
+            ));
+        };
+        let mut round = exchange(&[&[MESSAGE], mine].concat())?;
+        if let Some(error) = self.members.failure(&round) {
+            return Err(error);
+        }
+        let messages = self.members.of_parent.iter().zip(&self.members.of_job).map(|(&rank, of_job)| {
+            let message = round.get_mut(rank).map(std::mem::take).unwrap_or_default();
+            match message.split_first() {
+                Some((&MESSAGE, rest)) => Ok(rest.to_vec()),
+                _ => {
+                    Err(world::Error::Mismatch(format!("rank {of_job} is ready while others still connect")))
+                }
+            }
+        });
+        messages.collect()
+    }
+
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.job)
+    }
+
+    fn check(&self) -> Result<(), world::Error> {
+        self.job.check()
+    }
+
+    /// The backend numbers the ranks of the group; the others read those of the job.
+    fn fail(&self, reason: &str) {
+        let of_job = |rank: usize| self.members.of_job.get(rank).copied().unwrap_or(rank);
+        match Difference::find(reason) {
+            Some(mut difference) => {
+                difference.rank = of_job(difference.rank);
+                difference.peer = of_job(difference.peer);
+                self.job.fail(&difference.to_string());
+            }
+            None => self.job.fail(reason),
+        }
+    }
+
+    fn set_limit(&self, limit: Option<Duration>) {
+        self.job.set_limit(limit);
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        let rank = self.members.of_job.get(rank).copied().unwrap_or(rank);
+        self.job.compare(rank, topic, calls);
+    }
+
+    fn before_exit(&self, hook: ExitHook) {
+        self.job.before_exit(hook);
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.job.abort(code, message)
+    }
+}

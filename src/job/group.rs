@@ -1,0 +1,232 @@
+//! Collectives of the ranks of a job, or of a part of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::buffer::{Backing, Buffer, Connection};
+use super::formation::{Exchange, Formation, Members};
+use super::host::HostGroup;
+use super::work::Work;
+use crate::world::{self, Position};
+use crate::{Element, Error, ReduceOp};
+
+/// Collectives of the ranks of a [`Job`](super::Job), or of a part of them, over host memory or GPUs.
+///
+/// All ranks of the group call the same operations in the same order, with the same lengths, element types, operators and
+/// roots. Each operation runs after those called before. Clones are the same rank of the same group; where several threads
+/// call, the program must order their calls alike on all ranks.
+///
+/// Operations that own their buffers return at once, with a [`Work`] that gives them back. The others return when the
+/// operation is complete.
+///
+/// Dropping the last clone waits for the operations under way, and leaves the group; while the thread is panicking, it tells
+/// the other ranks instead.
+///
+/// # Errors
+/// An operation whose arguments are refused ([`Error::Buffer`], [`Error::Job`]) has sent nothing, and the group can still be
+/// used. After any other error the group has stopped, on all its ranks: every operation returns that error.
+/// [`Error::RankFailed`] has the failed rank and its own reason, [`Error::Mismatch`] both calls of ranks that differ. Errors
+/// number ranks as the job does, also in parts of it.
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connection: Connection,
+    members: Members,
+    world: world::Handle,
+}
+
+impl Group {
+    /// All ranks of a job.
+    pub(super) fn of_job(world: &world::Handle, backend: Backend) -> Result<Self, Error> {
+        let members = Members::all(&**world);
+        let exchange = Arc::clone(world);
+        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), backend)
+    }
+
+    fn form(
+        world: &world::Handle,
+        members: Members,
+        exchange: Box<Exchange<'static>>,
+        backend: Backend,
+    ) -> Result<Self, Error> {
+        let formation = Formation::new(Arc::clone(world), members.clone(), exchange);
+        let connection = formation.finish(connect(&formation, &members, backend))?;
+        Ok(Self { inner: Arc::new(Inner { connection, members, world: Arc::clone(world) }) })
+    }
+
+    /// This rank in the group, `0..size`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.inner.members.position.rank
+    }
+
+    /// Number of ranks of the group.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.members.position.size
+    }
+
+    /// The ranks of the job that are in the group, by their rank in the group.
+    #[must_use]
+    pub fn ranks(&self) -> &[usize] {
+        &self.inner.members.of_job
+    }
+
+    /// The world of the whole job.
+    #[must_use]
+    pub fn world(&self) -> &world::Handle {
+        &self.inner.world
+    }
+
+    /// [`Backend::Host`] or [`Backend::Gpu`].
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        match &self.inner.connection.0 {
+            Backing::Host(_) => Backend::Host,
+        }
+    }
+
+    /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.inner.connection.0 {
+            Backing::Host(host) => host.describe().to_owned(),
+        }
+    }
+
+    /// Returns when every rank has called it, and all operations before are complete.
+    ///
+    /// # Errors
+    /// See [`Group`].
+    pub fn barrier(&self) -> Result<(), Error> {
+        match &self.inner.connection.0 {
+            Backing::Host(host) => host.barrier(),
+        }
+    }
+
+    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; none for
+    /// ranks without a color. Collective: returns when every rank of this group has called it.
+    ///
+    /// # Errors
+    /// As [`Job::group`](super::Job::group); see [`Group`].
+    pub fn split(&self, color: Option<u32>) -> Result<Option<Self>, Error> {
+        let host = world::host().id;
+        let own =
+            [&[u8::from(color.is_some())], &color.unwrap_or(0).to_le_bytes()[..], host.as_bytes()].concat();
+        let all = self.all_gather_bytes(&own)?;
+        let members = self.part(&all);
+        let (group, world) = (self.clone(), &self.inner.world);
+        let exchange = Box::new(move |mine: &[u8]| group.all_gather_bytes(mine).map_err(world::Error::from));
+        if color.is_none() {
+            let formation = Formation::new(Arc::clone(world), members, exchange);
+            return formation.finish(Ok::<_, Error>(None));
+        }
+        Self::form(world, members, exchange, self.backend()).map(Some)
+    }
+
+    /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).
+    fn part(&self, all: &[Vec<u8>]) -> Members {
+        let color = |message: &[u8]| message.get(..5).map(<[u8]>::to_vec);
+        let own = all.get(self.rank()).map(Vec::as_slice).unwrap_or_default();
+        let of_parent: Vec<usize> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, message)| color(message) == color(own))
+            .map(|(rank, _)| rank)
+            .collect();
+        let here: Vec<usize> = of_parent
+            .iter()
+            .copied()
+            .filter(|&rank| all.get(rank).is_some_and(|message| message == own))
+            .collect();
+        let place = |ranks: &[usize]| ranks.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
+        let position = Position {
+            rank: place(&of_parent),
+            size: of_parent.len(),
+            local_rank: place(&here),
+            local_size: here.len(),
+        };
+        let of_job = of_parent.iter().filter_map(|&rank| self.ranks().get(rank).copied()).collect();
+        Members { of_parent, of_job, position }
+    }
+
+    /// Reduces all ranks' `data`, which has the same length on every rank, to its [`reduction`](ReduceOp) on every rank.
+    pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
+        B::all_reduce(&self.inner.connection, data, op)
+    }
+
+    /// Every rank's `data` becomes that of rank `root` of the group. It has the same length on every rank.
+    pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
+        B::broadcast(&self.inner.connection, data, root)
+    }
+
+    /// Gathers all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on every rank, and `whole`
+    /// that many elements for each rank. Returns `(part, whole)`.
+    pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
+        B::all_gather(&self.inner.connection, part, whole)
+    }
+
+    /// Cuts the reduction of all ranks' `whole` into one block for each rank, of the length of `part`, which becomes this
+    /// rank's block. Returns `(whole, part)`.
+    pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        B::reduce_scatter(&self.inner.connection, whole, part, op)
+    }
+
+    /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for each where they
+    /// are small. The list has the same lengths in the same order on every rank; they are compared on hosts.
+    pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        B::all_reduce_list(&self.inner.connection, data, op)
+    }
+
+    /// An [`all_reduce`](Self::all_reduce) of borrowed host memory, which returns when it is complete. A group on GPUs copies
+    /// it to the GPU and back.
+    ///
+    /// # Errors
+    /// See [`Group`].
+    pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        match &self.inner.connection.0 {
+            Backing::Host(host) => host.all_reduce_in_place(data, op),
+        }
+    }
+
+    /// A [`broadcast`](Self::broadcast) of borrowed host memory, which returns when it is complete. A group on GPUs copies it to
+    /// the GPU and back.
+    ///
+    /// # Errors
+    /// See [`Group`].
+    pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        match &self.inner.connection.0 {
+            Backing::Host(host) => host.broadcast_in_place(data, root),
+        }
+    }
+
+    /// Gathers a message of every rank, in rank order; lengths may differ between ranks. For names, shapes and other small
+    /// values.
+    ///
+    /// # Errors
+    /// See [`Group`].
+    pub fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        match &self.inner.connection.0 {
+            Backing::Host(host) => host.all_gather_bytes(mine),
+        }
+    }
+}
+
+fn connect(formation: &Arc<Formation>, members: &Members, backend: Backend) -> Result<Connection, Error> {
+    match backend {
+        Backend::Auto | Backend::Host => {
+            HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
+        }
+        Backend::Gpu => Err(Error::Job("groups on GPUs are not available in this build yet".to_owned())),
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Group(rank {} of {}, {})", self.rank(), self.size(), self.describe())
+    }
+}

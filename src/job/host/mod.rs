@@ -1,0 +1,145 @@
+//! Groups over host memory.
+
+mod list;
+mod queue;
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use self::queue::{Operation, Queue};
+use super::formation::Formation;
+use super::slot::{Promise, Slot};
+use super::work::Work;
+use crate::lock::lock;
+use crate::world::Handle;
+use crate::world::sync::cores;
+use crate::{Element, Error, ReduceOp, fabric};
+
+/// One rank of a group over host memory.
+pub(crate) struct HostGroup {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    world: Handle,
+    description: String,
+}
+
+/// An operation of which the group owns the buffers `B` while it runs.
+struct Owned<B, F> {
+    buffers: B,
+    call: Option<F>,
+    promise: Promise<B>,
+}
+
+impl<B, F> Operation for Owned<B, F>
+where
+    B: Send,
+    F: FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send,
+{
+    fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error> {
+        self.call.take().map_or(Ok(()), |call| call(communicator, &mut self.buffers))
+    }
+
+    fn deliver(self: Box<Self>, result: Result<(), Error>) {
+        let Self { buffers, promise, .. } = *self;
+        promise.fill(result.map(|()| buffers));
+    }
+}
+
+impl HostGroup {
+    /// Connects the ranks of a formation. Collective.
+    pub(crate) fn connect(formation: &Arc<Formation>, ranks: Vec<usize>) -> Result<Self, Error> {
+        let world: Handle = Arc::clone(formation) as Handle;
+        let communicator = fabric::Communicator::new(Arc::clone(&world), &fabric::Options::default())?;
+        let description = communicator.describe().to_owned();
+        let spin = 2 * world.local_size() <= cores();
+        let (queue, thread) = Queue::start(communicator, ranks, spin)?;
+        Ok(Self { queue, thread: Mutex::new(Some(thread)), world, description })
+    }
+
+    pub(crate) fn describe(&self) -> &str {
+        &self.description
+    }
+
+    fn start<B: Send + 'static>(
+        &self,
+        buffers: B,
+        call: impl FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send + 'static,
+    ) -> Work<B> {
+        let (slot, promise) = Slot::new(self.queue.spin);
+        self.queue.push(Box::new(Owned { buffers, call: Some(call), promise }));
+        Work::host(slot)
+    }
+
+    pub(crate) fn all_reduce<T: Element>(&self, data: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data, op))
+    }
+
+    pub(crate) fn broadcast<T: Element>(&self, data: Vec<T>, root: usize) -> Work<Vec<T>> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data, root))
+    }
+
+    pub(crate) fn all_gather<T: Element>(&self, part: Vec<T>, whole: Vec<T>) -> Work<(Vec<T>, Vec<T>)> {
+        self.start((part, whole), |communicator, (part, whole)| communicator.all_gather(part, whole))
+    }
+
+    pub(crate) fn reduce_scatter<T: Element>(
+        &self,
+        whole: Vec<T>,
+        part: Vec<T>,
+        op: ReduceOp,
+    ) -> Work<(Vec<T>, Vec<T>)> {
+        self.start((whole, part), move |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole, part, op)
+        })
+    }
+
+    pub(crate) fn all_reduce_list<T: Element>(&self, data: Vec<Vec<T>>, op: ReduceOp) -> Work<Vec<Vec<T>>> {
+        self.start(data, move |communicator, data| list::all_reduce(communicator, data, op))
+    }
+
+    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.queue.run_here(|communicator| communicator.all_reduce_in_place(data, op))
+    }
+
+    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.queue.run_here(|communicator| communicator.broadcast_in_place(data, root))
+    }
+
+    pub(crate) fn barrier(&self) -> Result<(), Error> {
+        self.queue.run_here(fabric::Communicator::barrier)
+    }
+
+    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.queue.run_here(|communicator| {
+            let mut lengths = vec![0; communicator.size()];
+            communicator.all_gather(&[mine.len() as u64], &mut lengths)?;
+            let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+            let mut padded = mine.to_vec();
+            padded.resize(longest, 0);
+            let mut all = vec![0; longest * lengths.len()];
+            communicator.all_gather(&padded, &mut all)?;
+            let parts = lengths.iter().enumerate().map(|(rank, &length)| {
+                let start = rank * longest;
+                all.get(start..start + length as usize).unwrap_or_default().to_vec()
+            });
+            Ok(parts.collect())
+        })
+    }
+}
+
+impl Drop for HostGroup {
+    fn drop(&mut self) {
+        let panicking = thread::panicking();
+        self.queue.end(panicking);
+        if panicking {
+            // Ends the operation that is running, which other ranks may not reach any more.
+            self.world.fail("its thread panicked");
+        }
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|_| !self.queue.is_here())
+            && thread.join().is_err()
+        {
+            tracing::warn!("the progress thread of a group has panicked");
+        }
+    }
+}

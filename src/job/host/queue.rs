@@ -1,0 +1,208 @@
+//! Operations of a group in the order of the calls, on a progress thread or on the calling one.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle, ThreadId};
+
+use crate::job::slot::{Promise, Slot};
+use crate::lock::lock;
+use crate::world::sync::SpinPark;
+use crate::{Error, fabric};
+
+/// A queued operation.
+pub(super) trait Operation: Send {
+    fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error>;
+
+    /// Delivers the buffers, after [`Operation::run`]; or the error, perhaps without.
+    fn deliver(self: Box<Self>, result: Result<(), Error>);
+}
+
+/// The communicator of a group and its operations.
+pub(super) struct Queue {
+    entries: Mutex<Entries>,
+    /// Counts the changes of `entries` for which the progress thread waits.
+    changes: AtomicUsize,
+    progress: SpinPark,
+    /// Used by the thread that has made `Entries::busy` true.
+    communicator: Mutex<Option<fabric::Communicator>>,
+    /// Ranks of the job by rank of the group.
+    ranks: Vec<usize>,
+    /// True if this host has a core for both threads of each rank.
+    pub(super) spin: bool,
+}
+
+#[derive(Default)]
+struct Entries {
+    waiting: VecDeque<Entry>,
+    /// True while a thread uses the communicator.
+    busy: bool,
+    ending: bool,
+    /// Error of the operation that has stopped the group.
+    failure: Option<Error>,
+    progress: Option<ThreadId>,
+}
+
+enum Entry {
+    Operation(Box<dyn Operation>),
+    /// The communicator is for the thread that waits for this.
+    Turn(Promise<()>),
+}
+
+enum Next {
+    Run(Entry),
+    Wait,
+    End,
+}
+
+/// The calling thread's use of the communicator.
+struct Turn<'a>(&'a Queue);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.change(|entries| entries.busy = false);
+    }
+}
+
+impl Queue {
+    /// The queue and its progress thread.
+    pub(super) fn start(
+        communicator: fabric::Communicator,
+        ranks: Vec<usize>,
+        spin: bool,
+    ) -> Result<(Arc<Self>, JoinHandle<()>), Error> {
+        let queue = Arc::new(Self {
+            entries: Mutex::default(),
+            changes: AtomicUsize::new(0),
+            progress: SpinPark::default(),
+            communicator: Mutex::new(Some(communicator)),
+            ranks,
+            spin,
+        });
+        let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.progress()
+        });
+        let thread =
+            thread.map_err(|error| Error::Job(format!("the progress thread cannot be started: {error}")))?;
+        lock(&queue.entries).progress = Some(thread.thread().id());
+        Ok((queue, thread))
+    }
+
+    pub(super) fn push(&self, operation: Box<dyn Operation>) {
+        let failure = lock(&self.entries).failure.clone();
+        match failure {
+            Some(error) => operation.deliver(Err(error)),
+            None => self.change(|entries| entries.waiting.push_back(Entry::Operation(operation))),
+        }
+    }
+
+    /// Runs it on this thread, once the operations before are complete.
+    pub(super) fn run_here<R>(
+        &self,
+        call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
+    ) -> Result<R, Error> {
+        let _turn = self.take_turn()?;
+        self.call(call)
+    }
+
+    /// Ends the progress thread once all operations are complete; with `discard`, those that have not begun fail.
+    pub(super) fn end(&self, discard: bool) {
+        let mut discarded = VecDeque::new();
+        self.change(|entries| {
+            entries.ending = true;
+            if discard {
+                discarded = std::mem::take(&mut entries.waiting);
+            }
+        });
+    }
+
+    /// True on the progress thread.
+    pub(super) fn is_here(&self) -> bool {
+        lock(&self.entries).progress == Some(thread::current().id())
+    }
+
+    fn take_turn(&self) -> Result<Turn<'_>, Error> {
+        let mut entries = lock(&self.entries);
+        if entries.progress == Some(thread::current().id()) {
+            let reason =
+                "a waker of a future cannot wait for an operation of the group, whose progress it stops";
+            return Err(Error::Job(reason.to_owned()));
+        }
+        if !entries.busy && entries.waiting.is_empty() {
+            entries.busy = true;
+            return Ok(Turn(self));
+        }
+        drop(entries);
+        let (slot, promise) = Slot::new(self.spin);
+        self.change(|entries| entries.waiting.push_back(Entry::Turn(promise)));
+        slot.wait()?;
+        Ok(Turn(self))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Entries)) {
+        change(&mut lock(&self.entries));
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.progress.notify();
+    }
+
+    fn next(&self) -> Next {
+        let mut entries = lock(&self.entries);
+        if entries.busy {
+            return Next::Wait;
+        }
+        match entries.waiting.pop_front() {
+            Some(entry) => {
+                entries.busy = true;
+                Next::Run(entry)
+            }
+            None if entries.ending => Next::End,
+            None => Next::Wait,
+        }
+    }
+
+    fn progress(&self) {
+        loop {
+            let seen = self.changes.load(Ordering::SeqCst);
+            match self.next() {
+                Next::Run(Entry::Operation(mut operation)) => {
+                    let turn = Turn(self);
+                    let result = self.call(|communicator| operation.run(communicator));
+                    drop(turn);
+                    operation.deliver(result);
+                }
+                Next::Run(Entry::Turn(promise)) => promise.fill(Ok(())),
+                Next::Wait => {
+                    self.progress.wait(self.spin, None, || self.changes.load(Ordering::SeqCst) != seen);
+                }
+                Next::End => break,
+            }
+        }
+        drop(lock(&self.communicator).take());
+    }
+
+    /// Calls the communicator, unless an operation before has failed. This thread has the turn.
+    fn call<R>(
+        &self,
+        call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
+    ) -> Result<R, Error> {
+        if let Some(error) = lock(&self.entries).failure.clone() {
+            return Err(error);
+        }
+        let mut communicator = lock(&self.communicator);
+        let Some(communicator) = communicator.as_mut() else {
+            return Err(Error::Job("the group has ended".to_owned()));
+        };
+        let result = match catch_unwind(AssertUnwindSafe(|| call(communicator))) {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error @ fabric::Error::OtherOperation { .. })) => Error::from(error).in_job(&self.ranks),
+            Ok(Err(error)) => error.into(),
+            Err(_) => Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" }),
+        };
+        if !result.is_refusal() {
+            lock(&self.entries).failure.get_or_insert_with(|| result.clone());
+        }
+        Err(result)
+    }
+}

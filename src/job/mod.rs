@@ -1,0 +1,129 @@
+//! A rank's entry to its job: [`Job`], its [`Group`]s of collectives, and their operations ([`Work`]).
+//!
+//! One program runs on hosts and on GPUs, with any launcher and any number of ranks:
+//!
+//! ```
+//! use collectives::job::{Backend, Job};
+//! use collectives::{ReduceOp, world};
+//!
+//! // `Job::from_environment()` in a program under mpirun, torchrun, Slurm or Kubernetes.
+//! let job = Job::new(world::single());
+//! let group = job.group(Backend::Host)?;
+//!
+//! // The operation owns its buffer while it runs, and the program does something else.
+//! let work = group.all_reduce(vec![1.0_f32; 1000], ReduceOp::Avg);
+//! let name = format!("rank {} of {}", group.rank(), group.size());
+//! let gradients = work.wait()?;
+//! assert_eq!(gradients, vec![1.0; 1000]);
+//!
+//! // Small values in place.
+//! let mut loss = [0.5_f64];
+//! group.all_reduce_in_place(&mut loss, ReduceOp::Avg)?;
+//! assert_eq!((loss, name.as_str()), ([0.5], "rank 0 of 1"));
+//! # Ok::<(), collectives::Error>(())
+//! ```
+//!
+//! # Failures
+//! A rank that fails tells the others its reason with [`World::fail`](crate::world::World::fail); their operations return
+//! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
+//! an operation, set a limit: [`Group::set_timeout`].
+
+mod backend;
+mod buffer;
+mod formation;
+mod group;
+mod host;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::fmt;
+
+pub use backend::Backend;
+pub use buffer::Buffer;
+pub use group::Group;
+pub use work::Work;
+
+use crate::{Error, world};
+
+/// One rank of a job: of the processes that a launcher has started together, or of their threads.
+///
+/// Clones are the same rank. Dropping the last one, with its groups, leaves the job.
+#[derive(Clone)]
+pub struct Job {
+    world: world::Handle,
+}
+
+impl Job {
+    /// Joins the job in which this process was started: see [`world::from_environment`], with the options that the environment
+    /// sets ([`world::Options::from_environment`]).
+    ///
+    /// # Errors
+    /// [`Error::World`]: variables of the launcher are missing or contradict each other, or ranks are missing.
+    pub fn from_environment() -> Result<Self, Error> {
+        let options = world::Options::from_environment()?;
+        Ok(Self::new(world::from_environment(&options)?))
+    }
+
+    /// A rank of any other world.
+    #[must_use]
+    pub fn new(world: world::Handle) -> Self {
+        Self { world }
+    }
+
+    /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
+    ///
+    /// # Errors
+    /// If `per_process` is 0 or differs between processes, or another process has failed.
+    pub fn threads(self, per_process: usize) -> Result<Vec<Self>, Error> {
+        let ranks = world::threads(self.world, per_process)?;
+        Ok(ranks.into_iter().map(Self::new).collect())
+    }
+
+    /// This rank, `0..size`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.world.size()
+    }
+
+    /// This rank's number among those of its host.
+    #[must_use]
+    pub fn local_rank(&self) -> usize {
+        self.world.local_rank()
+    }
+
+    /// Number of ranks on this host.
+    #[must_use]
+    pub fn local_size(&self) -> usize {
+        self.world.local_size()
+    }
+
+    /// The ranks' slow and reliable operations.
+    #[must_use]
+    pub fn world(&self) -> &world::Handle {
+        &self.world
+    }
+
+    /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
+    /// several groups, all in the same order.
+    ///
+    /// # Errors
+    /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
+    /// make another group then.
+    pub fn group(&self, backend: Backend) -> Result<Group, Error> {
+        Group::of_job(&self.world, backend)
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Job(rank {} of {}, {})", self.rank(), self.size(), self.world.describe())
+    }
+}

@@ -1,0 +1,137 @@
+//! A result that one thread delivers and another waits for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+
+use crate::Error;
+use crate::lock::lock;
+use crate::world::sync::SpinPark;
+
+/// The place of a result.
+pub(crate) struct Slot<T> {
+    content: Mutex<Content<T>>,
+    done: AtomicBool,
+    waiter: SpinPark,
+    /// True to spin at the beginning of a wait.
+    spin: bool,
+}
+
+struct Content<T> {
+    result: Option<Result<T, Error>>,
+    waker: Option<Waker>,
+}
+
+impl<T> Slot<T> {
+    /// A slot and the promise to fill it. Set `spin` if a core is free while a thread waits.
+    pub(crate) fn new(spin: bool) -> (Arc<Self>, Promise<T>) {
+        let content = Mutex::new(Content { result: None, waker: None });
+        let slot =
+            Arc::new(Self { content, done: AtomicBool::new(false), waiter: SpinPark::default(), spin });
+        (Arc::clone(&slot), Promise(slot))
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn wait(&self) -> Result<T, Error> {
+        self.waiter.wait(self.spin, None, || self.is_done());
+        let result = lock(&self.content).result.take();
+        result.unwrap_or_else(|| Err(Error::Job("the result has been taken before".to_owned())))
+    }
+
+    /// The result; `None` if it has been taken before.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<T, Error>>> {
+        // Code of the program, which runs outside the lock, as does the drop of the waker that it replaces.
+        let waker = waker.clone();
+        let mut content = lock(&self.content);
+        if self.is_done() {
+            return Poll::Ready(content.result.take());
+        }
+        let replaced = content.waker.replace(waker);
+        drop(content);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    fn fill(&self, result: Result<T, Error>) {
+        let mut content = lock(&self.content);
+        if self.is_done() {
+            return;
+        }
+        content.result = Some(result);
+        let waker = content.waker.take();
+        self.done.store(true, Ordering::SeqCst);
+        drop(content);
+        self.waiter.notify();
+        if let Some(waker) = waker {
+            // A waker that panics must not end this thread.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::warn!("the waker of a future has panicked");
+            }
+        }
+    }
+}
+
+/// The duty to fill a slot. Dropping it fills the slot with an error.
+pub(crate) struct Promise<T>(Arc<Slot<T>>);
+
+impl<T> Promise<T> {
+    pub(crate) fn fill(self, result: Result<T, Error>) {
+        self.0.fill(result);
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        if !self.0.is_done() {
+            self.0.fill(Err(Error::Job("the group ended before this operation began".to_owned())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{RawWaker, RawWakerVTable};
+    use std::thread;
+
+    #[test]
+    fn a_result_is_delivered_once_to_a_waiting_thread() {
+        let (slot, promise) = Slot::new(false);
+        let waiting = thread::spawn({
+            let slot = Arc::clone(&slot);
+            move || slot.wait()
+        });
+        assert!(!slot.is_done());
+        promise.fill(Ok(5));
+        assert_eq!(waiting.join().unwrap().unwrap(), 5);
+        assert!(slot.is_done());
+        assert!(matches!(slot.poll(Waker::noop()), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn a_promise_that_is_not_kept_is_an_error() {
+        let (slot, promise) = Slot::<u8>::new(false);
+        drop(promise);
+        assert!(matches!(slot.wait(), Err(Error::Job(_))));
+    }
+
+    #[test]
+    fn a_waker_that_panics_harms_nothing() {
+        const TABLE: RawWakerVTable = RawWakerVTable::new(
+            |_| RawWaker::new(std::ptr::null(), &TABLE),
+            |_| panic!("this waker panics"),
+            |_| {},
+            |_| {},
+        );
+        // SAFETY: the functions do not use the pointer.
+        let waker = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) };
+        let (slot, promise) = Slot::new(false);
+        assert!(slot.poll(&waker).is_pending());
+        promise.fill(Ok(7));
+        assert_eq!(slot.wait().unwrap(), 7);
+    }
+}

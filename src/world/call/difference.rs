@@ -1,0 +1,63 @@
+//! The text of a difference between the calls of two ranks, which travels between ranks as the reason of a failure.
+
+use std::fmt;
+
+/// End of the text; it begins with the calls.
+const RULE: &str = "; all ranks call the same operations in the same order with the same lengths";
+
+/// Two ranks that called different operations at the same place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) rank: usize,
+    pub(crate) called: String,
+    pub(crate) peer: usize,
+    /// `None` if an earlier call differs.
+    pub(crate) peer_called: Option<String>,
+}
+
+/// A peer's call that is not known.
+const EARLIER: &str = "something else in an operation before";
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, called, peer, peer_called } = self;
+        let peer_called = peer_called.as_deref().unwrap_or(EARLIER);
+        write!(formatter, "rank {rank} called {called} while rank {peer} called {peer_called}{RULE}")
+    }
+}
+
+impl Difference {
+    /// Finds the difference in the reason of a failure, which may have an operation's name before it.
+    pub(crate) fn find(text: &str) -> Option<Self> {
+        let (calls, _) = text.split_once(RULE)?;
+        let (one, other) = calls.split_once(" while rank ")?;
+        let (before, called) = one.split_once(" called ")?;
+        let rank = before.rsplit_once("rank ").map_or(before, |(_, rank)| rank).parse().ok()?;
+        let (peer, peer_called) = other.split_once(" called ")?;
+        let peer_called = (peer_called != EARLIER).then(|| peer_called.to_owned());
+        Some(Self { rank, called: called.to_owned(), peer: peer.parse().ok()?, peer_called })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_found_in_the_reason_of_a_failure() {
+        let parts = Difference {
+            rank: 12,
+            called: "send/recv of 5 int32 from rank 2 to rank 7".to_owned(),
+            peer: 3,
+            peer_called: Some("barrier".to_owned()),
+        };
+        let earlier = Difference { peer_called: None, ..parts.clone() };
+        for difference in [parts, earlier] {
+            assert_eq!(Difference::find(&difference.to_string()), Some(difference.clone()));
+            let reason = format!("failed: all_reduce: {difference}");
+            assert_eq!(Difference::find(&reason), Some(difference));
+        }
+        assert_eq!(Difference::find("died: its connection closed"), None);
+        assert_eq!(Difference::find("rank x called a while rank 1 called b"), None);
+    }
+}
