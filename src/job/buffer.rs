@@ -12,7 +12,7 @@ pub(crate) enum Backing {
 }
 
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on
-/// GPUs, of any [`Element`].
+/// GPUs, of any [`Element`]; or [`Foreign`](super::Foreign) memory.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;
@@ -54,27 +54,27 @@ pub(crate) mod operations {
 
 impl<T: Element> operations::Operations for Vec<T> {
     fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
-        on_host(connection, "all_reduce", |host| host.all_reduce(data, op))
+        on_host(connection, "all_reduce", |host| host.all_reduce::<T, _>(data, op))
     }
 
     fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
-        on_host(connection, "broadcast", |host| host.broadcast(data, root))
+        on_host(connection, "broadcast", |host| host.broadcast::<T, _>(data, root))
     }
 
     fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
-        on_host(connection, "all_gather", |host| host.all_gather(part, whole))
+        on_host(connection, "all_gather", |host| host.all_gather::<T, _>(part, whole))
     }
 
     fn reduce_scatter(connection: &Connection, whole: Self, part: Self, op: ReduceOp) -> Work<(Self, Self)> {
-        on_host(connection, "reduce_scatter", |host| host.reduce_scatter(whole, part, op))
+        on_host(connection, "reduce_scatter", |host| host.reduce_scatter::<T, _>(whole, part, op))
     }
 
     fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
-        on_host(connection, "all_reduce_list", |host| host.all_reduce_list(data, op))
+        on_host(connection, "all_reduce_list", |host| host.all_reduce_list::<T, _>(data, op))
     }
 }
 
-fn on_host<B>(
+pub(super) fn on_host<B>(
     connection: &Connection,
     operation: &str,
     start: impl FnOnce(&HostGroup) -> Work<B>,

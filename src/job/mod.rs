@@ -30,6 +30,7 @@
 
 mod backend;
 mod buffer;
+mod foreign;
 mod formation;
 mod group;
 mod host;
@@ -42,6 +43,7 @@ use std::fmt;
 
 pub use backend::Backend;
 pub use buffer::Buffer;
+pub use foreign::Foreign;
 pub use group::Group;
 pub use work::Work;
 

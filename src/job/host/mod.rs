@@ -23,6 +23,11 @@ pub(crate) struct HostGroup {
     description: String,
 }
 
+/// Host memory that an operation can own.
+pub(crate) trait HostMemory<T>: AsRef<[T]> + AsMut<[T]> + Send + 'static {}
+
+impl<T, B: AsRef<[T]> + AsMut<[T]> + Send + 'static> HostMemory<T> for B {}
+
 /// An operation of which the group owns the buffers `B` while it runs.
 struct Owned<B, F> {
     buffers: B,
@@ -70,31 +75,40 @@ impl HostGroup {
         Work::host(slot)
     }
 
-    pub(crate) fn all_reduce<T: Element>(&self, data: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data, op))
+    pub(crate) fn all_reduce<T: Element, B: HostMemory<T>>(&self, data: B, op: ReduceOp) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.as_mut(), op))
     }
 
-    pub(crate) fn broadcast<T: Element>(&self, data: Vec<T>, root: usize) -> Work<Vec<T>> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data, root))
+    pub(crate) fn broadcast<T: Element, B: HostMemory<T>>(&self, data: B, root: usize) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.as_mut(), root))
     }
 
-    pub(crate) fn all_gather<T: Element>(&self, part: Vec<T>, whole: Vec<T>) -> Work<(Vec<T>, Vec<T>)> {
-        self.start((part, whole), |communicator, (part, whole)| communicator.all_gather(part, whole))
-    }
-
-    pub(crate) fn reduce_scatter<T: Element>(
-        &self,
-        whole: Vec<T>,
-        part: Vec<T>,
-        op: ReduceOp,
-    ) -> Work<(Vec<T>, Vec<T>)> {
-        self.start((whole, part), move |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole, part, op)
+    pub(crate) fn all_gather<T: Element, B: HostMemory<T>>(&self, part: B, whole: B) -> Work<(B, B)> {
+        self.start((part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part.as_ref(), whole.as_mut())
         })
     }
 
-    pub(crate) fn all_reduce_list<T: Element>(&self, data: Vec<Vec<T>>, op: ReduceOp) -> Work<Vec<Vec<T>>> {
-        self.start(data, move |communicator, data| list::all_reduce(communicator, data, op))
+    pub(crate) fn reduce_scatter<T: Element, B: HostMemory<T>>(
+        &self,
+        whole: B,
+        part: B,
+        op: ReduceOp,
+    ) -> Work<(B, B)> {
+        self.start((whole, part), move |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole.as_ref(), part.as_mut(), op)
+        })
+    }
+
+    pub(crate) fn all_reduce_list<T: Element, B: HostMemory<T>>(
+        &self,
+        data: Vec<B>,
+        op: ReduceOp,
+    ) -> Work<Vec<B>> {
+        self.start(data, move |communicator, data| {
+            let mut list: Vec<&mut [T]> = data.iter_mut().map(AsMut::as_mut).collect();
+            list::all_reduce(communicator, &mut list, op)
+        })
     }
 
     pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
