@@ -59,7 +59,7 @@ pub enum Error {
         "{operation} has not finished within {limit:?}: a rank has not called it, or is slow; look at the other ranks"
     )]
     TimedOut {
-        /// The operation: `all_reduce of 100 float, sum`.
+        /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.
         operation: String,
         /// The timeout.
         limit: Duration,
@@ -140,6 +140,7 @@ impl From<fabric::Error> for Error {
             fabric::Error::Length { operation, problem } | fabric::Error::Rank { operation, problem } => {
                 Self::Buffer(format!("{operation}: {problem}"))
             }
+            fabric::Error::TimedOut { operation, limit } => Self::TimedOut { operation, limit },
             other => Self::Fabric(other),
         }
     }

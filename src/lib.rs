@@ -48,6 +48,7 @@
 
 mod element;
 mod error;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 pub mod job;
 mod lock;
 mod name;

@@ -344,7 +344,7 @@ fn a_rank_that_waits_for_a_stopped_one_ends_in_time() {
     let output = one.wait_with_output().unwrap();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{message}");
-    assert!(message.contains("nothing has completed for 5 s"), "{message}");
+    assert!(message.contains("not complete after 5 s, the timeout"), "{message}");
     other.kill().unwrap();
     other.wait().unwrap();
 }

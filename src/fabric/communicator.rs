@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::Error;
 use super::host_collectives::HostCollectives;
@@ -119,6 +120,16 @@ impl Communicator {
     #[must_use]
     pub fn size(&self) -> usize {
         self.collectives.size()
+    }
+
+    /// Sets the longest time that an operation of this rank waits for others, from the first time that it waits on;
+    /// none, the default, waits forever. After that it returns [`Error::TimedOut`], which closes the communicator and
+    /// fails the operations of the other ranks, as any failure does. An operation that never waits is not interrupted.
+    /// The ranks may set different times.
+    ///
+    /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are noticed without.
+    pub fn set_timeout(&mut self, limit: Option<Duration>) {
+        self.collectives.set_timeout(limit);
     }
 
     /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of `shm`, and each

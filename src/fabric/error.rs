@@ -77,11 +77,12 @@ pub enum Error {
         /// The reason.
         problem: String,
     },
-    /// Nothing has completed within the timeout of an endpoint ([`rdm`](super::rdm)).
-    #[error("waiting over {provider}: nothing has completed for {} s", limit.as_secs_f64())]
+    /// The timeout of a communicator ([`Communicator::set_timeout`](super::Communicator::set_timeout)) or of an endpoint
+    /// ([`rdm`](super::rdm)) has passed.
+    #[error("{operation}: not complete after {} s, the timeout", limit.as_secs_f64())]
     TimedOut {
-        /// The provider.
-        provider: String,
+        /// The operation: `all_reduce`, or `waiting over tcp` for an endpoint.
+        operation: String,
         /// The timeout.
         limit: Duration,
     },

@@ -1,18 +1,33 @@
 //! Buffers of a group's operations, and the backends that serve them.
 
+#[cfg(feature = "nccl")]
+use cudarc::driver::CudaSlice;
+
+#[cfg(feature = "nccl")]
+use super::foreign::DeviceMemory;
+#[cfg(feature = "fabric")]
+use super::foreign::HostMemory;
+#[cfg(feature = "nccl")]
+use super::gpu::GpuGroup;
+#[cfg(feature = "fabric")]
 use super::host::HostGroup;
 use super::work::Work;
+#[cfg(all(feature = "fabric", feature = "nccl"))]
+use crate::Error;
 use crate::{Element, ReduceOp};
 
 /// A rank's connection to the others of its group.
 pub struct Connection(pub(crate) Backing);
 
 pub(crate) enum Backing {
+    #[cfg(feature = "fabric")]
     Host(HostGroup),
+    #[cfg(feature = "nccl")]
+    Gpu(Box<GpuGroup>),
 }
 
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on
-/// GPUs, of any [`Element`]; or [`Foreign`](super::Foreign) memory.
+/// GPUs, of any [`Element`]; or memory of another library: `HostMemory` and `DeviceMemory`.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;
@@ -26,7 +41,35 @@ pub trait Buffer: operations::Operations + Send + 'static {
     }
 }
 
+/// Host memory that an operation can own.
+#[cfg(feature = "fabric")]
+pub(crate) trait HostBuffer: Buffer {
+    fn elements(&self) -> &[Self::Element];
+    fn elements_mut(&mut self) -> &mut [Self::Element];
+}
+
+#[cfg(feature = "fabric")]
+impl<T: Element> HostBuffer for Vec<T> {
+    fn elements(&self) -> &[T] {
+        self
+    }
+
+    fn elements_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+#[cfg(feature = "fabric")]
 impl<T: Element> Buffer for Vec<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> Buffer for CudaSlice<T> {
     type Element = T;
 
     fn len(&self) -> usize {
@@ -52,35 +95,82 @@ pub(crate) mod operations {
     }
 }
 
-impl<T: Element> operations::Operations for Vec<T> {
-    fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
-        on_host(connection, "all_reduce", |host| host.all_reduce::<T, _>(data, op))
-    }
+/// Implements the operations of a kind of memory by those of its backend.
+macro_rules! operations_of {
+    ($on:ident) => {
+        fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
+            $on(connection, "all_reduce", |group| group.all_reduce(data, op))
+        }
 
-    fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
-        on_host(connection, "broadcast", |host| host.broadcast::<T, _>(data, root))
-    }
+        fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
+            $on(connection, "broadcast", |group| group.broadcast(data, root))
+        }
 
-    fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
-        on_host(connection, "all_gather", |host| host.all_gather::<T, _>(part, whole))
-    }
+        fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
+            $on(connection, "all_gather", |group| group.all_gather(part, whole))
+        }
 
-    fn reduce_scatter(connection: &Connection, whole: Self, part: Self, op: ReduceOp) -> Work<(Self, Self)> {
-        on_host(connection, "reduce_scatter", |host| host.reduce_scatter::<T, _>(whole, part, op))
-    }
+        fn reduce_scatter(
+            connection: &Connection,
+            whole: Self,
+            part: Self,
+            op: ReduceOp,
+        ) -> Work<(Self, Self)> {
+            $on(connection, "reduce_scatter", |group| group.reduce_scatter(whole, part, op))
+        }
 
-    fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
-        on_host(connection, "all_reduce_list", |host| host.all_reduce_list::<T, _>(data, op))
-    }
+        fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
+            $on(connection, "all_reduce_list", |group| group.all_reduce_list(data, op))
+        }
+    };
 }
 
-pub(super) fn on_host<B>(
+#[cfg(feature = "fabric")]
+impl<T: Element> operations::Operations for Vec<T> {
+    operations_of!(on_host);
+}
+
+#[cfg(feature = "fabric")]
+impl<T: Element> operations::Operations for HostMemory<T> {
+    operations_of!(on_host);
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> operations::Operations for CudaSlice<T> {
+    operations_of!(on_gpu);
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> operations::Operations for DeviceMemory<T> {
+    operations_of!(on_gpu);
+}
+
+#[cfg(feature = "fabric")]
+fn on_host<B>(
     connection: &Connection,
     operation: &str,
     start: impl FnOnce(&HostGroup) -> Work<B>,
 ) -> Work<B> {
-    let _ = operation;
     match &connection.0 {
         Backing::Host(host) => start(host),
+        #[cfg(feature = "nccl")]
+        Backing::Gpu(_) => refuse(operation, "host memory", "GPUs", "a CudaSlice", "Host"),
     }
+}
+
+#[cfg(feature = "nccl")]
+fn on_gpu<B>(connection: &Connection, operation: &str, start: impl FnOnce(&GpuGroup) -> Work<B>) -> Work<B> {
+    match &connection.0 {
+        Backing::Gpu(gpu) => start(gpu),
+        #[cfg(feature = "fabric")]
+        Backing::Host(_) => refuse(operation, "memory of a GPU", "hosts", "a Vec", "Gpu"),
+    }
+}
+
+#[cfg(all(feature = "fabric", feature = "nccl"))]
+fn refuse<B>(operation: &str, memory: &str, place: &str, instead: &str, backend: &str) -> Work<B> {
+    Work::ready(Err(Error::Buffer(format!(
+        "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the group with \
+         Backend::{backend}"
+    ))))
 }

@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "nccl")]
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::backend::Backend;
 use super::buffer::{Backing, Buffer, Connection};
+use super::connect::{Choice, connect};
 use super::formation::{Exchange, Formation, Members};
-use super::host::HostGroup;
 use super::work::Work;
 use crate::world::{self, Position};
 use crate::{Element, Error, ReduceOp};
@@ -37,25 +41,27 @@ struct Inner {
     connection: Connection,
     members: Members,
     world: world::Handle,
+    /// The reason of [`Backend::Auto`] for hosts.
+    reason: Option<String>,
 }
 
 impl Group {
     /// All ranks of a job.
-    pub(super) fn of_job(world: &world::Handle, backend: Backend) -> Result<Self, Error> {
+    pub(super) fn of_job(world: &world::Handle, choice: Choice) -> Result<Self, Error> {
         let members = Members::all(&**world);
         let exchange = Arc::clone(world);
-        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), backend)
+        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice)
     }
 
     fn form(
         world: &world::Handle,
         members: Members,
         exchange: Box<Exchange<'static>>,
-        backend: Backend,
+        choice: Choice,
     ) -> Result<Self, Error> {
         let formation = Formation::new(Arc::clone(world), members.clone(), exchange);
-        let connection = formation.finish(connect(&formation, &members, backend))?;
-        Ok(Self { inner: Arc::new(Inner { connection, members, world: Arc::clone(world) }) })
+        let (connection, reason) = formation.finish(connect(&formation, &members, choice))?;
+        Ok(Self { inner: Arc::new(Inner { connection, members, world: Arc::clone(world), reason }) })
     }
 
     /// This rank in the group, `0..size`.
@@ -86,16 +92,60 @@ impl Group {
     #[must_use]
     pub fn backend(&self) -> Backend {
         match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
             Backing::Host(_) => Backend::Host,
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(_) => Backend::Gpu,
         }
     }
 
     /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason.
     #[must_use]
     pub fn describe(&self) -> String {
-        match &self.inner.connection.0 {
-            Backing::Host(host) => host.describe().to_owned(),
+        let transport = match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(host) => host.describe(),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.describe(),
+        };
+        match &self.inner.reason {
+            Some(reason) => format!("{transport}; not GPUs: {reason}"),
+            None => transport.to_owned(),
         }
+    }
+
+    /// Sets the longest time that an operation of this rank waits for the others; none, the default, waits forever. After that
+    /// it returns [`Error::TimedOut`], and the operations of all other ranks an error with its text. The ranks may set different
+    /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
+    ///
+    /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
+    /// noticed without.
+    pub fn set_timeout(&self, limit: Option<Duration>) {
+        match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(host) => host.set_timeout(limit),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.set_timeout(limit),
+        }
+    }
+
+    /// The group's own stream, on which its collectives run; none on hosts. Memory that is allocated on it is used by the
+    /// group's operations without making another stream wait.
+    #[cfg(feature = "nccl")]
+    #[must_use]
+    pub fn stream(&self) -> Option<&Arc<CudaStream>> {
+        match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(_) => None,
+            Backing::Gpu(gpu) => Some(gpu.stream()),
+        }
+    }
+
+    /// The device of this rank; none on hosts.
+    #[cfg(feature = "nccl")]
+    #[must_use]
+    pub fn context(&self) -> Option<&Arc<CudaContext>> {
+        self.stream().map(|stream| stream.context())
     }
 
     /// Returns when every rank has called it, and all operations before are complete.
@@ -104,7 +154,10 @@ impl Group {
     /// See [`Group`].
     pub fn barrier(&self) -> Result<(), Error> {
         match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
             Backing::Host(host) => host.barrier(),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.barrier(),
         }
     }
 
@@ -125,7 +178,13 @@ impl Group {
             let formation = Formation::new(Arc::clone(world), members, exchange);
             return formation.finish(Ok::<_, Error>(None));
         }
-        Self::form(world, members, exchange, self.backend()).map(Some)
+        let choice = match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(_) => Choice::Backend(Backend::Host),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => Choice::Device(gpu.device().clone()),
+        };
+        Self::form(world, members, exchange, choice).map(Some)
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).
@@ -189,7 +248,10 @@ impl Group {
     /// See [`Group`].
     pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
             Backing::Host(host) => host.all_reduce_in_place(data, op),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op),
         }
     }
 
@@ -200,7 +262,10 @@ impl Group {
     /// See [`Group`].
     pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
             Backing::Host(host) => host.broadcast_in_place(data, root),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root),
         }
     }
 
@@ -211,17 +276,16 @@ impl Group {
     /// See [`Group`].
     pub fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         match &self.inner.connection.0 {
+            #[cfg(feature = "fabric")]
             Backing::Host(host) => host.all_gather_bytes(mine),
+            // The ranks of the whole job exchange without the GPUs.
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(_) if self.size() == self.inner.world.size() => {
+                Ok(self.inner.world.all_gather(mine)?)
+            }
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine),
         }
-    }
-}
-
-fn connect(formation: &Arc<Formation>, members: &Members, backend: Backend) -> Result<Connection, Error> {
-    match backend {
-        Backend::Auto | Backend::Host => {
-            HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
-        }
-        Backend::Gpu => Err(Error::Job("groups on GPUs are not available in this build yet".to_owned())),
     }
 }
 

@@ -30,23 +30,44 @@
 
 mod backend;
 mod buffer;
+mod connect;
 mod foreign;
 mod formation;
+#[cfg(feature = "nccl")]
+mod gpu;
+#[cfg(feature = "nccl")]
+mod gpu_operation;
 mod group;
+#[cfg(feature = "fabric")]
 mod host;
+#[cfg(feature = "fabric")]
 mod slot;
-#[cfg(test)]
+#[cfg(all(test, feature = "fabric"))]
 mod tests;
 mod work;
 
 use std::fmt;
+#[cfg(feature = "nccl")]
+use std::sync::Arc;
+
+#[cfg(feature = "nccl")]
+use cudarc::driver::CudaContext;
 
 pub use backend::Backend;
 pub use buffer::Buffer;
-pub use foreign::Foreign;
+#[cfg(feature = "nccl")]
+pub use foreign::DeviceMemory;
+#[cfg(feature = "fabric")]
+pub use foreign::HostMemory;
 pub use group::Group;
 pub use work::Work;
 
+use connect::Choice;
+#[cfg(feature = "nccl")]
+use gpu::Device;
+
+#[cfg(feature = "nccl")]
+use crate::nccl::Library;
 use crate::{Error, world};
 
 /// One rank of a job: of the processes that a launcher has started together, or of their threads.
@@ -120,7 +141,30 @@ impl Job {
     /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
     /// make another group then.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
-        Group::of_job(&self.world, backend)
+        Group::of_job(&self.world, Choice::Backend(backend))
+    }
+
+    /// Connects all ranks of the job on devices that the program uses already, each with one of its own. Collective. For
+    /// programs whose framework has made the device's context (the primary one, as [`CudaContext::new`] makes it). The group's
+    /// collectives run on a new stream of the device, [`Group::stream`].
+    ///
+    /// ```no_run
+    /// # use collectives::{Error, job::Job, nccl::Library};
+    /// # fn example(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    /// use collectives::cudarc::driver::CudaContext;
+    ///
+    /// let context = CudaContext::new(job.local_rank())?;
+    /// let group = job.group_on_gpu(Library::load()?, &context)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`group`](Self::group). A rank that fails after the others have begun to connect ends the job.
+    #[cfg(feature = "nccl")]
+    pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
+        let device = Device { library, context: Arc::clone(context) };
+        Group::of_job(&self.world, Choice::Device(device))
     }
 }
 

@@ -5,9 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "fabric")]
+use std::sync::Arc;
+
+#[cfg(feature = "nccl")]
+use super::gpu_operation::GpuOperation;
+#[cfg(feature = "fabric")]
 use super::slot::Slot;
 use crate::Error;
-use std::sync::Arc;
 
 /// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), or as a future.
 ///
@@ -22,7 +27,10 @@ enum State<B> {
     /// The result, until it is taken.
     Ready(Option<Result<B, Error>>),
     /// The result that a progress thread delivers.
+    #[cfg(feature = "fabric")]
     Host(Arc<Slot<B>>),
+    #[cfg(feature = "nccl")]
+    Gpu(GpuOperation<B>),
 }
 
 impl<B> Work<B> {
@@ -30,6 +38,12 @@ impl<B> Work<B> {
         Self { state: State::Ready(Some(result)) }
     }
 
+    #[cfg(feature = "nccl")]
+    pub(crate) fn gpu(operation: GpuOperation<B>) -> Self {
+        Self { state: State::Gpu(operation) }
+    }
+
+    #[cfg(feature = "fabric")]
     pub(crate) fn host(slot: Arc<Slot<B>>) -> Self {
         Self { state: State::Host(slot) }
     }
@@ -43,7 +57,29 @@ impl<B> Work<B> {
     pub fn wait(self) -> Result<B, Error> {
         match self.state {
             State::Ready(result) => result.unwrap_or_else(|| Err(taken())),
+            #[cfg(feature = "fabric")]
             State::Host(slot) => slot.wait(),
+            #[cfg(feature = "nccl")]
+            State::Gpu(operation) => operation.wait(),
+        }
+    }
+
+    /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the host: work that is
+    /// queued on the stream afterwards reads the result. If the group stops meanwhile, as a later operation's error says,
+    /// that work reads undefined contents.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
+    /// wait.
+    #[cfg(feature = "nccl")]
+    pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
+        match self.state {
+            State::Ready(result) => result.unwrap_or_else(|| Err(taken())),
+            #[cfg(feature = "fabric")]
+            State::Host(_) => {
+                Err(Error::Buffer("a stream cannot wait for host memory: use Work::wait".to_owned()))
+            }
+            State::Gpu(operation) => operation.wait_on(stream),
         }
     }
 
@@ -52,7 +88,10 @@ impl<B> Work<B> {
     pub fn is_done(&self) -> bool {
         match &self.state {
             State::Ready(_) => true,
+            #[cfg(feature = "fabric")]
             State::Host(slot) => slot.is_done(),
+            #[cfg(feature = "nccl")]
+            State::Gpu(operation) => operation.is_done(),
         }
     }
 }
@@ -70,7 +109,10 @@ impl<B> Future for Work<B> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.get_mut().state {
+            #[cfg(feature = "nccl")]
+            State::Gpu(operation) => operation.poll(context.waker()),
             State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(taken()))),
+            #[cfg(feature = "fabric")]
             State::Host(slot) => {
                 slot.poll(context.waker()).map(|result| result.unwrap_or_else(|| Err(taken())))
             }

@@ -22,6 +22,7 @@ mod fakes;
 mod graphs;
 mod groups;
 mod holes;
+mod jobs;
 mod leaked;
 mod lifecycle;
 mod lifecycle_races;

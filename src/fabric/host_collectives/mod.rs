@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::fabric::Error;
 use crate::fabric::algorithm::all_to_all::{self, Message, Parts};
@@ -128,6 +128,13 @@ impl<T: Transport> HostCollectives<T> {
             }
         }
         transport.compare();
+    }
+
+    /// Sets the longest wait of an operation; none waits forever.
+    pub(crate) fn set_timeout(&mut self, limit: Option<Duration>) {
+        if let Some(transport) = &mut self.transport {
+            transport.set_timeout(limit);
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -280,10 +287,15 @@ impl<T: Transport> HostCollectives<T> {
         if let (Some(shared), Err(_)) = (&self.shared, &result) {
             shared.fail();
         }
+        let result = result.map_err(|error| match error {
+            Error::TimedOut { limit, .. } => Error::TimedOut { operation: name.to_owned(), limit },
+            other => other,
+        });
         match &result {
             Ok(()) => self.transport = Some(transport),
             // The others know it.
             Err(Error::World(_)) => {}
+            Err(error @ Error::TimedOut { .. }) => transport.fail(&error.to_string()),
             Err(error) => transport.fail(&format!("{name}: {error}")),
         }
         result

@@ -152,7 +152,8 @@ impl Endpoint {
             let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
             if idle_since.elapsed() > timeout {
                 self.peer_lost = true;
-                return Err(Error::TimedOut { provider: self.provider.clone(), limit: timeout });
+                let operation = format!("waiting over {}", self.provider);
+                return Err(Error::TimedOut { operation, limit: timeout });
             }
         }
         Ok(())

@@ -7,6 +7,8 @@ pub(crate) mod network;
 mod provider_choice;
 pub(crate) mod summary;
 
+use std::time::Duration;
+
 use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
@@ -52,7 +54,12 @@ pub(crate) trait Transport {
     fn compare(&mut self);
     /// Tells the other ranks that this one has failed, so that they do not wait for it.
     fn fail(&self, reason: &str);
-    /// Polls for completions once; yields the processor from time to time when there are none.
+    /// Sets the longest wait of an operation, after which [`check`](Self::check) fails; none waits forever.
+    fn set_timeout(&mut self, limit: Option<Duration>);
+    /// Checks, in an operation that waits, that the other ranks are alive, that they call the same operations, and that
+    /// the timeout has not passed.
+    fn check(&mut self) -> Result<(), Error>;
+    /// Polls for completions once, and checks from time to time; yields the processor from time to time when there are none.
     fn progress(&mut self) -> Result<(), Error>;
     /// True when `request` has completed, which frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;

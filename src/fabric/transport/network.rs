@@ -53,10 +53,11 @@ pub(crate) struct Network {
     oversubscribed: bool,
     idle: u32,
     calls: CallLog,
-    /// Time of the first check since the last completion.
-    idle_since: Instant,
-    /// True when the last calls have been compared.
-    compared: bool,
+    wait: WaitState,
+    /// Time of the operation's first check.
+    waiting_since: Instant,
+    /// Longest wait of an operation.
+    timeout: Option<Duration>,
     /// True when a peer may have ended in the middle of a message.
     peer_lost: bool,
 }
@@ -91,8 +92,9 @@ impl Network {
             oversubscribed: false,
             idle: 0,
             calls: CallLog::new(0, world.size()),
-            idle_since: Instant::now(),
-            compared: false,
+            wait: WaitState::New,
+            waiting_since: Instant::now(),
+            timeout: None,
             peer_lost: false,
         };
         let routes = network.exchange_addresses(&choice)?;
@@ -227,19 +229,24 @@ impl Network {
         }
     }
 
-    /// Checks that the other ranks are alive, and, after a while, that they call the same operations.
-    #[cold]
-    fn check(&mut self) -> Result<(), Error> {
-        if self.idle == POLLS_PER_CHECK {
-            self.idle_since = Instant::now();
-        } else if !self.compared && self.idle_since.elapsed() >= COMPARE_AFTER {
-            self.compare();
-        }
+    /// Checks that the other ranks are alive.
+    fn check_world(&mut self) -> Result<(), Error> {
         let checked = self.world.check();
         // After any error others close, perhaps in the middle of a message.
         self.peer_lost |= checked.is_err();
         Ok(checked?)
     }
+}
+
+/// The wait of an operation for other ranks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WaitState {
+    /// It has not been checked.
+    New,
+    /// It has been checked, and the time is measured.
+    Waiting,
+    /// The ranks' last calls have been compared, too.
+    Compared,
 }
 
 fn open_endpoints(
@@ -344,19 +351,46 @@ impl Transport for Network {
 
     fn record(&mut self, entry: CallRecord) {
         self.calls.record(entry);
-        self.compared = false;
+        self.wait = WaitState::New;
         // Operations in the shared segment move nothing here: each begins to wait anew.
         self.idle = 0;
     }
 
     #[cold]
     fn compare(&mut self) {
-        self.compared = true;
+        self.wait = WaitState::Compared;
         self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
     }
 
     fn fail(&self, reason: &str) {
         self.world.fail(reason);
+    }
+
+    fn set_timeout(&mut self, limit: Option<Duration>) {
+        self.timeout = limit;
+    }
+
+    #[cold]
+    fn check(&mut self) -> Result<(), Error> {
+        if self.wait == WaitState::New {
+            self.wait = WaitState::Waiting;
+            self.waiting_since = Instant::now();
+            return self.check_world();
+        }
+        let waited = self.waiting_since.elapsed();
+        if self.wait == WaitState::Waiting && waited >= COMPARE_AFTER {
+            self.compare();
+        }
+        // Another rank's failure explains more than the timeout does.
+        self.check_world()?;
+        match self.timeout.filter(|&limit| waited >= limit) {
+            Some(limit) => {
+                // Others may be in the middle of a message to this rank.
+                self.peer_lost = true;
+                Err(Error::TimedOut { operation: "waiting".to_owned(), limit })
+            }
+            None => Ok(()),
+        }
     }
 
     fn progress(&mut self) -> Result<(), Error> {

@@ -5,8 +5,10 @@ mod queue;
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use self::queue::{Operation, Queue};
+use super::buffer::HostBuffer;
 use super::formation::Formation;
 use super::slot::{Promise, Slot};
 use super::work::Work;
@@ -22,11 +24,6 @@ pub(crate) struct HostGroup {
     world: Handle,
     description: String,
 }
-
-/// Host memory that an operation can own.
-pub(crate) trait HostMemory<T>: AsRef<[T]> + AsMut<[T]> + Send + 'static {}
-
-impl<T, B: AsRef<[T]> + AsMut<[T]> + Send + 'static> HostMemory<T> for B {}
 
 /// An operation of which the group owns the buffers `B` while it runs.
 struct Owned<B, F> {
@@ -65,6 +62,10 @@ impl HostGroup {
         &self.description
     }
 
+    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
+        self.queue.set_timeout(limit);
+    }
+
     fn start<B: Send + 'static>(
         &self,
         buffers: B,
@@ -75,38 +76,29 @@ impl HostGroup {
         Work::host(slot)
     }
 
-    pub(crate) fn all_reduce<T: Element, B: HostMemory<T>>(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.as_mut(), op))
+    pub(crate) fn all_reduce<B: HostBuffer>(&self, data: B, op: ReduceOp) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
     }
 
-    pub(crate) fn broadcast<T: Element, B: HostMemory<T>>(&self, data: B, root: usize) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.as_mut(), root))
+    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
     }
 
-    pub(crate) fn all_gather<T: Element, B: HostMemory<T>>(&self, part: B, whole: B) -> Work<(B, B)> {
+    pub(crate) fn all_gather<B: HostBuffer>(&self, part: B, whole: B) -> Work<(B, B)> {
         self.start((part, whole), |communicator, (part, whole)| {
-            communicator.all_gather(part.as_ref(), whole.as_mut())
+            communicator.all_gather(part.elements(), whole.elements_mut())
         })
     }
 
-    pub(crate) fn reduce_scatter<T: Element, B: HostMemory<T>>(
-        &self,
-        whole: B,
-        part: B,
-        op: ReduceOp,
-    ) -> Work<(B, B)> {
+    pub(crate) fn reduce_scatter<B: HostBuffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         self.start((whole, part), move |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole.as_ref(), part.as_mut(), op)
+            communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
         })
     }
 
-    pub(crate) fn all_reduce_list<T: Element, B: HostMemory<T>>(
-        &self,
-        data: Vec<B>,
-        op: ReduceOp,
-    ) -> Work<Vec<B>> {
+    pub(crate) fn all_reduce_list<B: HostBuffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
         self.start(data, move |communicator, data| {
-            let mut list: Vec<&mut [T]> = data.iter_mut().map(AsMut::as_mut).collect();
+            let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
             list::all_reduce(communicator, &mut list, op)
         })
     }

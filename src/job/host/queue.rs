@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, ThreadId};
+use std::time::Duration;
 
 use crate::job::slot::{Promise, Slot};
 use crate::lock::lock;
@@ -29,6 +30,8 @@ pub(super) struct Queue {
     communicator: Mutex<Option<fabric::Communicator>>,
     /// Ranks of the job by rank of the group.
     ranks: Vec<usize>,
+    /// Longest time that an operation waits for other ranks.
+    timeout: Mutex<Option<Duration>>,
     /// True if this host has a core for both threads of each rank.
     pub(super) spin: bool,
 }
@@ -78,6 +81,7 @@ impl Queue {
             progress: SpinPark::default(),
             communicator: Mutex::new(Some(communicator)),
             ranks,
+            timeout: Mutex::new(None),
             spin,
         });
         let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
@@ -88,6 +92,10 @@ impl Queue {
             thread.map_err(|error| Error::Job(format!("the progress thread cannot be started: {error}")))?;
         lock(&queue.entries).progress = Some(thread.thread().id());
         Ok((queue, thread))
+    }
+
+    pub(super) fn set_timeout(&self, limit: Option<Duration>) {
+        *lock(&self.timeout) = limit;
     }
 
     pub(super) fn push(&self, operation: Box<dyn Operation>) {
@@ -194,6 +202,7 @@ impl Queue {
         let Some(communicator) = communicator.as_mut() else {
             return Err(Error::Job("the group has ended".to_owned()));
         };
+        communicator.set_timeout(*lock(&self.timeout));
         let result = match catch_unwind(AssertUnwindSafe(|| call(communicator))) {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error @ fabric::Error::OtherOperation { .. })) => Error::from(error).in_job(&self.ranks),

@@ -4,6 +4,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use std::time::Duration;
+
 use super::hosts::in_turn;
 use super::*;
 use crate::fabric::calls::CallRecord;
@@ -66,6 +68,12 @@ impl Transport for Counting {
     fn fail(&self, _: &str) {}
     fn record(&mut self, _: CallRecord) {}
     fn compare(&mut self) {}
+
+    fn set_timeout(&mut self, _limit: Option<Duration>) {}
+
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
     fn progress(&mut self) -> Result<(), Error> {
         Ok(())
     }

@@ -335,6 +335,12 @@ impl Transport for Simulated {
 
     fn compare(&mut self) {}
 
+    fn set_timeout(&mut self, _limit: Option<Duration>) {}
+
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn fail(&self, reason: &str) {
         self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
     }

@@ -1,0 +1,72 @@
+//! The connection of a group's ranks by one of the backends.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::buffer::{Backing, Connection};
+use super::formation::{Formation, Members};
+#[cfg(feature = "nccl")]
+use super::gpu::{self, Device, GpuGroup};
+#[cfg(feature = "fabric")]
+use super::host::HostGroup;
+use crate::Error;
+
+/// The backend of a new group.
+pub(super) enum Choice {
+    Backend(Backend),
+    /// GPUs, of which this is the rank's.
+    #[cfg(feature = "nccl")]
+    Device(Device),
+}
+
+/// Connects the ranks. Returns the reason too if they could have used GPUs but do not. Collective.
+pub(super) fn connect(
+    formation: &Arc<Formation>,
+    members: &Members,
+    choice: Choice,
+) -> Result<(Connection, Option<String>), Error> {
+    match choice {
+        Choice::Backend(Backend::Host) => Ok((on_hosts(formation, members)?, None)),
+        #[cfg(feature = "nccl")]
+        Choice::Device(device) => Ok((on_gpus(formation, device)?, None)),
+        Choice::Backend(backend) => {
+            let reason = match choose(formation, members)? {
+                #[cfg(feature = "nccl")]
+                Ok(device) => return Ok((on_gpus(formation, device)?, None)),
+                #[cfg(not(feature = "nccl"))]
+                Ok(never) => match never {},
+                Err(reason) => reason,
+            };
+            if backend == Backend::Gpu {
+                return Err(Error::Job(format!("Backend::Gpu: {reason}")));
+            }
+            Ok((on_hosts(formation, members)?, Some(reason)))
+        }
+    }
+}
+
+#[cfg(feature = "nccl")]
+fn choose(formation: &Formation, members: &Members) -> Result<Result<Device, String>, Error> {
+    Ok(gpu::choose(formation, members)?)
+}
+
+#[cfg(not(feature = "nccl"))]
+fn choose(_: &Formation, _: &Members) -> Result<Result<std::convert::Infallible, String>, Error> {
+    Ok(Err("the program was built without the feature `nccl` of the crate `collectives`".to_owned()))
+}
+
+#[cfg(feature = "nccl")]
+fn on_gpus(formation: &Arc<Formation>, device: Device) -> Result<Connection, Error> {
+    GpuGroup::connect(formation, device).map(|gpu| Connection(Backing::Gpu(Box::new(gpu))))
+}
+
+#[cfg(feature = "fabric")]
+fn on_hosts(formation: &Arc<Formation>, members: &Members) -> Result<Connection, Error> {
+    HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
+}
+
+#[cfg(not(feature = "fabric"))]
+fn on_hosts(_: &Arc<Formation>, _: &Members) -> Result<Connection, Error> {
+    let reason = "groups on hosts need the feature `fabric` of the crate `collectives`";
+    Err(Error::Job(reason.to_owned()))
+}

@@ -1,0 +1,79 @@
+//! Operations of a group over GPUs on host memory, which is copied to the GPU and back.
+
+use std::slice;
+
+use cudarc::driver::{CudaSlice, CudaViewMut};
+
+use super::{GpuGroup, describe, with_op};
+use crate::nccl::{self, Collectives, Communicator};
+use crate::{Element, Error, ReduceOp};
+
+impl GpuGroup {
+    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.in_place(
+            describe::<T>("all_reduce", data.len(), with_op(op)),
+            data,
+            |communicator, data, length| communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op),
+        )
+    }
+
+    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
+        self.in_place(operation, data, |communicator, data, length| {
+            communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
+        })
+    }
+
+    fn in_place<T: Element>(
+        &self,
+        operation: String,
+        data: &mut [T],
+        call: impl FnOnce(&Communicator, &mut CudaSlice<u8>, usize) -> Result<(), nccl::Error>,
+    ) -> Result<(), Error> {
+        let length = data.len();
+        if length == 0 {
+            // There is no empty device memory, and nothing to send.
+            return self.watch.failure().map_or(Ok(()), Err);
+        }
+        // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
+        let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
+        let copy = self.stream.clone_htod(&*bytes)?;
+        let copy =
+            self.start(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()?;
+        self.stream.memcpy_dtoh(&copy, bytes)?;
+        Ok(())
+    }
+
+    /// Gathers messages of any lengths in memory of the GPU.
+    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let length = (mine.len() as u64).to_le_bytes();
+        let lengths = self.gather(&length)?;
+        let (lengths, _) = lengths.as_chunks::<8>();
+        let lengths: Vec<usize> = lengths.iter().map(|length| u64::from_le_bytes(*length) as usize).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        if longest == 0 {
+            return Ok(vec![Vec::new(); lengths.len()]);
+        }
+        let mut padded = mine.to_vec();
+        padded.resize(longest, 0);
+        let all = self.gather(&padded)?;
+        let parts = all.chunks(longest).zip(lengths);
+        Ok(parts.map(|(part, length)| part.get(..length).unwrap_or(part).to_vec()).collect())
+    }
+
+    /// Gathers parts of the same length, which is not 0.
+    fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
+        let part = self.stream.clone_htod(mine)?;
+        let whole = self.stream.alloc_zeros::<u8>(mine.len() * self.size)?;
+        let (_, whole) = self.all_gather(part, whole).wait()?;
+        Ok(self.stream.clone_dtoh(&whole)?)
+    }
+}
+
+/// A copy's elements.
+fn view<T: Element>(copy: &mut CudaSlice<u8>, length: usize) -> Result<CudaViewMut<'_, T>, nccl::Error> {
+    let bytes = copy.len();
+    // SAFETY: device memory is aligned for all element types, and holds a copy of `length` elements.
+    let view = unsafe { copy.transmute_mut::<T>(length) };
+    view.ok_or(nccl::Error::View { start: 0, end: length, len: bytes / size_of::<T>() })
+}

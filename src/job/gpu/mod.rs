@@ -1,0 +1,235 @@
+//! Groups over GPUs.
+
+mod buffers;
+mod offer;
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+
+pub(crate) use offer::{Device, choose};
+
+use super::formation::Formation;
+use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
+use super::work::Work;
+use crate::lock::lock;
+use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId};
+use crate::world::{self, World};
+use crate::{Element, Error, ReduceOp};
+
+/// Interval of the queries while NCCL connects.
+const POLL: Duration = Duration::from_millis(1);
+/// Limit for taking a communicator that exists.
+const READY: Duration = Duration::from_secs(60);
+
+/// One rank of a group over GPUs.
+pub(crate) struct GpuGroup {
+    device: Device,
+    stream: Arc<CudaStream>,
+    communicator: Arc<Watched>,
+    watch: Arc<Watch>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    size: usize,
+    description: String,
+}
+
+/// A description for errors and comparisons: `all_reduce of 100 float, sum`.
+fn describe<T: Element>(operation: &str, count: usize, with: impl std::fmt::Display) -> String {
+    format!("{operation} of {count} {}{with}", T::DATA_TYPE)
+}
+
+fn with_op(op: ReduceOp) -> String {
+    format!(", {op}")
+}
+
+impl GpuGroup {
+    /// Connects the ranks of a formation, each with a device of its own. Collective.
+    pub(crate) fn connect(formation: &Arc<Formation>, device: Device) -> Result<Self, Error> {
+        let stream = device.context.new_stream()?;
+        let first = formation.rank() == 0;
+        let id = if first { UniqueId::new(device.library)?.as_bytes().to_vec() } else { Vec::new() };
+        let all = formation.all_gather(&id)?;
+        let id = all.first().and_then(|id| id.as_slice().try_into().ok()).map(UniqueId::from_bytes);
+        let Some(id) = id else {
+            return Err(Error::Job(
+                "rank 0 of the group has sent no id of NCCL: use one version of the program".into(),
+            ));
+        };
+        // The others wait inside NCCL from here on, and not in an exchange of the formation.
+        let connected = Self::join(&**formation, &device, &stream, &id);
+        let communicator = connected.map_err(|error| {
+            let cause = world::cause(&**formation).map_or(error, Error::from);
+            if !matches!(cause, Error::RankFailed { .. }) {
+                formation.fail(&cause.to_string());
+            }
+            cause
+        })?;
+        let topic = id.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let description = format!(
+            "NCCL {} over {} GPUs, rank {} on device {}",
+            device.library.version(),
+            formation.size(),
+            formation.rank(),
+            device.context.ordinal()
+        );
+        let world: world::Handle = Arc::clone(formation) as world::Handle;
+        let size = world.size();
+        let watch = Watch::new(world, topic, communicator.abort_handle());
+        let communicator = Arc::new(Mutex::new(Some(communicator)));
+        let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
+            let (watch, communicator) = (Arc::clone(&watch), Arc::clone(&communicator));
+            move || watch.run(&communicator)
+        });
+        let thread =
+            thread.map_err(|error| Error::Job(format!("the group's thread cannot be started: {error}")))?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { device, stream, communicator, watch, thread, size, description })
+    }
+
+    fn join(
+        world: &dyn World,
+        device: &Device,
+        stream: &Arc<CudaStream>,
+        id: &UniqueId,
+    ) -> Result<Communicator, Error> {
+        let builder = Communicator::builder(device.library, stream).rank(world.rank(), world.size()).id(id);
+        // Calls of such a communicator can be ended while they wait for another rank.
+        let mut pending = builder.config(&Config::new().blocking(false)).init_pending()?;
+        while !pending.poll()? {
+            world.check()?;
+            thread::sleep(POLL);
+        }
+        Ok(pending.wait(READY)?)
+    }
+
+    pub(crate) fn describe(&self) -> &str {
+        &self.description
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
+        self.watch.set_timeout(limit);
+    }
+
+    /// Queues an operation on the group's stream.
+    fn start<B>(
+        &self,
+        operation: String,
+        mut buffers: B,
+        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
+    ) -> Work<B> {
+        match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
+            Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.watch), buffers)),
+            Err(error) => Work::ready(Err(error)),
+        }
+    }
+
+    fn queue(
+        &self,
+        operation: &str,
+        call: impl FnOnce(&Communicator) -> Result<(), nccl::Error>,
+    ) -> Result<Arc<Mark>, Error> {
+        // Held until the mark is recorded, so that operations and marks have the same order.
+        let communicator = lock(&self.communicator);
+        let Some(communicator) = communicator.as_ref() else {
+            return Err(Error::Job("the group has ended".to_owned()));
+        };
+        self.watch.enter(operation)?;
+        let queued = match call(communicator) {
+            Ok(()) => Mark::record(&self.stream),
+            Err(error) => Err(refusal(error)),
+        };
+        self.watch.leave(queued.as_ref());
+        queued.map_err(|error| if error.is_refusal() { error } else { self.watch.fail(error) })
+    }
+
+    pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
+        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
+        self.start(operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+    }
+
+    pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
+        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
+        self.start(operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
+    }
+
+    pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("all_gather", part.len(), "");
+        self.start(operation, (part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part, whole)
+        })
+    }
+
+    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
+        self.start(operation, (whole, part), |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole, part, op)
+        })
+    }
+
+    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
+        let operation =
+            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
+        self.start(operation, data, |communicator, data| {
+            nccl::group(|group| {
+                data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
+            })
+        })
+    }
+
+    pub(crate) fn barrier(&self) -> Result<(), Error> {
+        let one = self.stream.alloc_zeros::<u32>(1)?;
+        let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
+            communicator.all_reduce_in_place(one, ReduceOp::Sum)
+        };
+        self.start("barrier".to_owned(), one, call).wait().map(drop)
+    }
+}
+
+/// The error of a call of NCCL; a refusal if nothing was sent.
+fn refusal(error: nccl::Error) -> Error {
+    use nccl::Error as Nccl;
+    match error {
+        Nccl::Nccl { .. }
+        | Nccl::Cuda { .. }
+        | Nccl::Deadline { .. }
+        | Nccl::Aborted { .. }
+        | Nccl::Unusable { .. }
+        | Nccl::Busy { .. } => Error::Nccl(error),
+        refused => Error::Buffer(refused.to_string()),
+    }
+}
+
+impl Drop for GpuGroup {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.watch.fail(Error::Job("its thread panicked".to_owned()));
+        }
+        let communicator = lock(&self.communicator).take();
+        if let Some(communicator) = communicator
+            && let Err(error) = self.watch.during_close(|| communicator.close())
+            && self.watch.failure().is_none()
+        {
+            tracing::warn!("closing a group: {error}");
+        }
+        self.watch.end();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread of a group has panicked");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The choice between GPUs and hosts, which is the same on all ranks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+
+use crate::job::formation::{Formation, Members};
+use crate::nccl::{self, Library};
+use crate::world::{self, World};
+
+/// A rank's device, and its NCCL.
+#[derive(Clone)]
+pub(crate) struct Device {
+    pub(crate) library: Library,
+    pub(crate) context: Arc<CudaContext>,
+}
+
+/// First byte of a rank's message.
+const HAS: u8 = 1;
+const LACKS: u8 = 0;
+
+/// This rank's device if every rank has one of its own, otherwise the reason on the first that has none. Collective.
+pub(crate) fn choose(
+    formation: &Formation,
+    members: &Members,
+) -> Result<Result<Device, String>, world::Error> {
+    let own = find(formation);
+    let message = match &own {
+        Ok((_, identity)) => [&[HAS], identity.as_bytes()].concat(),
+        Err(reason) => [&[LACKS], reason.as_bytes()].concat(),
+    };
+    let all = formation.all_gather(&message)?;
+    Ok(match (own, lacking(&all, &members.of_job)) {
+        (Ok((device, _)), None) => Ok(device),
+        (_, Some(reason)) => Err(reason),
+        (Err(reason), None) => Err(reason),
+    })
+}
+
+/// The device of this rank: that of its number on its host, or the only one that it sees.
+fn find(formation: &Formation) -> Result<(Device, String), String> {
+    let library = Library::load().map_err(|error| error.to_string())?;
+    let count = nccl::device_count().map_err(|error| error.to_string())?;
+    let (rank, ranks) = (formation.local_rank(), formation.local_size());
+    let ordinal = match count {
+        1 => 0,
+        _ if rank < count => rank,
+        _ => return Err(format!("it sees {count} GPUs, for {ranks} ranks of its host")),
+    };
+    let context =
+        CudaContext::new(ordinal).map_err(|error| format!("device {ordinal} cannot be used: {error}"))?;
+    let uuid = context.uuid().map_err(|error| format!("device {ordinal} cannot be identified: {error}"))?;
+    let identity = format!("{:?} {}", uuid.bytes, world::host().id);
+    Ok((Device { library, context }, identity))
+}
+
+/// The reason why not every rank has a GPU of its own, if so.
+fn lacking(all: &[Vec<u8>], ranks: &[usize]) -> Option<String> {
+    let mut owners = HashMap::new();
+    all.iter().zip(ranks).find_map(|(message, &rank)| match message.split_first() {
+        Some((&HAS, identity)) => owners
+            .insert(identity, rank)
+            .map(|other| format!("ranks {other} and {rank} have the same GPU; start one rank for each GPU")),
+        message => {
+            let reason =
+                message.map_or_else(String::new, |(_, text)| String::from_utf8_lossy(text).into_owned());
+            Some(format!("rank {rank} has no GPU of its own: {reason}"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_used_only_if_every_rank_has_its_own() {
+        let gpu = |name: &str| [&[HAS], name.as_bytes()].concat();
+        let none = |reason: &str| [&[LACKS], reason.as_bytes()].concat();
+        assert_eq!(lacking(&[gpu("a"), gpu("b")], &[0, 1]), None);
+        let shared = lacking(&[gpu("a"), gpu("b"), gpu("a")], &[4, 5, 6]).unwrap();
+        assert_eq!(shared, "ranks 4 and 6 have the same GPU; start one rank for each GPU");
+        let lacks = lacking(&[gpu("a"), none("no driver"), none("other")], &[4, 5, 6]).unwrap();
+        assert_eq!(lacks, "rank 5 has no GPU of its own: no driver");
+        assert!(lacking(&[vec![]], &[0]).is_some());
+    }
+}

@@ -1,0 +1,120 @@
+//! Operations under way on a group's stream, and the thread that watches them.
+
+mod watch;
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaEvent, CudaStream};
+
+pub(crate) use watch::{Watch, Watched};
+
+use crate::Error;
+use crate::lock::lock;
+use crate::nccl::cuda;
+
+/// Times from the beginning of a wait until it yields, and until it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+const YIELD: Duration = Duration::from_millis(1);
+/// Interval of the queries of a wait that sleeps.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// The end of an operation on the group's stream.
+pub(crate) struct Mark {
+    event: CudaEvent,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Mark {
+    /// Records the work that is queued on the stream.
+    pub(crate) fn record(stream: &CudaStream) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self { event: stream.record_event(None)?, waker: Mutex::new(None) }))
+    }
+
+    fn is_complete(&self) -> Result<bool, Error> {
+        Ok(self.event.try_is_complete()?)
+    }
+}
+
+/// An operation under way, and its buffers.
+pub(crate) struct GpuOperation<B> {
+    mark: Arc<Mark>,
+    watch: Arc<Watch>,
+    /// `None` once they are returned.
+    buffers: Option<B>,
+}
+
+impl<B> GpuOperation<B> {
+    pub(crate) fn new(mark: Arc<Mark>, watch: Arc<Watch>, buffers: B) -> Self {
+        Self { mark, watch, buffers: Some(buffers) }
+    }
+
+    /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined contents, even
+    /// if the operation has ended since.
+    fn end(&self) -> Option<Result<(), Error>> {
+        let complete = self.mark.is_complete();
+        if let Some(error) = self.watch.failure() {
+            return Some(Err(error));
+        }
+        match complete {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(self.watch.fail(error))),
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.end().is_some()
+    }
+
+    pub(crate) fn wait(mut self) -> Result<B, Error> {
+        cuda::bind(self.mark.event.context())?;
+        let start = Instant::now();
+        let result = loop {
+            if let Some(result) = self.end() {
+                break result;
+            }
+            match start.elapsed() {
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited if waited < YIELD => thread::yield_now(),
+                _ => thread::sleep(SLEEP),
+            }
+        };
+        result.and_then(|()| self.take())
+    }
+
+    /// Makes a stream wait for the operation.
+    pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
+        if let Some(error) = self.watch.failure() {
+            return Err(error);
+        }
+        stream.wait(&self.mark.event)?;
+        self.take()
+    }
+
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<B, Error>> {
+        if let Err(error) = cuda::bind(self.mark.event.context()) {
+            return Poll::Ready(Err(error.into()));
+        }
+        // Registered before the query, so that an end in between is not missed.
+        let waker = waker.clone();
+        let replaced = lock(&self.mark.waker).replace(waker);
+        drop(replaced);
+        match self.end() {
+            Some(result) => Poll::Ready(result.and_then(|()| self.take())),
+            None => {
+                self.watch.hurry();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<B, Error> {
+        let taken =
+            || Error::Job("this operation has returned its result before: do not poll it again".to_owned());
+        self.buffers.take().ok_or_else(taken)
+    }
+}

@@ -1,0 +1,276 @@
+//! A thread that notices failures while operations of a group are under way, and ends them.
+//!
+//! NCCL's operations wait on the GPU for other ranks, and calls of NCCL may wait on the host; neither notices a rank that
+//! has failed, is missing, or has called something else. The thread runs only while there is something to watch.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::Mark;
+use crate::Error;
+use crate::lock::lock;
+use crate::nccl::{AbortHandle, Communicator};
+use crate::world::{self, Called, Handle};
+
+/// Interval of the thread's queries, and while a future waits.
+const INTERVAL: Duration = Duration::from_millis(5);
+const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
+/// Time after which the calls of the ranks are compared, and again.
+const COMPARE_AFTER: Duration = Duration::from_secs(1);
+/// Number of the last calls that are compared.
+const CALLS: usize = 64;
+
+/// The communicator of a group, which one thread at a time uses; none once it has ended.
+pub(crate) type Watched = Mutex<Option<Communicator>>;
+
+/// State of a group's operations.
+pub(crate) struct Watch {
+    world: Handle,
+    rank: usize,
+    /// Identity of the communicator: the same on all its ranks.
+    topic: u64,
+    abort: AbortHandle,
+    state: Mutex<State>,
+    changed: Condvar,
+    has_failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    under_way: VecDeque<UnderWay>,
+    /// Beginning and name of a call that is inside NCCL.
+    inside: Option<(Instant, String)>,
+    calls: VecDeque<Called>,
+    number: u64,
+    failure: Option<Error>,
+    timeout: Option<Duration>,
+    /// True while a future waits.
+    hurried: bool,
+    /// True while the thread waits for something to watch.
+    idle: bool,
+    /// True while the communicator is being closed, which has no timeout.
+    closing: bool,
+    ending: bool,
+}
+
+struct UnderWay {
+    mark: Arc<Mark>,
+    operation: String,
+    /// Time since which it is the first one.
+    since: Instant,
+}
+
+impl Watch {
+    pub(crate) fn new(world: Handle, topic: u64, abort: AbortHandle) -> Arc<Self> {
+        Arc::new(Self {
+            rank: world.rank(),
+            world,
+            topic,
+            abort,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// The error that has stopped the group.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        if self.has_failed.load(Ordering::Acquire) { lock(&self.state).failure.clone() } else { None }
+    }
+
+    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
+        lock(&self.state).timeout = limit;
+    }
+
+    /// Notes that this rank calls an operation, which may wait inside NCCL.
+    pub(crate) fn enter(&self, operation: &str) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        state.inside = Some((Instant::now(), operation.to_owned()));
+        let number = state.number;
+        state.number += 1;
+        if state.calls.len() == CALLS {
+            state.calls.pop_front();
+        }
+        state.calls.push_back(Called { place: 0, number, what: operation.to_owned() });
+        self.wake(&state);
+        Ok(())
+    }
+
+    /// Notes that the call has returned: with the end of the operation on the stream, or with the error of a call that
+    /// has sent nothing.
+    pub(crate) fn leave(&self, queued: Result<&Arc<Mark>, &Error>) {
+        let mut state = lock(&self.state);
+        let inside = state.inside.take();
+        match (queued, inside) {
+            (Ok(mark), Some((since, operation))) => {
+                state.under_way.push_back(UnderWay { mark: Arc::clone(mark), operation, since });
+                self.wake(&state);
+            }
+            (Err(error), Some(_)) if error.is_refusal() => {
+                state.number -= 1;
+                state.calls.pop_back();
+            }
+            _ => {}
+        }
+    }
+
+    /// Watches a call that ends the communicator, which may take as long as other ranks use theirs. Tells ranks that still
+    /// call operations that this one has left.
+    pub(crate) fn during_close<T>(&self, call: impl FnOnce() -> T) -> T {
+        let mut state = lock(&self.state);
+        let left = Called { place: 0, number: state.number, what: "nothing more, and left".to_owned() };
+        state.inside = Some((Instant::now(), "closing the group".to_owned()));
+        state.closing = true;
+        self.wake(&state);
+        drop(state);
+        if self.failure().is_none() {
+            self.world.compare(self.rank, self.topic, &[left]);
+        }
+        let value = call();
+        lock(&self.state).inside = None;
+        value
+    }
+
+    /// Stops the group with this error, or an earlier one, which it returns: aborts NCCL's work and tells the other ranks.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        let error = match error {
+            // Perhaps only the consequence of another rank's failure.
+            Error::Nccl(_) => world::cause(&*self.world).map_or(error, Error::from),
+            other => other,
+        };
+        let mut state = lock(&self.state);
+        if let Some(earlier) = &state.failure {
+            return earlier.clone();
+        }
+        state.failure = Some(error.clone());
+        self.has_failed.store(true, Ordering::Release);
+        self.wake(&state);
+        drop(state);
+        if !matches!(error, Error::RankFailed { .. } | Error::Mismatch { .. } | Error::World(_)) {
+            self.world.fail(&error.to_string());
+        }
+        if let Err(abort) = self.abort.abort() {
+            tracing::warn!("aborting a group after an error: {abort}");
+        }
+        error
+    }
+
+    /// Shortens the interval of queries for a future.
+    pub(super) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        if !state.hurried {
+            state.hurried = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends the thread once nothing is under way.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.ending = true;
+        self.wake(&state);
+    }
+
+    fn wake(&self, state: &State) {
+        if state.idle {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The body of the thread.
+    pub(crate) fn run(&self, communicator: &Watched) {
+        let mut compared = Instant::now();
+        let mut state = lock(&self.state);
+        loop {
+            if state.under_way.is_empty() && state.inside.is_none() {
+                if state.ending {
+                    return;
+                }
+                state.hurried = false;
+                state.idle = true;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle = false;
+                continue;
+            }
+            drop(state);
+            self.pop_complete();
+            self.look(communicator, &mut compared);
+            state = lock(&self.state);
+            let interval = if state.hurried { INTERVAL_OF_FUTURES } else { INTERVAL };
+            // The operations that have ended are popped before the next wait.
+            if !(state.under_way.is_empty() && state.inside.is_none()) {
+                state = self.changed.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    /// Removes the operations that have ended, and wakes their futures.
+    fn pop_complete(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            let Some(first) = state.under_way.front() else { return };
+            let ended = match first.mark.is_complete() {
+                _ if state.failure.is_some() => true,
+                Ok(complete) => complete,
+                Err(error) => {
+                    drop(state);
+                    self.fail(error);
+                    continue;
+                }
+            };
+            if !ended {
+                return;
+            }
+            let Some(UnderWay { mark, .. }) = state.under_way.pop_front() else { return };
+            if let Some(next) = state.under_way.front_mut() {
+                next.since = Instant::now();
+            }
+            drop(state);
+            let waker = lock(&mark.waker).take();
+            if let Some(waker) = waker
+                && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
+            {
+                tracing::warn!("the waker of a future has panicked");
+            }
+        }
+    }
+
+    /// Looks for a reason to stop the group.
+    fn look(&self, communicator: &Watched, compared: &mut Instant) {
+        let state = lock(&self.state);
+        if state.failure.is_some() {
+            return;
+        }
+        let first = state.under_way.front().map(|first| (first.since, first.operation.clone()));
+        let closes = first.is_none() && state.closing;
+        let Some((since, operation)) = first.or_else(|| state.inside.clone()) else { return };
+        let (timeout, waited) = (state.timeout.filter(|_| !closes), since.elapsed());
+        let compares = !closes && waited > COMPARE_AFTER && compared.elapsed() > COMPARE_AFTER;
+        let calls = if compares { state.calls.iter().cloned().collect() } else { Vec::new() };
+        drop(state);
+        if compares {
+            *compared = Instant::now();
+            self.world.compare(self.rank, self.topic, &calls);
+        }
+        let asynchronous = match communicator.try_lock() {
+            Ok(communicator) => communicator.as_ref().map_or(Ok(()), Communicator::async_error),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                poisoned.into_inner().as_ref().map_or(Ok(()), Communicator::async_error)
+            }
+            Err(TryLockError::WouldBlock) => Ok(()),
+        };
+        let reason = match (self.world.check(), asynchronous, timeout) {
+            (Err(error), ..) => error.into(),
+            (Ok(()), Err(error), _) => error.into(),
+            (Ok(()), Ok(()), Some(limit)) if waited > limit => Error::TimedOut { operation, limit },
+            _ => return,
+        };
+        self.fail(reason);
+    }
+}

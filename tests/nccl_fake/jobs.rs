@@ -1,0 +1,187 @@
+//! Groups of jobs on GPUs.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collectives::job::{Backend, Group, Job};
+use collectives::{Element, Error, ReduceOp, world};
+use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr};
+
+use crate::REMOTE_ERROR;
+use crate::fake::{Fake, Knob};
+
+/// Runs `body` on a thread for each rank, with a group on a device of its own.
+fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    let jobs = Job::new(world::single()).threads(ranks).unwrap();
+    let library = fake.library();
+    thread::scope(|scope| {
+        let threads: Vec<_> = jobs
+            .into_iter()
+            .map(|job| {
+                let body = &body;
+                scope.spawn(move || {
+                    let context = CudaContext::new(job.local_rank()).unwrap();
+                    body(&job.group_on_gpu(library, &context).unwrap())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn memory<T: Element + DeviceRepr>(group: &Group, len: usize) -> CudaSlice<T> {
+    // SAFETY: the fakes read no memory.
+    unsafe { group.stream().unwrap().alloc(len) }.unwrap()
+}
+
+#[test]
+fn operations_run_in_order_and_return_their_buffers() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, |group| {
+        assert_eq!((group.backend(), group.size()), (Backend::Gpu, 2));
+        assert_eq!(group.context().unwrap().ordinal(), group.rank());
+        let all_reduce = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Avg);
+        let broadcast = group.broadcast(memory::<u8>(group, 3), 1);
+        let gather = group.all_gather(memory::<f64>(group, 2), memory(group, 4));
+        let scatter = group.reduce_scatter(memory::<i32>(group, 6), memory(group, 3), ReduceOp::Sum);
+        let list = group.all_reduce_list(vec![memory::<f32>(group, 1), memory(group, 7)], ReduceOp::Sum);
+        drop(group.all_reduce(memory::<i64>(group, 1), ReduceOp::Max));
+        assert_eq!(list.wait().unwrap().iter().map(CudaSlice::len).collect::<Vec<_>>(), [1, 7]);
+        assert_eq!((all_reduce.wait().unwrap().len(), broadcast.wait().unwrap().len()), (5, 3));
+        let compute = group.context().unwrap().new_stream().unwrap();
+        assert_eq!(gather.wait_on(&compute).unwrap().1.len(), 4);
+        assert_eq!(scatter.wait().unwrap().1.len(), 3);
+    });
+    let log = fake.log();
+    for operation in ["AllReduce", "Broadcast", "AllGather", "ReduceScatter"] {
+        assert!(log.iter().filter(|line| line.contains(operation)).count() >= 2, "{operation}: {log:#?}");
+    }
+    assert!(log.iter().filter(|line| line.starts_with("destroy")).count() == 2, "{log:#?}");
+}
+
+#[test]
+fn refused_buffers_leave_the_group_usable() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let refused = group.all_gather(memory::<f32>(group, 2), memory(group, 3)).wait().unwrap_err();
+        assert!(matches!(refused, Error::Buffer(_)), "{refused}");
+        let host = group.all_reduce(vec![1.0_f32], ReduceOp::Sum).wait().unwrap_err().to_string();
+        assert!(host.starts_with("all_reduce: the buffer is host memory"), "{host}");
+        assert_eq!(group.all_reduce(memory::<f32>(group, 2), ReduceOp::Sum).wait().unwrap().len(), 2);
+    });
+    let job = Job::new(world::single());
+    let group = job.group(Backend::Host).unwrap();
+    let stream = fake.stream(0);
+    // SAFETY: as above.
+    let memory = unsafe { stream.alloc::<f32>(2) }.unwrap();
+    let device = group.broadcast(memory, 0).wait().unwrap_err().to_string();
+    assert!(device.starts_with("broadcast: the buffer is memory of a GPU"), "{device}");
+}
+
+#[test]
+fn a_group_is_split_by_color() {
+    let fake = Fake::new();
+    let parts = on_gpus(&fake, 3, |group| {
+        let part = group.split((group.rank() != 1).then_some(7)).unwrap()?;
+        part.all_reduce(memory::<f32>(&part, 5), ReduceOp::Sum).wait().unwrap();
+        Some((part.rank(), part.ranks().to_vec()))
+    });
+    assert_eq!(parts, [Some((0, vec![0, 2])), None, Some((1, vec![0, 2]))]);
+}
+
+#[test]
+fn a_missing_rank_is_noticed_after_the_timeout() {
+    let fake = Fake::new();
+    let limit = Duration::from_millis(300);
+    let errors = on_gpus(&fake, 1, |group| {
+        group.set_timeout(Some(limit));
+        group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().unwrap();
+        fake.set(Knob::Hang, 1);
+        let start = Instant::now();
+        let error = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().unwrap_err();
+        assert!(start.elapsed() >= limit);
+        (error, group.barrier().is_err())
+    });
+    let (Error::TimedOut { operation, limit: found }, true) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!((operation.as_str(), *found), ("all_reduce of 5 float, sum", limit));
+    fake.set(Knob::Hang, 0);
+    assert!(fake.log().iter().any(|line| line.starts_with("abort")));
+}
+
+#[test]
+fn a_failed_rank_ends_the_operations_of_the_others() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    let errors = on_gpus(&fake, 2, |group| {
+        if group.rank() == 1 {
+            group.world().fail("step 7: the loss is NaN");
+            return None;
+        }
+        group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().err()
+    });
+    let Some(Error::RankFailed { rank: 1, reason, .. }) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!(reason, "failed: step 7: the loss is NaN");
+}
+
+#[test]
+fn ranks_that_call_different_operations_read_both_calls() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 2);
+    let errors = on_gpus(&fake, 2, |group| match group.rank() {
+        0 => group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().map(drop).unwrap_err(),
+        _ => group.broadcast(memory::<f32>(group, 5), 0).wait().map(drop).unwrap_err(),
+    });
+    for error in errors {
+        let Error::Mismatch { rank: 0, called, peer: 1, peer_called: Some(other) } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (called.as_str(), other.as_str()),
+            ("all_reduce of 5 float, sum", "broadcast of 5 float, root 0")
+        );
+    }
+}
+
+#[test]
+fn an_error_of_nccl_reaches_the_other_ranks() {
+    let fake = Fake::new();
+    let errors = on_gpus(&fake, 1, |group| {
+        fake.set(Knob::Hang, 1);
+        let work = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum);
+        fake.set(Knob::AsyncResult, REMOTE_ERROR);
+        work.wait().unwrap_err()
+    });
+    fake.set(Knob::AsyncResult, 0);
+    assert!(matches!(&errors[0], Error::Nccl(_)), "{errors:?}");
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn an_operation_is_a_future() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        fake.set(Knob::Hang, 1);
+        group.set_timeout(Some(Duration::from_millis(200)));
+        let waker = Arc::new(Unpark(thread::current())).into();
+        let mut context = Context::from_waker(&waker);
+        let mut hangs = pin!(group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum));
+        let error = loop {
+            match hangs.as_mut().poll(&mut context) {
+                Poll::Ready(result) => break result.unwrap_err(),
+                Poll::Pending => thread::park(),
+            }
+        };
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    });
+}
