@@ -4,6 +4,7 @@
 //!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
 //!   libfabric. The feature `serde` (off) serialises the results of its discovery.
+//! - [`train`]: averages of gradients, and sharded optimizers.
 //! - [`world`]: the ranks of a job: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
 //! - [`Element`], [`DataType`], [`ReduceOp`]: element types and reduction operators of all backends.
 //!
@@ -52,6 +53,7 @@ mod error;
 pub mod job;
 mod lock;
 mod name;
+pub mod train;
 pub mod world;
 
 #[cfg(feature = "fabric")]

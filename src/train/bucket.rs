@@ -1,0 +1,234 @@
+//! Memory of gradients and parameters.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::job::{Buffer, Group, Work};
+use crate::{Element, Error};
+
+/// A type of gradients: `f32`, `f64`, [`bf16`], [`f16`].
+pub trait Gradient: Element {
+    /// Rounds to bfloat16, up to the end of the shorter slice.
+    #[doc(hidden)]
+    fn encode(values: &[Self], wire: &mut [bf16]);
+
+    /// Converts from bfloat16, up to the end of the shorter slice.
+    #[doc(hidden)]
+    fn decode(wire: &[bf16], values: &mut [Self]);
+}
+
+macro_rules! gradient {
+    ($type:ty, $to_bf16:expr, $from_bf16:expr) => {
+        impl Gradient for $type {
+            fn encode(values: &[Self], wire: &mut [bf16]) {
+                let to_bf16: fn($type) -> bf16 = $to_bf16;
+                wire.iter_mut().zip(values).for_each(|(wire, &value)| *wire = to_bf16(value));
+            }
+
+            fn decode(wire: &[bf16], values: &mut [Self]) {
+                let from_bf16: fn(bf16) -> $type = $from_bf16;
+                values.iter_mut().zip(wire).for_each(|(value, &wire)| *value = from_bf16(wire));
+            }
+        }
+    };
+}
+
+gradient!(f32, bf16::from_f32, bf16::to_f32);
+gradient!(f64, bf16::from_f64, bf16::to_f64);
+gradient!(bf16, |value| value, |value| value);
+gradient!(f16, |value| bf16::from_f32(value.to_f32()), |value| f16::from_f32(value.to_f32()));
+
+/// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a [`Gradient`].
+pub trait Bucket: Buffer {
+    /// Borrowed elements: `&[T]`, or cudarc's `CudaView<T>`.
+    type View<'a>;
+    /// Mutably borrowed elements: `&mut [T]`, or cudarc's `CudaViewMut<T>`.
+    type ViewMut<'a>;
+    /// Memory of bfloat16 numbers.
+    #[doc(hidden)]
+    type Wire: Buffer;
+    /// The order of copies and operations.
+    #[doc(hidden)]
+    type Queue: Send;
+
+    /// Number of elements of a view.
+    #[doc(hidden)]
+    fn view_len(view: &Self::View<'_>) -> usize;
+
+    /// Number of elements of a mutable view.
+    #[doc(hidden)]
+    fn view_mut_len(view: &Self::ViewMut<'_>) -> usize;
+
+    /// The elements of a mutable view, to read.
+    #[doc(hidden)]
+    fn read<'a>(view: &'a Self::ViewMut<'_>) -> Self::View<'a>;
+
+    /// Elements of a view, which has them.
+    #[doc(hidden)]
+    fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error>;
+
+    /// Elements of this memory, which has them.
+    #[doc(hidden)]
+    fn view(&self, range: Range<usize>) -> Result<Self::View<'_>, Error>;
+
+    /// The queue of a group's rank.
+    #[doc(hidden)]
+    fn queue(group: &Group) -> Result<Self::Queue, Error>;
+
+    /// Makes the group's operations wait for the work of which a view is the result.
+    #[doc(hidden)]
+    fn follow(queue: &mut Self::Queue, view: &Self::View<'_>) -> Result<(), Error>;
+
+    /// Makes the group's operations wait for what the program has done with this memory.
+    #[doc(hidden)]
+    fn follow_program(queue: &mut Self::Queue) -> Result<(), Error>;
+
+    /// Makes the program wait for the group's operations: the host, or the streams of the views so far.
+    #[doc(hidden)]
+    fn lead(queue: &mut Self::Queue) -> Result<(), Error>;
+
+    /// The buffers of an operation, for use in the queue.
+    #[doc(hidden)]
+    fn collect<W>(queue: &mut Self::Queue, work: Work<W>) -> Result<W, Error>;
+
+    /// Memory of zeros.
+    #[doc(hidden)]
+    fn zeros(queue: &mut Self::Queue, len: usize) -> Result<Self, Error>;
+
+    /// Copies a view to this memory, from element `start` on.
+    #[doc(hidden)]
+    fn put(&mut self, queue: &mut Self::Queue, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
+
+    /// Copies a view to another one of the same length.
+    #[doc(hidden)]
+    fn copy(
+        queue: &mut Self::Queue,
+        view: &Self::View<'_>,
+        target: &mut Self::ViewMut<'_>,
+    ) -> Result<(), Error>;
+
+    /// Clears these elements.
+    #[doc(hidden)]
+    fn clear(&mut self, queue: &mut Self::Queue, range: Range<usize>) -> Result<(), Error>;
+
+    /// Memory of bfloat16 zeros.
+    #[doc(hidden)]
+    fn wire_zeros(queue: &mut Self::Queue, len: usize) -> Result<Self::Wire, Error>;
+
+    /// As [`put`](Self::put), with rounding.
+    #[doc(hidden)]
+    fn wire_put(
+        wire: &mut Self::Wire,
+        queue: &mut Self::Queue,
+        start: usize,
+        view: &Self::View<'_>,
+    ) -> Result<(), Error>;
+
+    /// As [`clear`](Self::clear).
+    #[doc(hidden)]
+    fn wire_clear(wire: &mut Self::Wire, queue: &mut Self::Queue, range: Range<usize>) -> Result<(), Error>;
+
+    /// Converts all of `wire` to this memory, of the same length.
+    #[doc(hidden)]
+    fn wire_get(&mut self, queue: &mut Self::Queue, wire: &Self::Wire) -> Result<(), Error>;
+}
+
+/// The error of elements that memory does not have.
+pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
+    Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
+}
+
+fn part<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
+    elements.get(range.clone()).ok_or_else(|| outside(&range, elements.len()))
+}
+
+fn part_mut<T>(elements: &mut [T], range: Range<usize>) -> Result<&mut [T], Error> {
+    let len = elements.len();
+    elements.get_mut(range.clone()).ok_or_else(|| outside(&range, len))
+}
+
+impl<T: Gradient> Bucket for Vec<T> {
+    type View<'a> = &'a [T];
+    type ViewMut<'a> = &'a mut [T];
+    type Wire = Vec<bf16>;
+    type Queue = ();
+
+    fn view_len(view: &&[T]) -> usize {
+        view.len()
+    }
+
+    fn view_mut_len(view: &&mut [T]) -> usize {
+        view.len()
+    }
+
+    fn read<'a>(view: &'a &mut [T]) -> &'a [T] {
+        view
+    }
+
+    fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error> {
+        part(view, range)
+    }
+
+    fn view(&self, range: Range<usize>) -> Result<&[T], Error> {
+        part(self, range)
+    }
+
+    fn queue(_: &Group) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn follow((): &mut (), _: &&[T]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn follow_program((): &mut ()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn lead((): &mut ()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn collect<W>((): &mut (), work: Work<W>) -> Result<W, Error> {
+        work.wait()
+    }
+
+    fn zeros((): &mut (), len: usize) -> Result<Self, Error> {
+        Ok(vec![T::default(); len])
+    }
+
+    fn put(&mut self, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
+        part_mut(self, start..start + view.len())?.copy_from_slice(view);
+        Ok(())
+    }
+
+    fn copy((): &mut (), view: &&[T], target: &mut &mut [T]) -> Result<(), Error> {
+        part_mut(target, 0..view.len())?.copy_from_slice(view);
+        Ok(())
+    }
+
+    fn clear(&mut self, (): &mut (), range: Range<usize>) -> Result<(), Error> {
+        part_mut(self, range)?.fill(T::default());
+        Ok(())
+    }
+
+    fn wire_zeros((): &mut (), len: usize) -> Result<Vec<bf16>, Error> {
+        Ok(vec![bf16::ZERO; len])
+    }
+
+    fn wire_put(wire: &mut Vec<bf16>, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
+        T::encode(view, part_mut(wire, start..start + view.len())?);
+        Ok(())
+    }
+
+    fn wire_clear(wire: &mut Vec<bf16>, (): &mut (), range: Range<usize>) -> Result<(), Error> {
+        part_mut(wire, range)?.fill(bf16::ZERO);
+        Ok(())
+    }
+
+    fn wire_get(&mut self, (): &mut (), wire: &Vec<bf16>) -> Result<(), Error> {
+        T::decode(wire, self);
+        Ok(())
+    }
+}

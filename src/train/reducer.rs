@@ -1,0 +1,357 @@
+//! Averages of gradients, in buckets.
+
+use std::time::{Duration, Instant};
+
+use super::bucket::Bucket;
+use super::layout::{Layout, Limits};
+use super::parameter::agree;
+use super::schedule::Schedule;
+use super::slot::Slot;
+use super::{Parameter, ReducerOptions};
+use crate::job::Group;
+use crate::{Element as _, Error};
+
+/// Reduces the gradients of a model over all ranks of a group, while the backward pass still computes others.
+///
+/// Gradients are copied into buckets. The reduction of a bucket starts when all its gradients are [`ready`](Self::ready), and
+/// those of the buckets before it have started: on all ranks in the same order. Buckets are filled in the reverse order of the
+/// parameters in the first step, and afterwards in the order in which rank 0's gradients became ready in it.
+///
+/// All ranks get the same bits, so that replicas with equal parameters stay equal.
+///
+/// # Steps
+/// A step is a `ready` or [`ready_zero`](Self::ready_zero) of every parameter in any order, then [`wait`](Self::wait), then
+/// [`gradient`](Self::gradient). To accumulate gradients over several backward passes, call these only after the last.
+///
+/// # Errors
+/// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
+/// changes nothing, and the step can go on. `wait` with gradients that are missing fails on all ranks: it tells the others, whose
+/// `wait` returns [`Error::RankFailed`] with the names. After that, and after any error of the group, the reducer returns the same
+/// error from all calls; what to do then is in [`job`](crate::job).
+///
+/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout
+/// ([`Group::set_timeout`]).
+///
+/// # Memory
+/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one of half the size (of `f32`). On
+/// hosts, a step allocates none for its data, except for the second one, if the order of the buckets changes.
+///
+/// # GPUs
+/// Gradients are copied on the group's stream, after the work that was queued before `ready` on the stream of the gradient's
+/// memory. `wait` makes these streams wait, not the host. On another stream, wait for one of them first.
+pub struct Reducer<B: Bucket = Vec<f32>> {
+    group: Group,
+    parameters: Vec<Parameter>,
+    lens: Vec<usize>,
+    options: ReducerOptions,
+    layout: Layout,
+    schedule: Schedule,
+    slots: Vec<Slot<B>>,
+    queue: B::Queue,
+    order: Order,
+    state: State,
+    exposed: Duration,
+}
+
+/// Knowledge of the order in which gradients become ready.
+enum Order {
+    /// The first step records it.
+    Unknown,
+    /// The next step arranges the buckets.
+    Known(Vec<u32>),
+    /// The buckets have it.
+    Arranged,
+}
+
+enum State {
+    /// Some gradients of a step are ready, or none ever was.
+    Open,
+    /// The averages are there.
+    Complete,
+    Failed(Error),
+}
+
+impl<B: Bucket> Reducer<B> {
+    /// Prepares the reduction of these parameters' gradients. Collective: returns when every rank of the group has called it.
+    ///
+    /// # Errors
+    /// [`Error::Job`] on all ranks if parameters or options differ between ranks, which names the first parameter that differs
+    /// and its ranks, or if two parameters have one name. Otherwise errors of the group; of a GPU that is out of memory.
+    pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
+        agree(group, parameters, B::Element::DATA_TYPE, options)?;
+        let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
+        let layout = Layout::new(&lens, (0..lens.len()).rev(), limits::<B>(options));
+        let mut reducer = Self {
+            group: group.clone(),
+            parameters: parameters.to_vec(),
+            lens,
+            options: options.clone(),
+            schedule: Schedule::new(&layout),
+            layout,
+            slots: Vec::new(),
+            queue: B::queue(group)?,
+            order: Order::Unknown,
+            state: State::Open,
+            exposed: Duration::ZERO,
+        };
+        reducer.allocate()?;
+        Ok(reducer)
+    }
+
+    fn allocate(&mut self) -> Result<(), Error> {
+        self.slots.clear();
+        for bucket in &self.layout.buckets {
+            self.slots.push(Slot::new(&mut self.queue, bucket.elements, self.options.wire)?);
+        }
+        Ok(())
+    }
+
+    /// The gradient of parameter `index` is ready. Copies it into its bucket, whose reduction starts when the bucket is full.
+    ///
+    /// # Errors
+    /// See [`Reducer`].
+    pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+        let len = self.expect(index)?;
+        let given = B::view_len(&gradient);
+        if given != len {
+            return Err(self.wrong_length(index, given));
+        }
+        self.begin()?;
+        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
+        let (bucket, start) = (place.bucket, place.range.start);
+        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
+        let copied = B::follow(&mut self.queue, &gradient)
+            .and_then(|()| slot.put(&mut self.queue, start, &gradient))
+            .and_then(|()| self.arrived(index, bucket));
+        copied.map_err(|error| self.fail(error))
+    }
+
+    /// Parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
+    ///
+    /// # Errors
+    /// See [`Reducer`].
+    pub fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
+        self.expect(index)?;
+        self.begin()?;
+        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
+        let (bucket, range) = (place.bucket, place.range.clone());
+        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
+        let cleared = slot.clear(&mut self.queue, range).and_then(|()| self.arrived(index, bucket));
+        cleared.map_err(|error| self.fail(error))
+    }
+
+    /// True if the gradient of parameter `index` is ready in this step. False for unknown ones.
+    #[must_use]
+    pub fn is_ready(&self, index: usize) -> bool {
+        self.schedule.is_ready(index)
+    }
+
+    /// Waits until all gradients of the step are reduced, and ends the step.
+    ///
+    /// # Errors
+    /// See [`Reducer`]. [`Error::Job`] names the gradients that are missing.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        self.check()?;
+        if self.schedule.missing().next().is_some() {
+            let error = self.missing();
+            // The others wait for the buckets of these gradients.
+            self.group.world().fail(&format!("failed: {error}"));
+            return Err(self.fail(error));
+        }
+        let began = Instant::now();
+        let done = self.finish();
+        self.exposed = began.elapsed();
+        done.and_then(|()| self.agree_on_order()).map_err(|error| self.fail(error))?;
+        self.schedule.begin(&self.layout);
+        self.state = State::Complete;
+        Ok(())
+    }
+
+    /// The reduced gradient of parameter `index`, from [`wait`](Self::wait) until the next [`ready`](Self::ready).
+    ///
+    /// # Errors
+    /// [`Error::Job`] at other times, and if there is no such parameter.
+    pub fn gradient(&self, index: usize) -> Result<B::View<'_>, Error> {
+        self.check()?;
+        if !matches!(self.state, State::Complete) {
+            return Err(Error::Job(
+                "the gradients of this step are not reduced yet: call wait first".to_owned(),
+            ));
+        }
+        let place = self.layout.places.get(index).ok_or_else(|| self.unknown(index))?;
+        let slot = self.slots.get(place.bucket).ok_or_else(|| self.unknown(index))?;
+        slot.values()?.view(place.range.clone())
+    }
+
+    /// A whole step: reduces the gradients of all parameters, in their order, in place.
+    ///
+    /// # Errors
+    /// See [`Reducer`]. [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
+    pub fn average(&mut self, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
+        self.check()?;
+        if gradients.len() != self.lens.len() {
+            return Err(Error::Buffer(format!(
+                "{} gradients for {} parameters: pass one for each",
+                gradients.len(),
+                self.lens.len()
+            )));
+        }
+        for (index, gradient) in gradients.iter().enumerate() {
+            let given = B::view_mut_len(gradient);
+            if given != self.expect(index)? {
+                return Err(self.wrong_length(index, given));
+            }
+        }
+        for (index, gradient) in gradients.iter().enumerate().rev() {
+            self.ready(index, B::read(gradient))?;
+        }
+        self.wait()?;
+        for (place, target) in self.layout.places.iter().zip(gradients) {
+            let Some(slot) = self.slots.get(place.bucket) else { continue };
+            B::copy(&mut self.queue, &slot.values()?.view(place.range.clone())?, target)?;
+        }
+        B::lead(&mut self.queue)
+    }
+
+    /// Time for which the last [`wait`](Self::wait) has blocked the host until the reductions were complete: communication that
+    /// the backward pass did not hide. On GPUs, where the streams wait, only the time of the calls.
+    #[must_use]
+    pub fn exposed(&self) -> Duration {
+        self.exposed
+    }
+
+    /// Number of buckets.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        self.layout.buckets.len()
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Checks that a gradient is expected, and returns its length.
+    fn expect(&self, index: usize) -> Result<usize, Error> {
+        self.check()?;
+        let len = *self.lens.get(index).ok_or_else(|| self.unknown(index))?;
+        if self.schedule.is_ready(index) {
+            return Err(Error::Job(format!(
+                "the gradient of {} is ready for the second time in this step: call wait between steps",
+                self.name(index)
+            )));
+        }
+        Ok(len)
+    }
+
+    /// Begins a step with its first gradient.
+    fn begin(&mut self) -> Result<(), Error> {
+        if !self.schedule.is_new() {
+            return Ok(());
+        }
+        self.state = State::Open;
+        let Order::Known(order) = &self.order else { return Ok(()) };
+        let order = order.iter().map(|&parameter| parameter as usize);
+        let layout = Layout::new(&self.lens, order, limits::<B>(&self.options));
+        self.order = Order::Arranged;
+        if layout == self.layout {
+            return Ok(());
+        }
+        self.schedule = Schedule::new(&layout);
+        self.layout = layout;
+        self.allocate().map_err(|error| self.fail(error))
+    }
+
+    /// Starts the buckets that may start, now that a gradient is in its bucket.
+    fn arrived(&mut self, index: usize, bucket: usize) -> Result<(), Error> {
+        self.schedule.mark(index, bucket);
+        while let Some(bucket) = self.schedule.next_to_start() {
+            // Parameters without elements.
+            let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
+            if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
+                slot.start(&self.group, self.options.op)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        for slot in &mut self.slots {
+            slot.finish(&mut self.queue)?;
+        }
+        B::lead(&mut self.queue)
+    }
+
+    /// After the first step, makes rank 0's order that of all ranks.
+    fn agree_on_order(&mut self) -> Result<(), Error> {
+        if matches!(self.order, Order::Unknown) {
+            let mut order = self.schedule.order().to_vec();
+            if !order.is_empty() {
+                self.group.broadcast_in_place(&mut order, 0)?;
+            }
+            self.order = Order::Known(order);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match &self.state {
+            State::Failed(error) => Err(error.clone()),
+            State::Open | State::Complete => Ok(()),
+        }
+    }
+
+    /// Notes an error after which the reducer cannot be used.
+    fn fail(&mut self, error: Error) -> Error {
+        self.state = State::Failed(error.clone());
+        error
+    }
+
+    fn name(&self, index: usize) -> String {
+        let name = self.parameters.get(index).map(|parameter| parameter.name.as_str());
+        format!("parameter {:?} (index {index})", name.unwrap_or_default())
+    }
+
+    fn unknown(&self, index: usize) -> Error {
+        Error::Job(format!("there is no parameter {index}: there are {}", self.lens.len()))
+    }
+
+    fn wrong_length(&self, index: usize, given: usize) -> Error {
+        let shape = self.parameters.get(index).map(|parameter| parameter.shape.clone()).unwrap_or_default();
+        Error::Buffer(format!(
+            "the gradient of {} has {given} elements, but its shape is {shape:?}",
+            self.name(index)
+        ))
+    }
+
+    /// The error of gradients that are not ready, with up to ten names.
+    fn missing(&self) -> Error {
+        let names: Vec<String> = self.schedule.missing().take(10).map(|index| self.name(index)).collect();
+        let more = self.schedule.missing().count() - names.len();
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        Error::Job(format!(
+            "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero where a parameter has none",
+            names.join(", "),
+            self.group.rank()
+        ))
+    }
+}
+
+fn limits<B: Bucket>(options: &ReducerOptions) -> Limits {
+    let size = B::Element::DATA_TYPE.size();
+    Limits { first: options.first_bucket_bytes.div_ceil(size), others: options.bucket_bytes.div_ceil(size) }
+}
+
+impl<B: Bucket> std::fmt::Debug for Reducer<B> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (parameters, buckets) = (self.lens.len(), self.buckets());
+        write!(formatter, "Reducer({parameters} parameters in {buckets} buckets, {:?})", self.group)
+    }
+}

@@ -1,0 +1,256 @@
+//! Optimizer state in shards.
+
+use std::ops::Range;
+
+use super::bucket::Bucket;
+use super::options::Wire;
+use super::parameter::agree;
+use super::shards::Shards;
+use super::{Parameter, ReducerOptions};
+use crate::job::Group;
+use crate::{Element as _, Error};
+
+/// An optimizer whose state is divided among the ranks: stage 1 of ZeRO (Rajbhandari and others, 2020).
+///
+/// All parameters follow each other in their order, and are cut into a shard of equal length for each rank, the last ones with
+/// padding. In a step, every rank receives the average of its shard of the gradients (reduce_scatter), updates its shard of the
+/// parameters, for which it alone has the optimizer's state, and receives the other shards (all_gather). This takes as long as an
+/// all_reduce of the gradients.
+///
+/// ```
+/// use collectives::job::{Backend, Job};
+/// use collectives::train::{Parameter, ReducerOptions, Zero1};
+/// use collectives::world;
+///
+/// let group = Job::new(world::single()).group(Backend::Host)?;
+/// let parameters = [Parameter::new("weight", [2, 2]), Parameter::new("bias", [2])];
+/// let mut optimizer = Zero1::<Vec<f32>>::new(&group, &parameters, &ReducerOptions::default())?;
+/// let mut momentum = vec![0.0; optimizer.shard_len()];
+///
+/// let (mut weight, mut bias) = ([1.0; 4], [0.0; 2]);
+/// optimizer.step(&[&[0.5; 4], &[0.5; 2]], &mut [&mut weight, &mut bias], |parameters, gradients| {
+///     for ((value, gradient), momentum) in parameters.iter_mut().zip(gradients).zip(&mut momentum) {
+///         *momentum = 0.9 * *momentum + gradient;
+///         *value -= 0.1 * *momentum;
+///     }
+///     Ok(())
+/// })?;
+/// assert_eq!((weight, bias), ([0.95; 4], [-0.05; 2]));
+/// # Ok::<(), collectives::Error>(())
+/// ```
+///
+/// # Errors
+/// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again. If an update fails, the
+/// step fails on all ranks: the others return [`Error::RankFailed`] with its reason. After that, and after any error of the group,
+/// all steps return the same error.
+///
+/// # Memory
+/// Besides the optimizer's state, a rank holds a copy of all parameters or gradients, and two shards; with
+/// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, copies of half the size of these (of `f32`).
+///
+/// # GPUs
+/// The update's buffers belong to the group's stream. It is called when the streams of the gradients and parameters wait for
+/// their values, and the all_gather waits for what is queued on these streams when it returns: queue the update on one of them.
+pub struct Zero1<B: Bucket = Vec<f32>> {
+    group: Group,
+    parameters: Vec<Parameter>,
+    shards: Shards,
+    options: ReducerOptions,
+    queue: B::Queue,
+    memory: Option<Memory<B>>,
+    failed: Option<Error>,
+}
+
+struct Memory<B: Bucket> {
+    /// All gradients, then all parameters.
+    whole: B,
+    /// The own shard of the parameters.
+    values: B,
+    /// The own shard of the gradients.
+    gradients: B,
+    /// All gradients and the own shard of them, as they travel.
+    wire: Option<(B::Wire, B::Wire)>,
+}
+
+impl<B: Bucket> Zero1<B> {
+    /// Prepares steps for these parameters. Collective: returns when every rank of the group has called it. Options of buckets have
+    /// no effect.
+    ///
+    /// # Errors
+    /// As [`Reducer::new`](super::Reducer::new).
+    pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
+        agree(group, parameters, B::Element::DATA_TYPE, options)?;
+        let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
+        let mut queue = B::queue(group)?;
+        let memory = Memory {
+            whole: B::zeros(&mut queue, shards.padded())?,
+            values: B::zeros(&mut queue, shards.len())?,
+            gradients: B::zeros(&mut queue, shards.len())?,
+            wire: match options.wire {
+                Wire::Same => None,
+                Wire::Bf16 => Some((
+                    B::wire_zeros(&mut queue, shards.padded())?,
+                    B::wire_zeros(&mut queue, shards.len())?,
+                )),
+            },
+        };
+        Ok(Self {
+            group: group.clone(),
+            parameters: parameters.to_vec(),
+            shards,
+            options: options.clone(),
+            queue,
+            memory: Some(memory),
+            failed: None,
+        })
+    }
+
+    /// The elements of this rank's shard, in the order of all parameters; empty if there are fewer elements than ranks.
+    #[must_use]
+    pub fn shard(&self) -> Range<usize> {
+        self.shards.own()
+    }
+
+    /// Elements of every rank's shard, with padding at its end: the number of elements of all parameters divided by that of the
+    /// ranks, rounded up.
+    #[must_use]
+    pub fn shard_len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// A step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the parameters,
+    /// which it updates, and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each; their padding is without
+    /// meaning, with gradients of 0. All ranks' `parameters` must be equal before the step, and are equal after it.
+    ///
+    /// # Errors
+    /// See [`Zero1`].
+    pub fn step(
+        &mut self,
+        gradients: &[B::View<'_>],
+        parameters: &mut [B::ViewMut<'_>],
+        update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.expect("gradients", gradients.iter().map(B::view_len))?;
+        self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
+        let result = self.run(gradients, parameters, update);
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    fn run(
+        &mut self,
+        gradients: &[B::View<'_>],
+        parameters: &mut [B::ViewMut<'_>],
+        update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // An error loses the memory.
+        let memory = self.memory.take();
+        let memory = memory.ok_or_else(|| Error::Job("this step is called while it runs".to_owned()))?;
+        if self.shards.total() == 0 {
+            self.memory = Some(memory);
+            return Ok(());
+        }
+        let mut memory = self.reduce(memory, gradients)?;
+        self.cut(&mut memory.values, parameters)?;
+        B::lead(&mut self.queue)?;
+        let len = memory.values.len();
+        let updated = update(&mut memory.values, &memory.gradients).and_then(|()| {
+            if memory.values.len() == len {
+                return Ok(());
+            }
+            Err(Error::Buffer(format!(
+                "the update has replaced the shard of {len} elements by one of {}: update its elements",
+                memory.values.len()
+            )))
+        });
+        if let Err(error) = &updated {
+            // The others wait in the all_gather.
+            self.group.world().fail(&format!("failed: the update of its shard: {error}"));
+        }
+        updated?;
+        B::follow_program(&mut self.queue)?;
+        let Memory { whole, values, gradients, wire } = memory;
+        let (values, whole) = B::collect(&mut self.queue, self.group.all_gather(values, whole))?;
+        for (index, target) in parameters.iter_mut().enumerate() {
+            B::copy(&mut self.queue, &whole.view(self.shards.parameter(index))?, target)?;
+        }
+        B::lead(&mut self.queue)?;
+        self.memory = Some(Memory { whole, values, gradients, wire });
+        Ok(())
+    }
+
+    /// Averages the own shard of the gradients.
+    fn reduce(&mut self, memory: Memory<B>, gradients: &[B::View<'_>]) -> Result<Memory<B>, Error> {
+        let Memory { mut whole, values, gradients: mut own, mut wire } = memory;
+        let padding = self.shards.total()..self.shards.padded();
+        for (index, gradient) in gradients.iter().enumerate() {
+            let start = self.shards.parameter(index).start;
+            B::follow(&mut self.queue, gradient)?;
+            match &mut wire {
+                None => whole.put(&mut self.queue, start, gradient)?,
+                Some((wire, _)) => B::wire_put(wire, &mut self.queue, start, gradient)?,
+            }
+        }
+        let op = self.options.op;
+        match wire.take() {
+            None => {
+                // There were parameters.
+                whole.clear(&mut self.queue, padding)?;
+                (whole, own) = B::collect(&mut self.queue, self.group.reduce_scatter(whole, own, op))?;
+            }
+            Some((all, part)) => {
+                let work = self.group.reduce_scatter(all, part, op);
+                let (all, part) = B::collect(&mut self.queue, work)?;
+                own.wire_get(&mut self.queue, &part)?;
+                wire = Some((all, part));
+            }
+        }
+        Ok(Memory { whole, values, gradients: own, wire })
+    }
+
+    /// Copies the own shard of the parameters.
+    fn cut(&mut self, values: &mut B, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
+        for (index, parameter) in parameters.iter().enumerate() {
+            let Some((elements, start)) = self.shards.part(index) else { continue };
+            let parameter = B::read(parameter);
+            B::follow(&mut self.queue, &parameter)?;
+            values.put(&mut self.queue, start, &B::part(&parameter, elements)?)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the lengths of one buffer for each parameter.
+    fn expect(&self, kind: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<(), Error> {
+        if lens.len() != self.parameters.len() {
+            return Err(Error::Buffer(format!(
+                "{} {kind} for a model of {} parameters: pass one for each",
+                lens.len(),
+                self.parameters.len()
+            )));
+        }
+        match self.parameters.iter().zip(lens).find(|(parameter, len)| parameter.len() != *len) {
+            None => Ok(()),
+            Some((parameter, len)) => Err(Error::Buffer(format!(
+                "one of the {kind} has {len} elements, but the shape of parameter {:?} is {:?}",
+                parameter.name, parameter.shape
+            ))),
+        }
+    }
+}
+
+impl<B: Bucket> std::fmt::Debug for Zero1<B> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Zero1(shard {:?} of {}, {:?})", self.shard(), self.shards.total(), self.group)
+    }
+}

@@ -1,0 +1,115 @@
+//! Calls that are refused, and failures that all ranks learn of.
+
+use collectives::Error;
+use collectives::train::{Parameter, Reducer, ReducerOptions, Wire, Zero1};
+
+use super::{on_every_rank, parameters};
+
+#[test]
+fn a_refused_call_changes_nothing() {
+    on_every_rank(2, |group| {
+        let mut reducer: Reducer =
+            Reducer::new(group, &parameters(&[2, 1]), &ReducerOptions::default().first_bucket_bytes(4))
+                .unwrap();
+        let text = reducer.gradient(0).unwrap_err().to_string();
+        assert!(text.contains("call wait first"), "{text}");
+        let text = reducer.ready(2, &[1.0]).unwrap_err().to_string();
+        assert_eq!(text, "there is no parameter 2: there are 2");
+
+        // Its bucket is on its way.
+        reducer.ready(1, &[group.rank() as f32]).unwrap();
+        let error = reducer.ready(1, &[7.0]).unwrap_err();
+        assert!(matches!(error, Error::Job(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("parameter \"p1\" (index 1) is ready for the second time"),
+            "{error}"
+        );
+        let error = reducer.ready_zero(1).unwrap_err();
+        assert!(error.to_string().contains("for the second time"), "{error}");
+        let error = reducer.ready(0, &[1.0; 3]).unwrap_err();
+        assert!(matches!(error, Error::Buffer(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("parameter \"p0\" (index 0) has 3 elements, but its shape is [2]"),
+            "{error}"
+        );
+        let error = reducer.average(&mut [&mut [0.0; 2]]).unwrap_err();
+        assert!(error.to_string().starts_with("1 gradients for 2 parameters"), "{error}");
+
+        assert!(reducer.is_ready(1) && !reducer.is_ready(0));
+        reducer.ready(0, &[1.0, 2.0]).unwrap();
+        reducer.wait().unwrap();
+        assert_eq!(reducer.gradient(1).unwrap(), [0.5]);
+        assert_eq!(reducer.gradient(0).unwrap(), [1.0, 2.0]);
+        reducer.average(&mut [&mut [0.0; 2], &mut [0.0]]).unwrap();
+    });
+}
+
+#[test]
+fn a_missing_gradient_fails_on_all_ranks_with_its_name() {
+    let errors = on_every_rank(3, |group| {
+        let mut reducer: Reducer =
+            Reducer::new(group, &parameters(&[2, 3, 1]), &ReducerOptions::default()).unwrap();
+        reducer.ready(0, &[0.0; 2]).unwrap();
+        reducer.ready(2, &[0.0]).unwrap();
+        if group.rank() != 1 {
+            reducer.ready(1, &[0.0; 3]).unwrap();
+        }
+        let error = reducer.wait().unwrap_err();
+        assert_eq!(reducer.ready(0, &[0.0; 2]).unwrap_err().to_string(), error.to_string());
+        assert_eq!(reducer.gradient(0).unwrap_err().to_string(), error.to_string());
+        error
+    });
+    let missing = "no gradient of parameter \"p1\" (index 1) is ready on rank 1 of the group";
+    assert!(errors[1].to_string().starts_with(missing), "{}", errors[1]);
+    for rank in [0, 2] {
+        let Error::RankFailed { rank: 1, reason, .. } = &errors[rank] else { panic!("{:?}", errors[rank]) };
+        assert!(reason.contains(missing), "{reason}");
+    }
+}
+
+#[test]
+fn ranks_that_differ_in_parameters_or_options_are_named() {
+    for texts in [
+        on_every_rank(3, |group| {
+            let shape = if group.rank() == 1 { [3, 4] } else { [4, 3] };
+            let parameters = [Parameter::new("a", [2]), Parameter::new("b", shape)];
+            let made = Reducer::<Vec<f32>>::new(group, &parameters, &ReducerOptions::default());
+            made.unwrap_err().to_string()
+        }),
+        on_every_rank(3, |group| {
+            let parameters = [Parameter::new("a", [2]), Parameter::new("b", [4, 3])];
+            let parameters = if group.rank() == 1 { &parameters[..1] } else { &parameters };
+            let made = Zero1::<Vec<f32>>::new(group, parameters, &ReducerOptions::default());
+            made.unwrap_err().to_string()
+        }),
+    ] {
+        assert!(texts[0].contains("first at index 1: \"b\" [4, 3] on ranks 0, 2, "), "{}", texts[0]);
+        assert!(texts[0].contains(" on rank 1; "), "{}", texts[0]);
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    }
+    for text in on_every_rank(2, |group| {
+        let wire = if group.rank() == 1 { Wire::Bf16 } else { Wire::Same };
+        let options = ReducerOptions::default().wire(wire);
+        let made = Reducer::<Vec<f32>>::new(group, &parameters(&[1]), &options);
+        made.unwrap_err().to_string()
+    }) {
+        assert!(
+            text.contains("wire Same, op Avg on rank 0") && text.contains("wire Bf16, op Avg on rank 1"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_group_is_usable_after_parameters_that_were_refused() {
+    on_every_rank(2, |group| {
+        let twice = [Parameter::new("a", [2]), Parameter::new("a", [3])];
+        let made = Reducer::<Vec<f32>>::new(group, &twice, &ReducerOptions::default());
+        assert_eq!(made.unwrap_err().to_string(), "two parameters have the name \"a\": give each its own");
+        let mut reducer: Reducer =
+            Reducer::new(group, &parameters(&[1]), &ReducerOptions::default()).unwrap();
+        let mut data = [group.rank() as f32];
+        reducer.average(&mut [&mut data]).unwrap();
+        assert_eq!(data, [0.5]);
+    });
+}
