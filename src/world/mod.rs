@@ -36,6 +36,7 @@ mod limits;
 mod mpi;
 mod options;
 mod process_exit;
+mod recovery;
 mod rendezvous_config;
 mod single;
 pub(crate) mod sync;
@@ -51,7 +52,10 @@ pub use host::{Host, addresses, host};
 pub use launcher::{Launcher, Started};
 #[cfg(feature = "mpi")]
 pub use mpi::mpi;
+#[doc(hidden)]
+pub use options::Rejoin;
 pub use options::{Join, Kind, OnFailure, OnWait, Options};
+pub use recovery::Recovery;
 pub use rendezvous_config::RendezvousConfig;
 pub use single::single;
 #[cfg(any(test, fuzzing))]
@@ -197,6 +201,15 @@ pub trait World: Send + Sync {
         false
     }
 
+    /// How this process joins a new world of the ranks that are left after a failure ([`Recovery`]).
+    ///
+    /// # Errors
+    /// If it cannot live longer than this world.
+    #[doc(hidden)]
+    fn rejoin(&self) -> Result<Rejoin, Error> {
+        self.monitor().map_or_else(|| Ok(Rejoin::default()), World::rejoin)
+    }
+
     /// Like [`World::fail`], for rank `rank` of this process ([`threads`]).
     #[doc(hidden)]
     fn fail_as(&self, rank: usize, reason: &str) {
@@ -273,6 +286,9 @@ pub enum Error {
     /// The launcher does not support this way of joining a world.
     #[error("{0}")]
     Launcher(String),
+    /// The other ranks go on without this one ([`Recovery::shrink`]).
+    #[error("{0}")]
+    LeftOut(String),
     /// The ranks differ in their collectives, sizes or numbers of threads.
     #[error("{0}")]
     Mismatch(String),

@@ -3,7 +3,7 @@
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Error, Handle, Options, Position, RendezvousConfig, World, process_exit};
+use super::{Error, Handle, Options, Position, Rejoin, RendezvousConfig, World, process_exit};
 use crate::lock::lock;
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
@@ -197,6 +197,14 @@ impl World for Mpi {
 
     fn name_ranks(&self, per_process: usize) -> bool {
         self.monitor().is_some_and(|monitor| monitor.name_ranks(per_process))
+    }
+
+    fn rejoin(&self) -> Result<Rejoin, Error> {
+        Err(Error::Launcher(format!(
+            "the ranks of {} end together and cannot go on without one of them: let the ranks meet over TCP \
+             (`Options::kind = Kind::Tcp`)",
+            self.name
+        )))
     }
 
     fn fail_as(&self, rank: usize, reason: &str) {

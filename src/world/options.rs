@@ -2,6 +2,7 @@
 
 use super::{Error, Handle, process_variable};
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -102,6 +103,16 @@ impl Default for Options {
             on_wait: None,
         }
     }
+}
+
+/// How a process joins a new world of the ranks that are left: see [`World::rejoin`](super::World::rejoin).
+#[doc(hidden)]
+#[derive(Clone, Debug, Default)]
+pub struct Rejoin {
+    /// Options of the new world.
+    pub options: Options,
+    /// Address of this host at which other ranks have reached it, if known.
+    pub address: Option<IpAddr>,
 }
 
 /// Maximum of all time limits, so that deadlines do not overflow.

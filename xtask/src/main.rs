@@ -27,7 +27,7 @@ enum Command {
     Functions,
     /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
     Kernels(kernels::Arguments),
-    /// Download the libraries that the tests load into the user's cache folder
+    /// Download the libraries and data that the tests read into the user's cache folder
     Wheels(wheels::Arguments),
     /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
     Dist(dist::Arguments),

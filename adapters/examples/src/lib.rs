@@ -1,1 +1,19 @@
-//! Training programs: what they share.
+//! Data-parallel training: the parts that the example programs share.
+//!
+//! A [`Task`] is a model and its data; [`run`] trains it on all ranks of a job. The batch of a step is the same for any number of
+//! ranks, which divide it, so that they all draw the same curve.
+
+mod checkpoint;
+mod data;
+pub mod digits;
+mod initial;
+mod optimizer;
+mod options;
+mod task;
+mod team;
+mod train;
+pub mod transformer;
+
+pub use options::{Common, Processor};
+pub use task::{Score, Task};
+pub use train::{main, run};

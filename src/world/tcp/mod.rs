@@ -3,7 +3,7 @@
 mod connection;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod poll;
+pub(crate) mod poll;
 mod rendezvous;
 mod service;
 mod state;
@@ -12,7 +12,8 @@ pub(crate) mod wire;
 use super::call::Contribution;
 use super::sync::cores;
 use super::{
-    Called, Error, ExitHook, Handle, Options, Position, RendezvousConfig, World, YEAR, process_exit, single,
+    Called, Error, ExitHook, Handle, OnFailure, Options, Position, Rejoin, RendezvousConfig, World, YEAR,
+    process_exit, single,
 };
 use crate::lock::lock;
 use connection::Connection;
@@ -28,8 +29,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use wire::{Frame, MAX_MESSAGE, Member};
 
-#[cfg(feature = "mpi")]
-pub(crate) use rendezvous::listen;
+pub(crate) use rendezvous::{listen, read_some};
 
 /// Joins a world over TCP.
 ///
@@ -188,6 +188,25 @@ impl World for Tcp {
     fn name_ranks(&self, per_process: usize) -> bool {
         self.state.numbering.set(per_process);
         true
+    }
+
+    fn rejoin(&self) -> Result<Rejoin, Error> {
+        if self.state.options.on_failure == OnFailure::Exit {
+            return Err(Error::Launcher(
+                "with `Options::on_failure = OnFailure::Exit`, this process ends a second after another rank has \
+                 failed, so that it cannot go on without that rank: use `OnFailure::Report`"
+                    .to_owned(),
+            ));
+        }
+        let connections = self.state.connections.iter().flatten();
+        let mut addresses = connections
+            .filter_map(|connection| Some(connection.stream.local_addr().ok()?.ip().to_canonical()));
+        let first = addresses.next();
+        // Ranks of rank 0's host can be connected over the loopback interface, those of other hosts are not.
+        let address = addresses
+            .find(|address| !address.is_loopback())
+            .filter(|_| first.is_some_and(|first| first.is_loopback()));
+        Ok(Rejoin { options: self.state.options.clone(), address: address.or(first) })
     }
 
     fn fail_as(&self, rank: usize, reason: &str) {

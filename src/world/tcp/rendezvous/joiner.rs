@@ -202,7 +202,7 @@ impl<'a> Handshake<'a> {
 }
 
 /// Reads at least one byte, waiting until `until`; none at end of file.
-fn read_some(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
+pub(crate) fn read_some(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4096];
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -17,6 +17,7 @@ use std::time::Instant;
 pub(crate) use acceptor::listen;
 #[cfg(any(test, fuzzing))]
 pub(crate) use acceptor::{Acceptor, MAX_ACCEPTS, MAX_PENDING};
+pub(crate) use joiner::read_some;
 #[cfg(any(test, fuzzing))]
 pub(crate) use joiner::{Handshake, JoinError};
 

@@ -80,6 +80,18 @@ frames! {
     15 => Rejected(reason: String);
     /// Reply to a hello: the rank belongs to another job, whose rank 0 may listen at this address later.
     16 => OtherJob;
+    /// Asks a process of the job with this key if it calls `Recovery::shrink`.
+    17 => AskShrink(process: u32, key: String);
+    /// Answer: the process lives and has not called it.
+    18 => NotCalling;
+    /// Answer: it has called and waits for a decision.
+    19 => Calling;
+    /// Answer: it has left that job for good.
+    20 => HasLeft;
+    /// Answer: the process has no such part of such a job.
+    21 => NotKnown;
+    /// Answer: it goes on in the world with this port and key, with these processes, 1 if that world has formed.
+    22 => Decided(formed: u32, port: u16, key: String, members: Vec<u32>);
 }
 
 impl Frame {

@@ -1,0 +1,46 @@
+//! The error of this crate.
+
+use candle_core::DType;
+use collectives::job::Group;
+
+/// An error of training over several ranks.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Other ranks, or the communication with them.
+    #[error(transparent)]
+    Collectives(#[from] collectives::Error),
+    /// candle has failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// A tensor of a type that gradients do not have.
+    #[error("{name} has the type {dtype:?}; gradients are averaged in f32, f64, bf16 and f16")]
+    DType {
+        /// The parameter, or the operation.
+        name: String,
+        /// Its type.
+        dtype: DType,
+    },
+    /// Tensors that do not fit each other or the group.
+    #[error("{0}")]
+    Tensor(String),
+}
+
+impl Error {
+    /// True if other ranks or the communication failed, after which the ranks that are left can go on in a new job.
+    #[must_use]
+    pub fn is_of_group(&self) -> bool {
+        use collectives::Error as Of;
+        matches!(self, Self::Collectives(error) if !matches!(error, Of::Job(_) | Of::Buffer(_)))
+    }
+}
+
+/// Tells the other ranks about an error of this one, for which they would wait.
+pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
+    if let Err(error) = &result
+        && !error.is_of_group()
+    {
+        group.world().fail(&format!("failed: {error}"));
+    }
+    result
+}

@@ -1,0 +1,180 @@
+//! Averages of gradients.
+
+use std::time::Duration;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::VarMap;
+use collectives::job::Group;
+use collectives::train::{self, Parameter, ReducerOptions};
+use half::{bf16, f16};
+
+use crate::error::tell;
+use crate::memory::{Memory, by_type};
+use crate::named::Named;
+use crate::parameters;
+use crate::Error;
+
+/// Averages the gradients of a model over all ranks of a group.
+///
+/// Its variables are those of a [`VarMap`], sorted by name, with the same names and shapes on every rank, of the types f32, f64,
+/// bf16 and f16. Gradients travel in their own type, or in bfloat16 ([`train::Wire::Bf16`]).
+///
+/// # Memory
+/// Contiguous gradients are copied once into the reducer's buckets, and once back into the tensors that replace them. The others are
+/// made contiguous first.
+pub struct Reducer {
+    group: Group,
+    types: Vec<Box<dyn Average + Send>>,
+}
+
+impl Reducer {
+    /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
+    ///
+    /// # Errors
+    /// On all ranks if names, shapes or types differ between ranks. On this one, if a variable has another type, or is on a device
+    /// that the group does not fit.
+    pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
+        Self::with_options(group, variables, &ReducerOptions::default())
+    }
+
+    /// The same with options, which must be equal on all ranks.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn with_options(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
+        tell(group, Self::build(group, variables, options))
+    }
+
+    fn build(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
+        let all = parameters::sorted(group, variables)?;
+        // Variables of a type that cannot be reduced are refused before the first operation.
+        for Named { name, var } in &all {
+            by_type!(var.device(), var.dtype(), name, B => { let _: Option<B> = None; Ok(()) })?;
+        }
+        let mut types: Vec<Box<dyn Average + Send>> = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let of_type: Vec<Named> = all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
+            // Ranks without variables of this type compare their lists, too.
+            let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
+            let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
+            if lists.iter().all(|list| list == &[0]) {
+                continue;
+            }
+            types.push(by_type!(&device, dtype, "a parameter", B => typed::<B>(group, of_type, options))?);
+        }
+        parameters::broadcast(group, &all)?;
+        Ok(Self { group: group.clone(), types })
+    }
+
+    /// Replaces the gradients of the variables by their averages over all ranks. Collective: returns when every rank has called it.
+    ///
+    /// A variable that has a gradient on some ranks only counts as zero on the others, and gets the average on all. One that has
+    /// none on any rank gets none.
+    ///
+    /// # Errors
+    /// If another rank has failed. If a gradient does not fit its variable; then all ranks fail.
+    pub fn average(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+        let result = self.run(gradients);
+        tell(&self.group, result)
+    }
+
+    fn run(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+        for of_type in &mut self.types {
+            of_type.start(gradients)?;
+        }
+        self.types.iter_mut().try_for_each(|of_type| of_type.finish(gradients))
+    }
+
+    /// Time for which the last [`average`](Self::average) waited until the reductions were complete. On GPUs, where streams wait,
+    /// only the time of the calls.
+    #[must_use]
+    pub fn exposed(&self) -> Duration {
+        self.types.iter().map(|of_type| of_type.exposed()).sum()
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+/// The variables of one type of elements.
+trait Average {
+    fn start(&mut self, gradients: &GradStore) -> Result<(), Error>;
+    fn finish(&mut self, gradients: &mut GradStore) -> Result<(), Error>;
+    fn exposed(&self) -> Duration;
+}
+
+struct Typed<B: Memory> {
+    /// Of one more parameter than variables: a one for each variable that has a gradient.
+    reducer: train::Reducer<B>,
+    variables: Vec<Named>,
+}
+
+fn typed<B: Memory>(
+    group: &Group,
+    variables: Vec<Named>,
+    options: &ReducerOptions,
+) -> Result<Box<dyn Average + Send>, Error>
+where
+    train::Reducer<B>: Send,
+{
+    let mut parameters: Vec<Parameter> = variables.iter().map(Named::parameter).collect();
+    parameters.push(Parameter::new("(which gradients there are)", [variables.len()]));
+    let reducer = train::Reducer::<B>::new(group, &parameters, options)?;
+    Ok(Box::new(Typed { reducer, variables }))
+}
+
+impl<B: Memory> Typed<B> {
+    fn ready(&mut self, index: usize, gradient: &Tensor) -> Result<(), Error> {
+        let (storage, layout) = gradient.storage_and_layout();
+        Ok(self.reducer.ready(index, B::view(&storage, layout)?)?)
+    }
+}
+
+impl<B: Memory> Average for Typed<B> {
+    fn start(&mut self, gradients: &GradStore) -> Result<(), Error> {
+        let of_variable = |named: &Named| gradients.get(&named.var).map(|gradient| named.contiguous(gradient)).transpose();
+        let gradients: Vec<Option<Tensor>> = self.variables.iter().map(of_variable).collect::<Result<_, _>>()?;
+        if let Some(Named { var, .. }) = self.variables.first() {
+            let present: Vec<f32> = gradients.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
+            let count = present.len();
+            let present = Tensor::from_vec(present, count, &Device::Cpu)?.to_dtype(var.dtype())?;
+            self.ready(count, &present.to_device(var.device())?)?;
+        } else {
+            self.reducer.ready_zero(0)?;
+        }
+        for (index, gradient) in gradients.iter().enumerate().rev() {
+            match gradient {
+                Some(gradient) => self.ready(index, gradient)?,
+                None => self.reducer.ready_zero(index)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+        self.reducer.wait()?;
+        let mut elsewhere = Vec::new();
+        if let Some(missing) = self.variables.iter().find(|named| gradients.get(&named.var).is_none()) {
+            let count = self.variables.len();
+            let present = self.reducer.gradient(count)?;
+            let present = B::tensor(&present, &Shape::from(count), missing.var.device())?;
+            elsewhere = present.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+        }
+        for (index, Named { var, .. }) in self.variables.iter().enumerate() {
+            let somewhere = elsewhere.get(index).is_some_and(|&ranks| ranks != 0.0);
+            if gradients.get(var).is_some() || somewhere {
+                let average = B::tensor(&self.reducer.gradient(index)?, var.shape(), var.device())?;
+                gradients.insert(var, average);
+            }
+        }
+        Ok(())
+    }
+
+    fn exposed(&self) -> Duration {
+        self.reducer.exposed()
+    }
+}

@@ -1,0 +1,270 @@
+//! AdamW with its state in shards.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::{ParamsAdamW, VarMap};
+use collectives::job::Group;
+use collectives::train::{self, Parameter, ReducerOptions};
+use half::{bf16, f16};
+
+use crate::adamw::{FIRST, Moments, SECOND, STEPS, moment, steps_of, steps_tensor};
+use crate::error::tell;
+use crate::memory::{Memory, by_type};
+use crate::named::Named;
+use crate::{Error, parameters};
+
+/// AdamW with its state divided among the ranks: stage 1 of ZeRO ([`train::Zero1`]).
+///
+/// A rank has the moments of its shard of the parameters only: those of all ranks together are as large as
+/// [`AdamW`](crate::AdamW)'s on every rank. It averages the gradients itself, so that it replaces a [`Reducer`](crate::Reducer),
+/// too. All variables have one type.
+pub struct Zero1 {
+    group: Group,
+    typed: Box<dyn Sharded + Send>,
+}
+
+impl Zero1 {
+    /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Reducer::new`](crate::Reducer::new), and if variables have different types.
+    pub fn new(group: &Group, variables: &VarMap, params: ParamsAdamW) -> Result<Self, Error> {
+        Self::with_options(group, variables, params, &ReducerOptions::default())
+    }
+
+    /// The same with options, which must be equal on all ranks. Those of buckets have no effect.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn with_options(
+        group: &Group,
+        variables: &VarMap,
+        params: ParamsAdamW,
+        options: &ReducerOptions,
+    ) -> Result<Self, Error> {
+        let typed = tell(group, Self::build(group, variables, params, options))?;
+        Ok(Self { group: group.clone(), typed })
+    }
+
+    fn build(
+        group: &Group,
+        variables: &VarMap,
+        params: ParamsAdamW,
+        options: &ReducerOptions,
+    ) -> Result<Box<dyn Sharded + Send>, Error> {
+        let all = parameters::sorted(group, variables)?;
+        let Some(first) = all.first().cloned() else { return Err(Error::Tensor("no variables".to_owned())) };
+        if let Some(other) = all.iter().find(|named| named.var.dtype() != first.var.dtype()) {
+            return Err(Error::Tensor(format!(
+                "{} is {:?} and {} is {:?}: an optimizer with shards needs one type for all",
+                first.name,
+                first.var.dtype(),
+                other.name,
+                other.var.dtype()
+            )));
+        }
+        let (device, dtype) = (first.var.device().clone(), first.var.dtype());
+        let typed = by_type!(&device, dtype, first.name, B => typed::<B>(group, &all, params, options))?;
+        parameters::broadcast(group, &all)?;
+        Ok(typed)
+    }
+
+    /// Averages the gradients, updates this rank's shard of the variables, and gets the other shards. Collective: returns when every
+    /// rank has called it. `gradients` are unchanged.
+    ///
+    /// # Errors
+    /// If another rank has failed. If a gradient is missing or does not fit its variable; then all ranks fail. After an error, all
+    /// steps fail.
+    pub fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
+        let result = self.typed.step(gradients);
+        tell(&self.group, result)
+    }
+
+    /// The state of all shards, to save: a tensor for each name, as [`AdamW::state`](crate::AdamW::state). Collective.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub fn state(&self) -> Result<HashMap<String, Tensor>, Error> {
+        tell(&self.group, self.typed.state(&self.group))
+    }
+
+    /// Takes this rank's shard from what [`state`](Self::state), also that of [`AdamW`](crate::AdamW), or of another number of
+    /// ranks, has given.
+    ///
+    /// # Errors
+    /// If a tensor is missing, or of another shape or type.
+    pub fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error> {
+        self.typed.load_state(state)
+    }
+
+    /// Bytes of the moments on this rank.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        self.typed.state_bytes()
+    }
+
+    /// Time of the last [`step`](Self::step) without the update: communication, with its waiting and copies. On GPUs, where streams
+    /// wait, only the time of the calls.
+    #[must_use]
+    pub fn exposed(&self) -> Duration {
+        self.typed.exposed()
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+trait Sharded {
+    fn step(&mut self, gradients: &GradStore) -> Result<(), Error>;
+    fn state(&self, group: &Group) -> Result<HashMap<String, Tensor>, Error>;
+    fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error>;
+    fn state_bytes(&self) -> usize;
+    fn exposed(&self) -> Duration;
+}
+
+struct Typed<B: Memory> {
+    zero1: train::Zero1<B>,
+    variables: Vec<Named>,
+    device: Device,
+    /// Of the own shard, with its padding.
+    moments: Moments,
+    steps: u32,
+    params: ParamsAdamW,
+    exposed: Duration,
+}
+
+fn typed<B: Memory>(
+    group: &Group,
+    variables: &[Named],
+    params: ParamsAdamW,
+    options: &ReducerOptions,
+) -> Result<Box<dyn Sharded + Send>, Error>
+where
+    train::Zero1<B>: Send,
+{
+    let parameters: Vec<Parameter> = variables.iter().map(Named::parameter).collect();
+    let zero1 = train::Zero1::<B>::new(group, &parameters, options)?;
+    let Some(Named { var, .. }) = variables.first() else { return Err(Error::Tensor("no variables".to_owned())) };
+    let (device, dtype) = (var.device().clone(), var.dtype());
+    let moments = Moments::zeros(&Tensor::zeros(zero1.shard_len(), dtype, &device)?)?;
+    let (variables, exposed) = (variables.to_vec(), Duration::ZERO);
+    Ok(Box::new(Typed { zero1, variables, device, moments, steps: 0, params, exposed }))
+}
+
+impl<B: Memory> Typed<B> {
+    /// Contiguous gradients of all variables.
+    fn contiguous(&self, gradients: &GradStore) -> Result<Vec<Tensor>, Error> {
+        let of = |named: &Named| match gradients.get(&named.var) {
+            Some(gradient) => named.contiguous(gradient),
+            None => Err(Error::Tensor(format!(
+                "{} has no gradient, and would get the optimizer's decay: insert one of zeros, or keep it out of the VarMap",
+                named.name
+            ))),
+        };
+        self.variables.iter().map(of).collect()
+    }
+
+    /// The whole tensor of which this is the own shard.
+    fn gather(&self, group: &Group, shard: &Tensor) -> Result<Tensor, Error> {
+        let len = shard.elem_count() * group.size();
+        let whole = Tensor::zeros(len, shard.dtype(), &self.device)?;
+        let (part, whole) = (B::copied(shard)?, B::copied(&whole)?);
+        self.device.synchronize()?;
+        let (_, whole) = group.all_gather(part, whole).wait()?;
+        Ok(whole.into_tensor(&Shape::from(len), &self.device)?)
+    }
+
+    /// The own shard of the moments of all variables.
+    fn cut(&self, state: &HashMap<String, Tensor>, prefix: &str) -> Result<Tensor, Error> {
+        let mut parts = Vec::new();
+        for named in &self.variables {
+            parts.push(moment(state, prefix, named)?.flatten_all()?);
+        }
+        let (shard, len) = (self.zero1.shard(), self.zero1.shard_len());
+        let whole = Tensor::cat(&parts, 0)?;
+        let own = if shard.is_empty() {
+            whole.narrow(0, 0, 0)?
+        } else {
+            whole.narrow(0, shard.start, shard.len())?
+        };
+        Ok(own.pad_with_zeros(0, 0, len - shard.len())?)
+    }
+}
+
+impl<B: Memory> Sharded for Typed<B> {
+    fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
+        let began = Instant::now();
+        let tensors = self.contiguous(gradients)?;
+        let locked: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+        let views = locked.iter().map(|(storage, layout)| B::view(storage, layout));
+        let views: Vec<B::View<'_>> = views.collect::<Result<_, _>>()?;
+        let steps = self.steps + 1;
+        let Self { zero1, variables, device, moments, params, .. } = self;
+        let mut updating = Duration::ZERO;
+        B::lend(variables, &mut |parameters| {
+            let update = |values: &mut B, gradients: &B| {
+                let began = Instant::now();
+                let updated = update(device, moments, params, steps, values, gradients);
+                updating = began.elapsed();
+                updated.map_err(|error| match error {
+                    Error::Collectives(error) => error,
+                    other => collectives::Error::Job(other.to_string()),
+                })
+            };
+            Ok(zero1.step(&views, parameters, update)?)
+        })?;
+        self.steps = steps;
+        self.exposed = began.elapsed().saturating_sub(updating);
+        Ok(())
+    }
+
+    fn state(&self, group: &Group) -> Result<HashMap<String, Tensor>, Error> {
+        let mut state = HashMap::from([(STEPS.to_owned(), steps_tensor(self.steps)?)]);
+        for (prefix, shard) in [(FIRST, &self.moments.first), (SECOND, &self.moments.second)] {
+            let whole = self.gather(group, shard)?;
+            let mut start = 0;
+            for Named { name, var } in &self.variables {
+                let part = whole.narrow(0, start, var.elem_count())?.reshape(var.shape())?;
+                state.insert(format!("{prefix}{name}"), part);
+                start += var.elem_count();
+            }
+        }
+        Ok(state)
+    }
+
+    fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error> {
+        let moments = Moments { first: self.cut(state, FIRST)?, second: self.cut(state, SECOND)? };
+        self.steps = steps_of(state)?;
+        self.moments = moments;
+        Ok(())
+    }
+
+    fn state_bytes(&self) -> usize {
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        bytes(&self.moments.first) + bytes(&self.moments.second)
+    }
+
+    fn exposed(&self) -> Duration {
+        self.exposed
+    }
+}
+
+fn update<B: Memory>(
+    device: &Device,
+    moments: &mut Moments,
+    params: &ParamsAdamW,
+    steps: u32,
+    values: &mut B,
+    gradients: &B,
+) -> Result<(), Error> {
+    let shape = Shape::from(values.len());
+    let gradients = B::tensor(&gradients.view(0..gradients.len())?, &shape, device)?;
+    let old = B::tensor(&values.view(0..values.len())?, &shape, device)?;
+    values.assign(&moments.update(params, steps, &old, &gradients)?)
+}

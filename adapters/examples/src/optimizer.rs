@@ -1,0 +1,66 @@
+//! Averages and steps: every rank with all of the optimizer's state, or with a shard.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use candle_core::Tensor;
+use candle_core::backprop::GradStore;
+use candle_nn::{ParamsAdamW, VarMap};
+use collectives::job::Group;
+use collectives_candle::{AdamW, Error, Reducer, Zero1};
+
+pub(crate) enum Optimizer {
+    Replicated(Reducer, AdamW),
+    Sharded(Zero1),
+}
+
+impl Optimizer {
+    /// All ranks get the variables of rank 0. Collective.
+    pub(crate) fn new(group: &Group, variables: &VarMap, learning_rate: f64, shard: bool) -> Result<Self, Error> {
+        let params = ParamsAdamW { lr: learning_rate, ..ParamsAdamW::default() };
+        if shard {
+            return Ok(Self::Sharded(Zero1::new(group, variables, params)?));
+        }
+        Ok(Self::Replicated(Reducer::new(group, variables)?, AdamW::new(group, variables, params)?))
+    }
+
+    pub(crate) fn step(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+        match self {
+            Self::Replicated(reducer, adamw) => {
+                reducer.average(gradients)?;
+                adamw.step(gradients)
+            }
+            Self::Sharded(zero1) => zero1.step(gradients),
+        }
+    }
+
+    /// Time of the last step that communication took.
+    pub(crate) fn exposed(&self) -> Duration {
+        match self {
+            Self::Replicated(reducer, _) => reducer.exposed(),
+            Self::Sharded(zero1) => zero1.exposed(),
+        }
+    }
+
+    /// The whole state. Collective.
+    pub(crate) fn state(&self) -> Result<HashMap<String, Tensor>, Error> {
+        match self {
+            Self::Replicated(_, adamw) => adamw.state(),
+            Self::Sharded(zero1) => zero1.state(),
+        }
+    }
+
+    pub(crate) fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error> {
+        match self {
+            Self::Replicated(_, adamw) => adamw.load_state(state),
+            Self::Sharded(zero1) => zero1.load_state(state),
+        }
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        match self {
+            Self::Replicated(_, adamw) => adamw.state_bytes(),
+            Self::Sharded(zero1) => zero1.state_bytes(),
+        }
+    }
+}

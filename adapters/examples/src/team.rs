@@ -1,0 +1,103 @@
+//! The ranks that train together, also after some are gone.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use candle_core::Device;
+use candle_nn::VarMap;
+use collectives::job::{Group, Job};
+use collectives::world::Recovery;
+use collectives_candle::{AdamW, Error};
+
+use crate::Common;
+use crate::checkpoint::Checkpoint;
+use crate::optimizer::Optimizer;
+
+pub(crate) struct Team {
+    pub(crate) group: Group,
+    pub(crate) optimizer: Optimizer,
+    /// None where the ranks that are left cannot go on.
+    recovery: Option<Recovery>,
+    /// True after ranks have gone.
+    pub(crate) is_smaller: bool,
+    _job: Job,
+}
+
+impl Team {
+    /// All ranks get the variables of rank 0. Collective.
+    pub(crate) fn new(job: &Job, device: &Device, variables: &VarMap, options: &Common) -> Result<Self, Error> {
+        let recovery = Recovery::new(job.world()).ok();
+        Self::with_recovery(job, recovery, device, variables, options)
+    }
+
+    fn with_recovery(
+        job: &Job,
+        recovery: Option<Recovery>,
+        device: &Device,
+        variables: &VarMap,
+        options: &Common,
+    ) -> Result<Self, Error> {
+        let group = collectives_candle::group(job, device)?;
+        let optimizer = Optimizer::new(&group, variables, options.learning_rate, options.shard)?;
+        Ok(Self { group, optimizer, recovery, is_smaller: false, _job: job.clone() })
+    }
+
+    /// The ranks that are left, and the step with which they go on. `step` is that of this rank.
+    pub(crate) fn shrunk(
+        self,
+        failure: &anyhow::Error,
+        step: u64,
+        device: &Device,
+        variables: &VarMap,
+        options: &Common,
+    ) -> Result<(Self, u64)> {
+        let began = Instant::now();
+        let ranks = self.group.size();
+        let (world, recovery) =
+            self.recovery.context("the ranks that are left cannot find each other")?.shrink(Recovery::LIMIT)?;
+        let job = Job::new(world);
+        let mut team = Self::with_recovery(&job, Some(recovery), device, variables, options)?;
+        team.is_smaller = true;
+        let step = match (self.optimizer, &mut team.optimizer) {
+            (Optimizer::Replicated(_, old), Optimizer::Replicated(_, new)) => {
+                replicate(&team.group, &old, new, step)?
+            }
+            _ => team.restart(step, device, variables, options.checkpoint.as_deref())?,
+        };
+        if team.group.rank() == 0 {
+            let (left, seconds) = (team.group.size(), began.elapsed().as_secs_f64());
+            crate::train::print(&format!(
+                "# {failure}; {left} of {ranks} ranks go on after step {step}, {seconds:.1} s later"
+            ))?;
+        }
+        Ok((team, step))
+    }
+
+    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or without moments.
+    fn restart(&mut self, step: u64, device: &Device, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
+        let saved = path.filter(|path| path.is_file());
+        let mut agreed = [step, u64::from(saved.is_some())];
+        self.group.broadcast_in_place(&mut agreed, 0).map_err(Error::from)?;
+        let [mut step, is_saved] = agreed;
+        if let (1, Some(path)) = (is_saved, path) {
+            let checkpoint = Checkpoint::load(path, device)?;
+            checkpoint.restore(variables)?;
+            self.optimizer.load_state(checkpoint.tensors())?;
+            step = checkpoint.step;
+        } else if self.group.rank() == 0 {
+            crate::train::print("# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0")?;
+        }
+        Ok(step)
+    }
+}
+
+/// All ranks go on with the state of rank 0: some may have done one step more than others.
+fn replicate(group: &Group, old: &AdamW, new: &mut AdamW, step: u64) -> Result<u64, Error> {
+    new.load_state(&old.state()?)?;
+    new.broadcast(group, 0)?;
+    let mut step = [step];
+    group.broadcast_in_place(&mut step, 0)?;
+    let [step] = step;
+    Ok(step)
+}

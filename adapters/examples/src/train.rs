@@ -1,0 +1,181 @@
+//! The training loop.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use collectives::ReduceOp;
+use collectives::job::{Group, Job};
+use collectives_candle::Error;
+
+use crate::checkpoint::Checkpoint;
+use crate::team::Team;
+use crate::{Common, Processor, Task, task};
+
+/// Runs a program: 0 if all steps are done, 1 otherwise, with the reason on standard error.
+pub fn main<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> ExitCode {
+    match run(options, make) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // An error that cannot be printed has no other place to go.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Joins the job, and trains the task that `make` makes for this rank's device.
+///
+/// # Errors
+/// If options contradict each other or the job, files cannot be read or written, or the ranks that are left cannot go on after a
+/// failure.
+pub fn run<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> Result<()> {
+    let job = Job::from_environment()?;
+    let trained = train(&job, options, make);
+    if let Err(error) = &trained {
+        // The others would wait for this rank.
+        job.world().fail(&format!("failed: {error:#}"));
+    }
+    trained
+}
+
+fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> Result<()> {
+    let ranks = job.size();
+    ensure!(options.batch >= ranks, "--batch {}: {ranks} ranks need a sample each", options.batch);
+    if let Some(rank) = options.fail_rank {
+        ensure!(rank < ranks, "--fail-rank {rank}: the ranks are 0 to {}", ranks - 1);
+    }
+    let device = collectives_candle::device(job, options.device == Processor::Gpu)?;
+    let task = make(&device)?;
+    let checkpoint = match (&options.checkpoint, options.resume) {
+        (Some(path), true) => Some(Checkpoint::load(path, &device)?),
+        _ => None,
+    };
+    if let Some(checkpoint) = &checkpoint {
+        checkpoint.restore(task.variables())?;
+    }
+    let mut team = Team::new(job, &device, task.variables(), options)?;
+    let mut step = 0;
+    if let Some(checkpoint) = checkpoint {
+        team.optimizer.load_state(checkpoint.tensors())?;
+        step = checkpoint.step;
+    }
+    introduce(&team, &task, step)?;
+    let mut window = Window::new();
+    while step < task.steps() {
+        if options.fail_at == Some(step) && options.fail_rank == Some(team.group.rank()) && !team.is_smaller {
+            std::process::abort();
+        }
+        match advance(&mut team, &task, options, &mut window, step) {
+            Ok(()) => step += 1,
+            Err(failure) if is_of_group(&failure) => {
+                (team, step) = team.shrunk(&failure, step, &device, task.variables(), options)?;
+                window = Window::new();
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(())
+}
+
+/// True if other ranks have failed, and not this one.
+fn is_of_group(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(Error::is_of_group)
+}
+
+fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
+    let Team { group, optimizer, .. } = team;
+    if group.rank() != 0 {
+        return Ok(());
+    }
+    let parameters: usize = task.variables().all_vars().iter().map(|var| var.elem_count()).sum();
+    let begins = if step == 0 { String::new() } else { format!(", from step {step} on") };
+    print(&format!(
+        "# {} ranks over {}; {parameters} parameters, {} bytes of optimizer state on rank 0; {} steps{begins}",
+        group.size(),
+        group.describe(),
+        optimizer.state_bytes(),
+        task.steps()
+    ))
+}
+
+/// A step, with its line of output and its checkpoint.
+fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, window: &mut Window, step: u64) -> Result<()> {
+    let samples = task.batch(step);
+    let (rank, size) = (team.group.rank(), team.group.size());
+    let own = samples.get(task::part(samples.len(), rank, size)).unwrap_or_default();
+    let loss = task.loss(own)?;
+    // The mean over ranks is the mean over samples, where ranks have different numbers of them.
+    let weight = (own.len() * size) as f64 / samples.len() as f64;
+    let mut gradients = (&loss * weight)?.backward()?;
+    team.optimizer.step(&mut gradients)?;
+    window.add(&loss, own.len(), team.optimizer.exposed())?;
+    let (done, is_last) = (step + 1, step + 1 == task.steps());
+    if is_last || done.is_multiple_of(task.report_every()) {
+        report(&team.group, task, window, done)?;
+        *window = Window::new();
+    }
+    if let Some(path) = &options.checkpoint
+        && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
+    {
+        let state = team.optimizer.state()?;
+        if rank == 0 {
+            Checkpoint::new(done, task.variables(), state)?.save(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Steps since the last line of output.
+struct Window {
+    began: Instant,
+    steps: u32,
+    /// Sum over samples; a tensor, so that a GPU need not be waited for.
+    loss: Option<Tensor>,
+    samples: usize,
+    exposed: Duration,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { began: Instant::now(), steps: 0, loss: None, samples: 0, exposed: Duration::ZERO }
+    }
+
+    fn add(&mut self, loss: &Tensor, samples: usize, exposed: Duration) -> Result<()> {
+        let sum = (loss.detach() * samples as f64)?;
+        self.loss = Some(match &self.loss {
+            Some(loss) => (loss + sum)?,
+            None => sum,
+        });
+        self.samples += samples;
+        self.steps += 1;
+        self.exposed += exposed;
+        Ok(())
+    }
+}
+
+fn report<T: Task>(group: &Group, task: &T, window: &Window, done: u64) -> Result<()> {
+    let loss = window.loss.as_ref().map(|loss| loss.to_dtype(DType::F64)?.to_scalar::<f64>()).transpose()?;
+    let elapsed = window.began.elapsed().as_secs_f64();
+    let score = task.evaluate(group.rank(), group.size())?;
+    let mut sums = [loss.unwrap_or_default(), window.samples as f64, score.correct, score.of];
+    group.all_reduce_in_place(&mut sums, ReduceOp::Sum).map_err(Error::from)?;
+    let [loss, samples, correct, of] = sums;
+    if group.rank() != 0 {
+        return Ok(());
+    }
+    print(&format!(
+        "step {done:>5}  loss {:.6}  accuracy {:.2} %  {:.2} ms/step  {:.1} % communication",
+        loss / samples,
+        100.0 * correct / of,
+        1e3 * elapsed / f64::from(window.steps),
+        100.0 * window.exposed.as_secs_f64() / elapsed
+    ))
+}
+
+/// Prints a line.
+pub(crate) fn print(line: &str) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}

@@ -1,0 +1,280 @@
+//! Agreement of the processes that are left on the world in which they go on.
+
+use super::Shrunk;
+use super::question::{View, ask};
+use super::service::{Decision, State};
+use super::site::Site;
+use super::table::new_key;
+use super::verdict::{Observer, Step, has_called};
+use crate::lock::lock;
+use crate::world::{Error, Handle, Options, RendezvousConfig, single, tcp, threads};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pause between questions, which doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(100);
+/// Pause until a process that gave no answer is asked again.
+const SILENT_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of processes that are asked at once.
+const MAX_QUESTIONS: usize = 32;
+/// Time limit of the rendezvous of a new world.
+const MEET_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
+
+/// A world of the processes that are left, and this process's place in it.
+type Formed = (Option<Handle>, Arc<Site>);
+
+/// Agrees with the other processes on a world of those that are left, and makes `ranks` ranks of this process.
+///
+/// # Errors
+/// If this process is left out, too few processes are left, or they do not agree in three times `limit`.
+pub(super) fn agree(site: Arc<Site>, ranks: usize, limit: Duration) -> Result<Vec<Shrunk>, Error> {
+    let deadline = Instant::now() + limit.saturating_mul(3);
+    let mut site = site;
+    loop {
+        let (world, next) = Caller::new(&site, ranks, limit, deadline).run()?;
+        let handles = match world {
+            None => None,
+            Some(world) if ranks == 1 && next.processes.len() > 1 => Some(vec![world]),
+            // If another process has died meanwhile, this one goes on from the new world.
+            Some(world) => threads(world, ranks).ok(),
+        };
+        if let Some(handles) = handles {
+            let shrunk = handles.into_iter().enumerate();
+            return Ok(shrunk.map(|(thread, world)| Shrunk::new(world, Arc::clone(&next), thread)).collect());
+        }
+        site = next;
+    }
+}
+
+/// A process that has called.
+struct Caller<'a> {
+    site: &'a Site,
+    ranks: usize,
+    limit: Duration,
+    deadline: Instant,
+    start: Instant,
+    views: Vec<Option<View>>,
+    /// Times of the first question without an answer since the last answer, and of the last question.
+    silent: Vec<Option<(Instant, Instant)>>,
+}
+
+impl<'a> Caller<'a> {
+    fn new(site: &'a Site, ranks: usize, limit: Duration, deadline: Instant) -> Self {
+        let processes = site.processes.len();
+        let (views, silent) = (vec![None; processes], vec![None; processes]);
+        Self { site, ranks, limit, deadline, start: Instant::now(), views, silent }
+    }
+
+    fn run(&mut self) -> Result<Formed, Error> {
+        self.site.set(State::Calling);
+        let result = self.take_steps();
+        match &result {
+            Ok(_) => {}
+            Err(Error::LeftOut(_)) => self.site.leave(),
+            // It may call again.
+            Err(_) => self.site.set(State::Idle),
+        }
+        result
+    }
+
+    fn take_steps(&mut self) -> Result<Formed, Error> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.survey();
+            let formed = match self.next() {
+                Step::Wait => None,
+                Step::Lead(members) => self.lead(&members)?,
+                Step::Join(leader, decision) => self.join(leader, &decision),
+                Step::Follow(decision) => {
+                    let next = self.place_in(&decision)?;
+                    self.site.set(State::Decided(decision));
+                    return Ok((None, next));
+                }
+                Step::LeftOut(decision) => return Err(self.left_out(&decision)),
+                Step::TooFew(left, uncertain) => return Err(self.too_few(&left, &uncertain)),
+            };
+            if let Some(formed) = formed {
+                return Ok(formed);
+            }
+            if Instant::now() >= self.deadline {
+                return Err(self.timed_out());
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    fn next(&self) -> Step {
+        let now = Instant::now();
+        let silence =
+            self.silent.iter().flatten().map(|(since, _)| now.saturating_duration_since(*since)).min();
+        let observer = Observer {
+            me: self.site.me,
+            views: &self.views,
+            elapsed: now.saturating_duration_since(self.start),
+            limit: self.limit,
+            silence: silence.unwrap_or_default(),
+        };
+        observer.next()
+    }
+
+    /// Asks the processes before this one, more at a time, until one has called; the others only if none has.
+    fn survey(&mut self) {
+        let (me, all) = (self.site.me, self.site.processes.len());
+        let (mut begin, mut count) = (0, 1);
+        while begin < me {
+            let end = me.min(begin + count);
+            self.ask_all(begin..end);
+            if self.views[begin..end].iter().any(has_called) {
+                return;
+            }
+            (begin, count) = (end, count * 2);
+        }
+        self.ask_all(me + 1..all);
+    }
+
+    fn ask_all(&mut self, range: std::ops::Range<usize>) {
+        let now = Instant::now();
+        let rests = |silent: &Option<(Instant, Instant)>| {
+            silent.is_some_and(|(_, last)| now.saturating_duration_since(last) < SILENT_PAUSE)
+        };
+        let asked: Vec<usize> = range
+            .filter(|&other| self.views[other] != Some(View::Gone) && !rests(&self.silent[other]))
+            .collect();
+        let answers = Mutex::new(Vec::with_capacity(asked.len()));
+        let (queue, site) = (Mutex::new(asked.iter()), self.site);
+        let work = || {
+            loop {
+                let Some(&other) = lock(&queue).next() else { return };
+                let view = ask(&site.processes[other], other, &site.key, site.processes.len());
+                lock(&answers).push((other, view));
+            }
+        };
+        thread::scope(|scope| {
+            // This thread does all of the work if no other can be started.
+            for _ in 1..asked.len().min(MAX_QUESTIONS) {
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let now = Instant::now();
+        for (other, view) in lock(&answers).drain(..) {
+            self.silent[other] = match view {
+                View::Silent(_) => Some((self.silent[other].map_or(now, |(since, _)| since), now)),
+                _ => None,
+            };
+            self.views[other] = Some(view);
+        }
+    }
+
+    /// Forms a world as its first process. `None` if not all members come.
+    fn lead(&self, members: &[usize]) -> Result<Option<Formed>, Error> {
+        let members: Vec<u32> = members.iter().filter_map(|&member| u32::try_from(member).ok()).collect();
+        let mut decision = Decision { formed: false, port: 0, key: new_key()?, members };
+        let world = if decision.members.len() == 1 {
+            single()
+        } else {
+            let config = self.meeting(self.site.me, &decision, 0);
+            let listener = tcp::listen(&config)?;
+            decision.port = listener.local_addr().map_or(0, |address| address.port());
+            self.site.set(State::Decided(decision.clone()));
+            match tcp::join(&config, &self.options(), Some(listener)) {
+                Ok(world) => Arc::new(world),
+                Err(error) => return Ok(self.not_formed(&error)),
+            }
+        };
+        Ok(Some((Some(world), self.settle(decision)?)))
+    }
+
+    /// Joins the world that `leader` forms. `None` if not all members come.
+    fn join(&self, leader: usize, decision: &Decision) -> Option<Formed> {
+        let rank = decision.members.iter().position(|&member| member as usize == self.site.me)?;
+        match tcp::join(&self.meeting(leader, decision, rank), &self.options(), None) {
+            Ok(world) => Some((Some(Arc::new(world)), self.settle(decision.clone()).ok()?)),
+            Err(error) => self.not_formed(&error),
+        }
+    }
+
+    fn not_formed<T>(&self, error: &Error) -> Option<T> {
+        tracing::debug!("a world of the ranks that are left has not formed: {error}");
+        self.site.set(State::Calling);
+        None
+    }
+
+    /// Makes a decision final for this process.
+    fn settle(&self, decision: Decision) -> Result<Arc<Site>, Error> {
+        let next = self.place_in(&decision)?;
+        self.site.set(State::Decided(Decision { formed: true, ..decision }));
+        Ok(next)
+    }
+
+    fn place_in(&self, decision: &Decision) -> Result<Arc<Site>, Error> {
+        self.site.after(decision, self.ranks).ok_or_else(|| self.left_out(decision))
+    }
+
+    fn meeting(&self, leader: usize, decision: &Decision, rank: usize) -> RendezvousConfig {
+        RendezvousConfig {
+            rank,
+            size: decision.members.len(),
+            hosts: self.site.processes[leader].addresses.iter().map(IpAddr::to_string).collect(),
+            ports: vec![decision.port],
+            key: decision.key.clone(),
+            local: None,
+        }
+    }
+
+    fn options(&self) -> Options {
+        let timeout = (self.limit / 3).clamp(MEET_TIMEOUT.0, MEET_TIMEOUT.1);
+        Options { timeout, ..self.site.options.clone() }
+    }
+
+    fn names(&self, processes: impl IntoIterator<Item = usize>) -> String {
+        let processes = processes.into_iter().filter_map(|process| self.site.processes.get(process));
+        processes.map(super::table::Process::describe).collect::<Vec<_>>().join(", ")
+    }
+
+    fn left_out(&self, decision: &Decision) -> Error {
+        let members = decision.members.iter().map(|&member| member as usize);
+        Error::LeftOut(format!(
+            "{} called too late or could not be reached: {} of the ranks before went on without it",
+            self.names([self.site.me]),
+            self.names(members)
+        ))
+    }
+
+    fn too_few(&self, left: &[usize], uncertain: &[usize]) -> Error {
+        Error::TimedOut(format!(
+            "{} cannot go on: {} may live and go on without them ({}); end those processes, or start the job again",
+            self.names(left.iter().copied()),
+            self.names(uncertain.iter().copied()),
+            self.states(),
+        ))
+    }
+
+    fn timed_out(&self) -> Error {
+        let limit = self.limit.saturating_mul(3).as_secs_f64();
+        Error::TimedOut(format!("the ranks that are left did not agree within {limit} s: {}", self.states()))
+    }
+
+    /// What is known of the others, except those that have ended.
+    fn states(&self) -> String {
+        let texts = self.views.iter().enumerate().filter(|(other, _)| *other != self.site.me);
+        let texts = texts.filter_map(|(other, view)| {
+            let state = match view.as_ref()? {
+                View::Gone | View::State(State::Left) => return None,
+                View::Silent(reason) => format!("gave no answer ({reason})"),
+                View::State(State::Idle) => "has not called shrink".to_owned(),
+                View::State(State::Calling) => "has called shrink".to_owned(),
+                View::State(State::Decided(decision)) => {
+                    let members = decision.members.iter().map(|&member| member as usize);
+                    format!("goes on with {}", self.names(members))
+                }
+            };
+            Some(format!("{} {state}", self.names([other])))
+        });
+        texts.collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,117 @@
+//! Recovery: after a failure, the ranks that are left go on in a new world.
+//!
+//! Each process has a service (`service`) that tells others if it has called [`Recovery::shrink`]. A process that has called
+//! asks the others (`question`), and decides what to do from their answers alone (`verdict`): the lowest process that has
+//! called forms a world over TCP, and those that find it join it. A world forms with all of its members or not at all.
+
+mod agreement;
+mod question;
+mod service;
+mod site;
+mod table;
+mod verdict;
+
+use super::{Error, Handle, World, YEAR};
+use service::Service;
+use site::Site;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What a rank needs to go on after a failure of others; made while all ranks live.
+///
+/// ```no_run
+/// use collectives::world::{self, Recovery};
+///
+/// let world = world::from_environment(&world::Options::default())?;
+/// let recovery = Recovery::new(&world)?;
+/// if let Err(failure) = world.barrier() {
+///     eprintln!("{failure}");
+///     // The same program on every rank that is left.
+///     let (world, recovery) = recovery.shrink(Recovery::LIMIT)?;
+///     world.barrier()?;
+/// }
+/// # Ok::<(), world::Error>(())
+/// ```
+pub struct Recovery {
+    site: Arc<Site>,
+    /// This rank's number among the ranks of its process.
+    thread: usize,
+    world: Weak<dyn World>,
+}
+
+/// A rank's new world.
+struct Shrunk {
+    world: Handle,
+    recovery: Recovery,
+}
+
+impl Shrunk {
+    fn new(world: Handle, site: Arc<Site>, thread: usize) -> Self {
+        let recovery = Recovery { site, thread, world: Arc::downgrade(&world) };
+        Self { world, recovery }
+    }
+}
+
+impl Recovery {
+    /// The usual limit of [`Recovery::shrink`]: 10 s.
+    pub const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Prepares this rank. A collective call of all ranks of `world`; several ranks of a process call it from their threads.
+    ///
+    /// In a job of several processes, the first call in a process starts a thread that listens on a port of its own, on the
+    /// loopback interface if all ranks are on one host, until the process ends.
+    ///
+    /// # Errors
+    /// On all ranks, if a process cannot live longer than the world (over MPI, or with
+    /// [`OnFailure::Exit`](super::OnFailure::Exit)), cannot listen or has no address that others can reach, or processes have
+    /// different numbers of ranks. Also if a rank has failed.
+    pub fn new(world: &Handle) -> Result<Self, Error> {
+        let mut introduced = table::introduce(world)?;
+        let service = if introduced.processes.len() > 1 {
+            let service = Service::of_process(table::on_one_host(&introduced.processes));
+            let port = service.as_ref().map(|service| service.port).map_err(ToString::to_string);
+            table::exchange_addresses(world, &mut introduced, port)?;
+            service.ok()
+        } else {
+            None
+        };
+        let thread = introduced.thread;
+        let site = Site::of_process(introduced, service);
+        Ok(Self { site, thread, world: Arc::downgrade(world) })
+    }
+
+    /// Goes on without the ranks that are gone: returns a new world of those that are left, renumbered in their old order,
+    /// and the preparation for its failures. Every rank that is left calls it; those that wait in the old world get an
+    /// error there, as by [`World::fail`]. The old world is not used, and its handles may live on.
+    ///
+    /// Returns once all processes that are left have called. One that lives and does not call within `limit` of the others'
+    /// calls is left out, as is one that gives no answer for a third of it; both get [`Error::LeftOut`] if they call later. A
+    /// process that has lost one of several ranks is left out with the others, unless the job has one process only. Another
+    /// failure during the call is dealt with; at most three times `limit` and the time of a rendezvous pass.
+    ///
+    /// Only one world can form: processes go on without those that have ended (their port refuses connections) or left, and
+    /// without silent ones only if they are more than these, or as many with the lowest rank among them.
+    ///
+    /// # Errors
+    /// [`Error::LeftOut`] if the others go on without this rank. [`Error::TimedOut`] if too many ranks may live elsewhere,
+    /// or the ranks do not agree; then it may be called again. [`Error::Mismatch`] if it has returned a world before.
+    pub fn shrink(&self, limit: Duration) -> Result<(Handle, Self), Error> {
+        if let Some(world) = self.world.upgrade()
+            && world.check().is_ok()
+        {
+            world.fail("goes on without the ranks that are gone (it has called shrink)");
+        }
+        let limit = limit.min(YEAR);
+        let run = |ranks| agreement::agree(Arc::clone(&self.site), ranks, limit);
+        self.site.shrink(self.thread, limit, run).map(|shrunk| (shrunk.world, shrunk.recovery))
+    }
+}
+
+impl Drop for Recovery {
+    fn drop(&mut self) {
+        self.site.depart(self.thread);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Service of a process: tells other processes its part in jobs that shrink. A thread answers one question per
+//! connection, for as long as the process lives, so that a refused connection proves that the process has ended.
+
+use crate::lock::lock;
+use crate::world::tcp::poll::Poll;
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_HELLO};
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections. The oldest is closed if there are more.
+const MAX_CONNECTIONS: usize = 256;
+/// Maximum number of connections accepted between polls.
+const MAX_ACCEPTS: usize = 64;
+/// Sleep of an idle service, which only connections wake.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The world in which processes go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// True once all members have met, which is final.
+    pub(super) formed: bool,
+    /// Port of the first member, at which they meet.
+    pub(super) port: u16,
+    pub(super) key: String,
+    /// The processes that go on, ascending, by their numbers in the job before.
+    pub(super) members: Vec<u32>,
+}
+
+/// A process's part in a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has not called.
+    Idle,
+    /// It has called and waits for a decision.
+    Calling,
+    /// It goes on in another world, or waits there for the members.
+    Decided(Decision),
+    /// It will not call any more.
+    Left,
+}
+
+struct Entry {
+    process: u32,
+    state: State,
+}
+
+/// The jobs of this process, by their keys.
+pub(super) struct Service {
+    pub(super) port: u16,
+    jobs: Mutex<HashMap<String, Entry>>,
+}
+
+/// The services of this process: for jobs of this host alone, which strangers of other hosts cannot reach, and for others.
+static SERVICES: Mutex<[Option<Arc<Service>>; 2]> = Mutex::new([None, None]);
+
+impl Service {
+    /// The service of this process, which is started by the first call.
+    ///
+    /// # Errors
+    /// If it cannot listen or start a thread.
+    pub(super) fn of_process(this_host_only: bool) -> io::Result<Arc<Self>> {
+        let mut services = lock(&SERVICES);
+        let service = &mut services[usize::from(this_host_only)];
+        if let Some(service) = service {
+            return Ok(Arc::clone(service));
+        }
+        let any = |address: IpAddr| TcpListener::bind(SocketAddr::new(address, 0));
+        let listener = if this_host_only {
+            any(Ipv4Addr::LOCALHOST.into())?
+        } else {
+            any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))?
+        };
+        listener.set_nonblocking(true)?;
+        let started = Arc::new(Self::new(listener.local_addr()?.port()));
+        let answers = Arc::clone(&started);
+        thread::Builder::new().name("recovery".to_owned()).spawn(move || run(&answers, &listener))?;
+        *service = Some(Arc::clone(&started));
+        Ok(started)
+    }
+
+    pub(super) fn new(port: u16) -> Self {
+        Self { port, jobs: Mutex::default() }
+    }
+
+    /// Sets the part of this process, number `process`, in a job.
+    pub(super) fn set(&self, key: &str, process: usize, state: State) {
+        let process = u32::try_from(process).unwrap_or(u32::MAX);
+        lock(&self.jobs).insert(key.to_owned(), Entry { process, state });
+    }
+
+    /// Sets the part in a job to [`State::Left`], unless it has gone on in another world.
+    pub(super) fn leave(&self, key: &str) {
+        if let Some(entry) = lock(&self.jobs).get_mut(key)
+            && !matches!(&entry.state, State::Decided(decision) if decision.formed)
+        {
+            entry.state = State::Left;
+        }
+    }
+
+    /// The answer to a question; `None` if it is none.
+    fn answer(&self, question: &Frame) -> Option<Frame> {
+        let Frame::AskShrink(process, key) = question else { return None };
+        let jobs = lock(&self.jobs);
+        let Some(entry) = jobs.get(key).filter(|entry| entry.process == *process) else {
+            return Some(Frame::NotKnown);
+        };
+        Some(match &entry.state {
+            State::Idle => Frame::NotCalling,
+            State::Calling => Frame::Calling,
+            State::Left => Frame::HasLeft,
+            State::Decided(decision) => Frame::Decided(
+                u32::from(decision.formed),
+                decision.port,
+                decision.key.clone(),
+                decision.members.clone(),
+            ),
+        })
+    }
+}
+
+/// A connection of a process that asks, or of a stranger.
+struct Conversation<S> {
+    stream: S,
+    decoder: FrameDecoder,
+    reply: Vec<u8>,
+    sent: usize,
+    since: Instant,
+}
+
+impl<S: Read + Write> Conversation<S> {
+    fn new(stream: S, now: Instant) -> Self {
+        Self { stream, decoder: FrameDecoder::new(), reply: Vec::new(), sent: 0, since: now }
+    }
+
+    /// Reads and writes what is possible without waiting. Returns `false` once the conversation is over.
+    fn advance(&mut self, service: &Service) -> bool {
+        if self.reply.is_empty() {
+            let mut buffer = [0; MAX_HELLO];
+            let count = match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => count,
+                Err(error) => return waits(&error),
+            };
+            self.decoder.push(&buffer[..count]);
+            match self.decoder.next_within(MAX_HELLO) {
+                Ok(None) => return true,
+                Ok(Some(question)) => match service.answer(&question) {
+                    Some(answer) => self.reply = answer.encode_first(),
+                    None => return false,
+                },
+                Err(_) => return false,
+            }
+        }
+        while self.sent < self.reply.len() {
+            match self.stream.write(&self.reply[self.sent..]) {
+                Ok(0) => return false,
+                Ok(count) => self.sent += count,
+                Err(error) => return waits(&error),
+            }
+        }
+        false
+    }
+}
+
+/// True for the error of a non-blocking stream that is not ready.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn run(service: &Service, listener: &TcpListener) {
+    let mut conversations: VecDeque<Conversation<TcpStream>> = VecDeque::new();
+    loop {
+        let oldest = conversations.front();
+        let timeout = oldest.map_or(IDLE, |oldest| HANDSHAKE_TIMEOUT.saturating_sub(oldest.since.elapsed()));
+        let mut poll = Poll::default();
+        let new = poll.add(listener, false);
+        let entries: Vec<usize> =
+            conversations.iter().map(|one| poll.add(&one.stream, !one.reply.is_empty())).collect();
+        if poll.wait(timeout).is_err() {
+            // For lack of memory.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        }
+        let new = poll.readable(new);
+        let ready: Vec<bool> =
+            entries.into_iter().map(|entry| poll.readable(entry) || poll.writable(entry)).collect();
+        drop(poll);
+        conversations = std::mem::take(&mut conversations)
+            .into_iter()
+            .zip(ready)
+            .filter_map(|(mut one, ready)| {
+                let goes_on = !ready || one.advance(service);
+                (goes_on && one.since.elapsed() < HANDSHAKE_TIMEOUT).then_some(one)
+            })
+            .collect();
+        if new {
+            accept(listener, &mut conversations);
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, conversations: &mut VecDeque<Conversation<TcpStream>>) {
+    for _ in 0..MAX_ACCEPTS {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if stream.set_nonblocking(true).is_ok() {
+                    conversations.push_back(Conversation::new(stream, Instant::now()));
+                }
+                if conversations.len() > MAX_CONNECTIONS {
+                    conversations.pop_front();
+                }
+            }
+            Err(error) if waits(&error) => return,
+            // The peer has closed this connection; there may be others.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => {
+                // Most likely no descriptors are left; an idle connection may hold one.
+                conversations.pop_front();
+                thread::sleep(Duration::from_millis(10));
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A stream that has received some bytes, in pieces, and takes up to `room` bytes at a time.
+struct Script {
+    pieces: VecDeque<Vec<u8>>,
+    written: Vec<u8>,
+    room: usize,
+}
+
+impl Read for Script {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(piece) = self.pieces.pop_front() else { return Err(io::ErrorKind::WouldBlock.into()) };
+        let count = piece.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&piece[..count]);
+        Ok(count)
+    }
+}
+
+impl Write for Script {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = bytes.len().min(self.room);
+        self.written.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn conversation(pieces: impl IntoIterator<Item = Vec<u8>>, room: usize) -> Conversation<Script> {
+    let pieces = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
+    Conversation::new(Script { pieces, written: Vec::new(), room }, Instant::now())
+}
+
+fn question(process: u32, key: &str) -> Vec<u8> {
+    Frame::AskShrink(process, key.to_owned()).encode_first()
+}
+
+fn ask(service: &Service, process: u32, key: &str) -> Frame {
+    let mut one = conversation([question(process, key)], usize::MAX);
+    assert!(!one.advance(service), "it ends with the answer");
+    let mut decoder = FrameDecoder::new();
+    decoder.push(&one.stream.written);
+    decoder.next().unwrap().unwrap()
+}
+
+#[test]
+fn a_process_is_told_the_state_of_its_own_job_only() {
+    let service = Service::new(1);
+    service.set("ours", 2, State::Idle);
+    assert_eq!(ask(&service, 2, "ours"), Frame::NotCalling);
+    assert_eq!(ask(&service, 1, "ours"), Frame::NotKnown);
+    assert_eq!(ask(&service, 2, "theirs"), Frame::NotKnown);
+    service.set("ours", 2, State::Calling);
+    assert_eq!(ask(&service, 2, "ours"), Frame::Calling);
+    let decision = |formed| Decision { formed, port: 9, key: "new".to_owned(), members: vec![0, 2] };
+    service.set("ours", 2, State::Decided(decision(true)));
+    assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
+    // What others went on with stays known; what has not formed does not.
+    service.leave("ours");
+    assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
+    service.set("ours", 2, State::Decided(decision(false)));
+    service.leave("ours");
+    assert_eq!(ask(&service, 2, "ours"), Frame::HasLeft);
+}
+
+#[test]
+fn a_question_may_come_in_pieces_and_an_answer_go_in_pieces() {
+    let service = Service::new(1);
+    service.set("ours", 0, State::Calling);
+    let bytes = question(0, "ours");
+    let mut one = conversation(bytes.chunks(3).map(<[u8]>::to_vec), 0);
+    for _ in 0..bytes.len().div_ceil(3) {
+        assert!(one.advance(&service));
+    }
+    assert!(!one.reply.is_empty(), "the question is complete");
+    assert!(one.advance(&service), "nothing can be written");
+    one.stream.room = 1;
+    assert!(!one.advance(&service));
+    assert_eq!(one.stream.written, Frame::Calling.encode_first());
+}
+
+proptest! {
+    /// Strangers get no state of a job, and keep no more bytes than a question has.
+    #[test]
+    fn strangers_learn_nothing(
+        garbage in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1500), 0..8),
+        preamble in any::<bool>(),
+    ) {
+        let service = Service::new(1);
+        service.set("ours", 0, State::Calling);
+        let begin = if preamble { Frame::Heartbeat.encode_first()[..10].to_vec() } else { Vec::new() };
+        let mut one = conversation([begin].into_iter().chain(garbage.clone()), usize::MAX);
+        for _ in 0..10 {
+            let goes_on = one.advance(&service);
+            prop_assert!(one.decoder.buffered() <= 3 * MAX_HELLO);
+            if !goes_on {
+                break;
+            }
+        }
+        prop_assert!(one.stream.written.is_empty() || one.stream.written == Frame::NotKnown.encode_first());
+    }
+}

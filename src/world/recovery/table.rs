@@ -1,0 +1,176 @@
+//! The processes of a job, as each of them knows all.
+
+use crate::world::{Error, Handle, Host, Rejoin, addresses, host};
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::OnceLock;
+
+/// A process of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    /// First of its ranks in the world.
+    pub(super) first: usize,
+    /// Number of its ranks.
+    pub(super) ranks: usize,
+    pub(super) host: Host,
+    /// Addresses of its service, any of which may be the right one; none in a job of one process.
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) port: u16,
+}
+
+impl Process {
+    /// Text for messages: `rank 3 on host a`, `ranks 2 to 3 on host a`.
+    pub(super) fn describe(&self) -> String {
+        let host = &self.host.name;
+        match self.ranks {
+            1 => format!("rank {} on host {host}", self.first),
+            ranks => format!("ranks {} to {} on host {host}", self.first, self.first + ranks - 1),
+        }
+    }
+}
+
+/// A rank's contribution to the first gather.
+struct Introduction {
+    token: String,
+    host: Host,
+    key: String,
+    /// Why its process cannot go on after a failure; empty if it can.
+    refusal: String,
+}
+
+/// The processes of a job, in rank order, and this rank's place among them.
+pub(super) struct Introduced {
+    pub(super) key: String,
+    pub(super) processes: Vec<Process>,
+    /// This process.
+    pub(super) me: usize,
+    /// This rank's number among those of its process.
+    pub(super) thread: usize,
+    pub(super) rejoin: Rejoin,
+}
+
+/// Gathers who shares a process, and a key for the job. A collective call.
+///
+/// # Errors
+/// If the gather fails, a process cannot go on after a failure, or processes have different numbers of ranks.
+pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
+    let rejoin = world.rejoin();
+    let refusal = rejoin.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
+    let host = host();
+    let mine = [token()?, &host.id, &host.name, &new_key()?, &refusal].join("\n");
+    let all = world.all_gather(mine.as_bytes())?;
+    let all: Vec<Introduction> = all.iter().map(|text| read_introduction(text)).collect::<Result<_, _>>()?;
+    if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| !other.refusal.is_empty()) {
+        return Err(Error::Launcher(format!("rank {rank} on host {}: {}", other.host.name, other.refusal)));
+    }
+    let mut processes: Vec<Process> = Vec::new();
+    let (mut me, mut thread) = (0, 0);
+    for (rank, other) in all.iter().enumerate() {
+        match processes.last_mut().filter(|_| rank > 0 && all[rank - 1].token == other.token) {
+            Some(process) => process.ranks += 1,
+            None => processes.push(Process {
+                first: rank,
+                ranks: 1,
+                host: other.host.clone(),
+                addresses: Vec::new(),
+                port: 0,
+            }),
+        }
+        if rank == world.rank() {
+            me = processes.len() - 1;
+            thread = rank - processes[me].first;
+        }
+    }
+    if let Some(other) = processes.iter().find(|other| other.ranks != processes[0].ranks) {
+        return Err(Error::Mismatch(format!(
+            "{} share a process, but {} do not: every process needs the same number of consecutive ranks to go on \
+             after a failure",
+            processes[0].describe(),
+            other.describe()
+        )));
+    }
+    let key = all.into_iter().next().map(|first| first.key).unwrap_or_default();
+    Ok(Introduced { key, processes, me, thread, rejoin: rejoin? })
+}
+
+fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
+    let Ok([token, id, name, key, refusal]) = <[String; 5]>::try_from(lines) else {
+        return Err(Error::Mismatch(
+            "a rank gathers something else while others prepare for failures".to_owned(),
+        ));
+    };
+    Ok(Introduction { token, host: Host { name, id }, key, refusal })
+}
+
+/// True if all processes are on one host.
+pub(super) fn on_one_host(processes: &[Process]) -> bool {
+    processes.iter().all(|process| process.host.id == processes[0].host.id)
+}
+
+/// Gathers the addresses of all processes' services. A collective call. `port` is that of this process, or an error.
+///
+/// # Errors
+/// If the gather fails, or a process has no service.
+pub(super) fn exchange_addresses(
+    world: &Handle,
+    introduced: &mut Introduced,
+    port: Result<u16, String>,
+) -> Result<(), Error> {
+    let local = on_one_host(&introduced.processes);
+    let known =
+        introduced.rejoin.address.filter(|address| !address.is_loopback() && !address.is_unspecified());
+    let addresses = match known {
+        _ if local => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        Some(address) => vec![address],
+        None => addresses(),
+    };
+    let mine = match port {
+        Ok(port) => addresses.iter().fold(port.to_string(), |mut text, address| {
+            let _ = write!(text, " {address}");
+            text
+        }),
+        Err(error) => format!("0 {error}"),
+    };
+    let all = world.all_gather(mine.as_bytes())?;
+    for process in &mut introduced.processes {
+        let text = all.get(process.first).map(Vec::as_slice).unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        let (port, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        process.port = port.parse().unwrap_or(0);
+        process.addresses = rest.split(' ').filter_map(|address| address.parse().ok()).collect();
+        if process.port == 0 || process.addresses.is_empty() {
+            let reason = if process.port == 0 { rest } else { "it has no address that others can reach" };
+            return Err(Error::Rendezvous(format!(
+                "{} cannot be asked after a failure: {reason}",
+                process.describe()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A key that nobody can guess: 128 random bits.
+pub(super) fn new_key() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+    read.map_err(|error| {
+        Error::Environment(format!("/dev/urandom cannot be read for a job's key: {error}"))
+    })?;
+    Ok(format!("shrink {:032x}", u128::from_le_bytes(bytes)))
+}
+
+/// Identity of this process, the same for all of its threads.
+fn token() -> Result<&'static str, Error> {
+    static TOKEN: OnceLock<String> = OnceLock::new();
+    match TOKEN.get() {
+        Some(token) => Ok(token),
+        None => {
+            let new = new_key()?;
+            Ok(TOKEN.get_or_init(|| new))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a process does next, from what it knows of the others. Without sockets and clocks.
+
+use super::question::View;
+use super::service::{Decision, State};
+use std::time::Duration;
+
+/// Next step of a process that has called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Wait,
+    /// Form a world of these processes, in which this one is the first.
+    Lead(Vec<usize>),
+    /// Join the world that a process forms.
+    Join(usize, Decision),
+    /// The world has formed without this process, which is a member: go on from there.
+    Follow(Decision),
+    /// A world has formed that this process is no member of.
+    LeftOut(Decision),
+    /// Those that may live elsewhere are too many: `(left, uncertain)`.
+    TooFew(Vec<usize>, Vec<usize>),
+}
+
+/// A process that has called, and what it knows.
+pub(super) struct Observer<'a> {
+    pub(super) me: usize,
+    /// Views of all processes; `None` if not asked yet. The own is ignored.
+    pub(super) views: &'a [Option<View>],
+    /// Time since the call.
+    pub(super) elapsed: Duration,
+    pub(super) limit: Duration,
+    /// Time since the last answer of that silent process that answered last.
+    pub(super) silence: Duration,
+}
+
+impl Observer<'_> {
+    pub(super) fn next(&self) -> Step {
+        for decision in self.views.iter().filter_map(decided).filter(|decision| decision.formed) {
+            let decision = decision.clone();
+            return if self.is_member(&decision) { Step::Follow(decision) } else { Step::LeftOut(decision) };
+        }
+        let lower = self.views.iter().enumerate().take(self.me);
+        match lower.filter(|(_, view)| has_called(view)).map(|(index, view)| (index, decided(view))).next() {
+            Some((leader, Some(decision))) if self.is_member(decision) && first(decision) == Some(leader) => {
+                Step::Join(leader, decision.clone())
+            }
+            Some(_) => Step::Wait,
+            None => self.lead(),
+        }
+    }
+
+    fn is_member(&self, decision: &Decision) -> bool {
+        decision.members.iter().any(|&member| member as usize == self.me)
+    }
+
+    fn lead(&self) -> Step {
+        let (mut left, mut uncertain) = (Vec::new(), Vec::new());
+        let mut idle = false;
+        for (index, view) in self.views.iter().enumerate() {
+            match view {
+                _ if index == self.me => left.push(index),
+                Some(View::Gone | View::State(State::Left)) => {}
+                Some(View::State(State::Calling)) => left.push(index),
+                Some(View::Silent(_)) => uncertain.push(index),
+                Some(View::State(State::Idle)) => {
+                    idle = true;
+                    uncertain.push(index);
+                }
+                // It forms a world without having seen this process, and notices later.
+                None | Some(View::State(State::Decided(_))) => return Step::Wait,
+            }
+        }
+        let over = self.elapsed >= self.limit;
+        let waited = over || (!idle && self.silence >= self.limit / 3);
+        if !uncertain.is_empty() && !waited {
+            Step::Wait
+        } else if is_quorum(&left, &uncertain) {
+            Step::Lead(left)
+        } else if over {
+            Step::TooFew(left, uncertain)
+        } else {
+            Step::Wait
+        }
+    }
+}
+
+/// True if `left` may go on without `uncertain`, which may live and go on too. Of two sets that cannot see each other,
+/// this holds for one at most: the larger, or of equal ones that with the lowest process.
+fn is_quorum(left: &[usize], uncertain: &[usize]) -> bool {
+    left.len() > uncertain.len() || (left.len() == uncertain.len() && left.first() < uncertain.first())
+}
+
+fn first(decision: &Decision) -> Option<usize> {
+    decision.members.first().map(|&member| member as usize)
+}
+
+fn decided(view: &Option<View>) -> Option<&Decision> {
+    match view {
+        Some(View::State(State::Decided(decision))) => Some(decision),
+        _ => None,
+    }
+}
+
+/// True for a process that waits for a decision or makes one.
+pub(super) fn has_called(view: &Option<View>) -> bool {
+    matches!(view, Some(View::State(State::Calling | State::Decided(_))))
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;
