@@ -36,7 +36,9 @@ fn compare(group: &Group, names: &[String]) -> Result<(), Error> {
     let ranks = group.all_gather_bytes(names.join("\n").as_bytes())?;
     let ranks = ranks.iter().map(|each| String::from_utf8_lossy(each)).collect::<Vec<_>>();
     let Some(first) = ranks.first() else { return Ok(()) };
-    let Some((rank, other)) = ranks.iter().enumerate().find(|(_, other)| *other != first) else { return Ok(()) };
+    let Some((rank, other)) = ranks.iter().enumerate().find(|(_, other)| *other != first) else {
+        return Ok(());
+    };
     let mut pair = (first.lines(), other.lines());
     let difference = std::iter::from_fn(|| match (pair.0.next(), pair.1.next()) {
         (None, None) => None,
@@ -94,7 +96,8 @@ impl<B: Backend> ModuleMapper<B> for Replaced {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let Some(data) = self.0.next() else { return param };
         let (id, old, mapper) = param.consume();
-        let new = Tensor::from_data(data, (&old.device(), old.dtype())).set_require_grad(old.is_require_grad());
+        let new =
+            Tensor::from_data(data, (&old.device(), old.dtype())).set_require_grad(old.is_require_grad());
         Param::from_mapped_value(id, new, mapper)
     }
 

@@ -68,13 +68,15 @@ impl Reducer {
         }
         drop(data);
         self.reducer.wait()?;
-        module.visit(&mut Returned {
-            places,
-            parameters: &self.parameters,
-            reducer: &self.reducer,
-            gradients: &mut gradients,
-        });
+        let averages = (0..self.parameters.len()).map(|index| self.average_of(index)).collect::<Result<_, _>>()?;
+        module.visit(&mut Returned { averages, gradients: &mut gradients });
         Ok(gradients)
+    }
+
+    fn average_of(&self, index: usize) -> Result<(ParamId, TensorData), Error> {
+        let parameter = self.parameters.get(index).ok_or_else(|| Error::Job(format!("there is no parameter {index}")))?;
+        let average = self.reducer.gradient(index)?;
+        Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
     }
 
     /// Time that the last call of [`Reducer::average`] waited for the exchange, after everything was sent.
@@ -91,7 +93,7 @@ impl fmt::Debug for Reducer {
 }
 
 fn described(parameter: &Parameter) -> train::Parameter {
-    train::Parameter { name: parameter.name.clone(), len: parameter.len() }
+    train::Parameter::new(parameter.name.clone(), parameter.shape.clone())
 }
 
 fn refused(error: &dyn fmt::Debug) -> Error {
@@ -144,19 +146,16 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Taken<'_> {
 
 /// Returns the averages to the gradients of a module.
 struct Returned<'a> {
-    /// Places of parameters whose average is not returned yet.
-    places: HashMap<ParamId, usize>,
-    parameters: &'a [Parameter],
-    reducer: &'a train::Reducer<Vec<f32>>,
+    /// Those that are not returned yet.
+    averages: HashMap<ParamId, TensorData>,
     gradients: &'a mut GradientsParams,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Returned<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let Some(index) = self.places.remove(&param.id) else { return };
-        let Some(parameter) = self.parameters.get(index) else { return };
-        let data = TensorData::new(self.reducer.gradient(index).to_vec(), parameter.shape.clone());
-        let gradient = Tensor::<B::InnerBackend, D>::from_data(data, (&param.val().device(), DType::F32));
-        self.gradients.register(param.id, gradient);
+        if let Some(average) = self.averages.remove(&param.id) {
+            let gradient = Tensor::<B::InnerBackend, D>::from_data(average, (&param.val().device(), DType::F32));
+            self.gradients.register(param.id, gradient);
+        }
     }
 }

@@ -62,7 +62,10 @@ fn gradients_of_other_modules_stay() {
         let other = Param::<Tensor<Cpu, 1>>::from_data([1.0, 2.0], &Default::default());
         let mut reducer = Reducer::new(&group, &net).unwrap();
         let mut own = gradients(&net, 1.0);
-        own.register(other.id, Tensor::<Inner, 1>::from_floats([group.rank() as f32, 8.0], &Default::default()));
+        own.register(
+            other.id,
+            Tensor::<Inner, 1>::from_floats([group.rank() as f32, 8.0], &Default::default()),
+        );
         let averages = reducer.average(&net, own).unwrap();
         assert_eq!(values(&averages.get::<Inner, 1>(other.id).unwrap()), [group.rank() as f32, 8.0]);
     });
@@ -87,7 +90,10 @@ fn a_parameter_without_a_gradient_is_named_before_anything_is_sent() {
 fn ranks_with_other_parameters_are_told_the_first_difference() {
     let errors = run(2, |group| {
         let net = Net::<Cpu>::new(4 + group.rank(), &Default::default());
-        (Reducer::new(&group, &net).unwrap_err().to_string(), broadcast(&group, net, 0).unwrap_err().to_string())
+        (
+            Reducer::new(&group, &net).unwrap_err().to_string(),
+            broadcast(&group, net, 0).unwrap_err().to_string(),
+        )
     });
     for (of_reducer, of_broadcast) in errors {
         assert!(of_reducer.contains("hidden.0.weight"), "{of_reducer}");
@@ -101,7 +107,8 @@ fn all_ranks_begin_with_the_parameters_of_the_root() {
         let mut net = Net::<Cpu>::new(4, &Default::default());
         let rank = group.rank() as i32;
         let numbers = TensorData::from([rank, 7, rank * 9]);
-        net.count = Param::initialized(net.count.id, Tensor::<Cpu, 1, Int>::from_data(numbers, &Default::default()));
+        net.count =
+            Param::initialized(net.count.id, Tensor::<Cpu, 1, Int>::from_data(numbers, &Default::default()));
         net.norm.running_mean.update(Tensor::full([4], rank as f32, &Default::default()));
         let ids = (net.out.weight.id, net.count.id);
         let net = broadcast(&group, without_norm(net), 2).unwrap();
@@ -111,7 +118,9 @@ fn all_ranks_begin_with_the_parameters_of_the_root() {
         assert_eq!(values(&net.norm.running_mean.value_sync()), [2.0; 4]);
         assert_eq!(net.count.val().into_data().iter::<i64>().collect::<Vec<_>>(), [2, 7, 18]);
         let layers = net.hidden.iter().chain([&net.out]);
-        layers.flat_map(|each| [values(&each.weight.val()), values(&each.bias.as_ref().unwrap().val())]).collect::<Vec<_>>()
+        layers
+            .flat_map(|each| [values(&each.weight.val()), values(&each.bias.as_ref().unwrap().val())])
+            .collect::<Vec<_>>()
     });
     assert!(nets[0].iter().flatten().any(|&value| value != 0.0));
     assert_eq!(nets[0], nets[2]);

@@ -28,8 +28,10 @@ fn train(group: &Group, net: Net<Cpu>) -> (Vec<f32>, Vec<f32>) {
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let own = (0..BATCH).filter(|number| number % group.size() == group.rank());
-        let (inputs, targets): (Vec<_>, Vec<_>) = own.map(|number| example(step % 4 * BATCH + number)).unzip();
-        let targets = burn_core::tensor::Tensor::<Cpu, 1>::from_floats(targets.as_slice(), &device).unsqueeze_dim(1);
+        let (inputs, targets): (Vec<_>, Vec<_>) =
+            own.map(|number| example(step % 4 * BATCH + number)).unzip();
+        let targets =
+            burn_core::tensor::Tensor::<Cpu, 1>::from_floats(targets.as_slice(), &device).unsqueeze_dim(1);
         let loss = net.loss(matrix(&inputs, &device), targets);
         let mut mean = [loss.clone().into_scalar()];
         group.all_reduce_in_place(&mut mean, collectives::ReduceOp::Avg).unwrap();
@@ -38,7 +40,8 @@ fn train(group: &Group, net: Net<Cpu>) -> (Vec<f32>, Vec<f32>) {
         net = optimizer.step(0.02, net, gradients);
     }
     let layers = net.hidden.iter().chain([&net.out]);
-    let parameters = layers.flat_map(|each| [values(&each.weight.val()), values(&each.bias.as_ref().unwrap().val())]);
+    let parameters =
+        layers.flat_map(|each| [values(&each.weight.val()), values(&each.bias.as_ref().unwrap().val())]);
     (losses, parameters.flatten().collect())
 }
 
@@ -59,7 +62,10 @@ fn two_ranks_learn_as_one() {
     let (first, last) = (epoch(&losses[..4]), epoch(&losses[STEPS - 4..]));
     assert!(last < first / 4.0, "the loss falls from {first} to {last}");
     for (step, (one, two)) in losses.iter().zip(&both[0].0).enumerate() {
-        assert!((one - two).abs() < 1e-4 + 1e-2 * one, "step {step}: the loss is {one} with one rank, {two} with two");
+        assert!(
+            (one - two).abs() < 1e-4 + 1e-2 * one,
+            "step {step}: the loss is {one} with one rank, {two} with two"
+        );
     }
     let difference = alone.iter().zip(&both[0].1).map(|(one, two)| (one - two).abs()).fold(0.0, f32::max);
     assert!(difference < 1e-2, "parameters differ by {difference}");

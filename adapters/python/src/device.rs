@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use collectives::cudarc::driver::CudaStream;
-use collectives::job::{Foreign, Group};
+use collectives::job::{DeviceMemory, Group};
 use collectives::{Element, Error};
+
+use crate::tensor::Tensor;
 
 /// Number of the group's CUDA device, if it has one.
 pub(crate) fn number(group: &Group) -> Option<usize> {
@@ -24,12 +26,11 @@ pub(crate) fn wait_for(group: &Group, stream: usize) -> Result<Arc<CudaStream>, 
     Ok(stream)
 }
 
-/// A buffer of device memory.
-///
-/// # Safety
-/// That of [`Foreign::device`].
-pub(crate) unsafe fn buffer<T: Element>(group: &Group, address: usize, len: usize) -> Result<Foreign<T>, Error> {
+/// The memory of a tensor as a buffer of the group, whose stream waits for the tensor's ([`wait_for`]).
+pub(crate) fn memory<T: Element>(group: &Group, tensor: &Tensor) -> Result<DeviceMemory<T>, Error> {
     let stream = Arc::clone(group.stream().ok_or_else(no_device)?);
-    // SAFETY: the caller's.
-    Ok(unsafe { Foreign::device(address as u64, len, stream, ()) })
+    // SAFETY: DLPack describes so many elements of this type in the device's primary context, aligned (`Tensor` checks it). They
+    // stay allocated until `Pending` drops the tensor: after the operation, or after the tensor's stream waits for it, in whose
+    // order its framework frees it. The program leaves them alone until then (README.md).
+    Ok(unsafe { DeviceMemory::from_raw(tensor.address as u64, tensor.len, stream, ()) })
 }

@@ -28,7 +28,10 @@ create_exception!(
 /// The exception of an error, with its text and its parts as attributes.
 pub(crate) fn exception(py: Python<'_>, error: Error) -> PyErr {
     let text = error.to_string();
-    let with = |exception: PyErr, set: &dyn Fn(&Bound<'_, PyAny>) -> PyResult<()>| match set(exception.value(py).as_any()) {
+    let with = |exception: PyErr, set: &dyn Fn(&Bound<'_, PyAny>) -> PyResult<()>| match set(exception
+        .value(py)
+        .as_any())
+    {
         Ok(()) => exception,
         Err(error) => error,
     };

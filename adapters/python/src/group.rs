@@ -54,7 +54,9 @@ impl Job {
     #[pyo3(signature = (backend = "auto"))]
     fn group(&self, py: Python<'_>, backend: &str) -> PyResult<Group> {
         let backend = backend.parse::<Backend>().map_err(|error| PyValueError::new_err(error.to_string()))?;
-        py.detach(|| self.0.group(backend)).map(|group| Group(Some(group))).map_err(|error| exception(py, error))
+        py.detach(|| self.0.group(backend))
+            .map(|group| Group(Some(group)))
+            .map_err(|error| exception(py, error))
     }
 
     /// Tells the other ranks that this one has failed: their operations raise RankFailed with the reason.
@@ -156,7 +158,9 @@ impl Group {
     #[pyo3(signature = (seconds))]
     fn set_timeout(&self, seconds: Option<f64>) -> PyResult<()> {
         let limit = seconds.map(Duration::try_from_secs_f64).transpose();
-        let limit = limit.map_err(|error| PyValueError::new_err(format!("the timeout is no number of seconds: {error}")))?;
+        let limit = limit.map_err(|error| {
+            PyValueError::new_err(format!("the timeout is no number of seconds: {error}"))
+        })?;
         self.inner()?.set_timeout(limit);
         Ok(())
     }
@@ -191,7 +195,8 @@ impl Group {
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
         let operation = Operation::AllReduceList(operator(op)?);
-        let tensors = tensors.iter().map(|tensor| Tensor::written(tensor, stream)).collect::<PyResult<_>>()?;
+        let tensors =
+            tensors.iter().map(|tensor| Tensor::written(tensor, stream)).collect::<PyResult<_>>()?;
         self.start(py, operation, tensors, async_op)
     }
 
@@ -240,7 +245,8 @@ impl Group {
     fn all_gather_bytes<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let group = self.inner()?;
         let message = message.to_vec();
-        let gathered = py.detach(|| group.all_gather_bytes(&message)).map_err(|error| exception(py, error))?;
+        let gathered =
+            py.detach(|| group.all_gather_bytes(&message)).map_err(|error| exception(py, error))?;
         Ok(gathered.iter().map(|message| PyBytes::new(py, message)).collect())
     }
 
@@ -254,7 +260,12 @@ impl Group {
 
     fn __repr__(&self) -> PyResult<String> {
         let group = self.inner()?;
-        Ok(format!("<nccl_collectives.Group rank {} of {}, {}>", group.rank(), group.size(), group.describe()))
+        Ok(format!(
+            "<nccl_collectives.Group rank {} of {}, {}>",
+            group.rank(),
+            group.size(),
+            group.describe()
+        ))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collectives over the memory of tensors.
 
 use collectives::half::{bf16, f16};
-use collectives::job::{Backend, Foreign, Group};
+use collectives::job::{Backend, Buffer, Group, HostMemory};
 use collectives::{DataType, Element, Error, ReduceOp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -27,12 +27,18 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Checks the tensors together, and starts the operation.
-    pub(crate) fn start(self, py: Python<'_>, group: &Group, tensors: Vec<Tensor>) -> PyResult<Option<Pending>> {
+    pub(crate) fn start(
+        self,
+        py: Python<'_>,
+        group: &Group,
+        tensors: Vec<Tensor>,
+    ) -> PyResult<Option<Pending>> {
         let Some(first) = tensors.first() else { return Ok(None) };
         for tensor in &tensors {
             check_place(group, tensor)?;
             if (tensor.data_type, tensor.stream) != (first.data_type, first.stream) {
-                let reason = "the tensors of one operation must have the same type of elements, and the same stream";
+                let reason =
+                    "the tensors of one operation must have the same type of elements, and the same stream";
                 return Err(PyValueError::new_err(reason));
             }
         }
@@ -65,32 +71,36 @@ impl Operation {
     }
 
     fn start_of<T: Element>(self, group: &Group, tensors: &[Tensor]) -> Result<Running, Error> {
+        if tensors.iter().any(|tensor| tensor.place != Place::Host) {
+            return self.start_on(group, tensors, |tensor| device::memory::<T>(group, tensor));
+        }
+        self.start_on(group, tensors, |tensor| {
+            // SAFETY: DLPack describes so many initialised elements of this type, aligned (`Tensor` checks it), which stay
+            // allocated until `Pending` drops the tensor, after the operation. The program leaves them alone until then (README.md).
+            Ok(unsafe { HostMemory::from_raw(tensor.address as *mut T, tensor.len, ()) })
+        })
+    }
+
+    /// With the tensors' memory as buffers of the group.
+    fn start_on<B: Buffer>(
+        self,
+        group: &Group,
+        tensors: &[Tensor],
+        memory: impl Fn(&Tensor) -> Result<B, Error>,
+    ) -> Result<Running, Error> {
         Ok(match (self, tensors) {
-            (Self::AllReduce(op), [data]) => Box::new(group.all_reduce(buffer::<T>(group, data)?, op)),
-            (Self::Broadcast(root), [data]) => Box::new(group.broadcast(buffer::<T>(group, data)?, root)),
-            (Self::AllGather, [part, whole]) => {
-                Box::new(group.all_gather(buffer::<T>(group, part)?, buffer(group, whole)?))
-            }
+            (Self::AllReduce(op), [data]) => Box::new(group.all_reduce(memory(data)?, op)),
+            (Self::Broadcast(root), [data]) => Box::new(group.broadcast(memory(data)?, root)),
+            (Self::AllGather, [part, whole]) => Box::new(group.all_gather(memory(part)?, memory(whole)?)),
             (Self::ReduceScatter(op), [whole, part]) => {
-                Box::new(group.reduce_scatter(buffer::<T>(group, whole)?, buffer(group, part)?, op))
+                Box::new(group.reduce_scatter(memory(whole)?, memory(part)?, op))
             }
             (Self::AllReduceList(op), list) => {
-                let buffers = list.iter().map(|tensor| buffer::<T>(group, tensor));
-                Box::new(group.all_reduce_list(buffers.collect::<Result<Vec<_>, _>>()?, op))
+                let buffers = list.iter().map(memory).collect::<Result<Vec<_>, _>>()?;
+                Box::new(group.all_reduce_list(buffers, op))
             }
             (_, list) => return Err(Error::Job(format!("{} tensors do not fit the operation", list.len()))),
         })
-    }
-}
-
-/// The memory of a tensor as a buffer of the group. The operation's [`Pending`] keeps the tensor until the operation is done.
-fn buffer<T: Element>(group: &Group, tensor: &Tensor) -> Result<Foreign<T>, Error> {
-    match tensor.place {
-        // SAFETY: DLPack describes so many initialised elements of this type, aligned (`Tensor` checks it), which stay allocated
-        // until `Pending` drops the tensor, after the operation. The program leaves them alone until then (README.md).
-        Place::Host => Ok(unsafe { Foreign::host(tensor.address as *mut T, tensor.len, ()) }),
-        // SAFETY: as above; the memory is in the device's primary context, and the group's stream waits for the tensor's.
-        Place::Device(_) => unsafe { device::buffer(group, tensor.address, tensor.len) },
     }
 }
 

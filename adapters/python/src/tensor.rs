@@ -37,19 +37,17 @@ impl Tensor {
     /// The memory of `object`, to be read and written. `stream` is the CUDA stream in whose order it is used, as an address;
     /// without it, torch is asked.
     pub(crate) fn written(object: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Self> {
-        let tensor = Self::any(object, stream)?;
+        let tensor = Self::read(object, stream)?;
         if tensor._memory.flags().contains(DlpackFlags::READ_ONLY) {
-            return Err(PyValueError::new_err("the array is read-only, and the result would be written to it: copy it first"));
+            return Err(PyValueError::new_err(
+                "the array is read-only, and the result would be written to it: copy it first",
+            ));
         }
         Ok(tensor)
     }
 
     /// The memory of `object`, to be read only.
     pub(crate) fn read(object: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Self> {
-        Self::any(object, stream)
-    }
-
-    fn any(object: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Self> {
         if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
             let kind = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(

@@ -41,7 +41,10 @@ pub struct Net<B: Backend> {
 impl<B: Backend> Net<B> {
     pub fn new(width: usize, device: &B::Device) -> Self {
         Self {
-            hidden: vec![LinearConfig::new(3, width).init(device), LinearConfig::new(width, width).init(device)],
+            hidden: vec![
+                LinearConfig::new(3, width).init(device),
+                LinearConfig::new(width, width).init(device),
+            ],
             norm: BatchNormConfig::new(width).init(device),
             out: LinearConfig::new(width, 1).init(device),
             count: Param::from_data([1, 2, 3], device),
