@@ -12,13 +12,13 @@ CARGO ?= cargo
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
-HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations command_line mpi_launcher fabric_transfer
+HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations recovery command_line mpi_launcher fabric_transfer
 
 # What measurements say that they were built from.
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
 	$(shell rustc --version 2>/dev/null || echo unknown compiler)
 
-.PHONY: help run build test valgrind test-aarch64 loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
+.PHONY: help run build test valgrind test-aarch64 adapters loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,13 @@ valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgri
 
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
 	tests/aarch64/test
+
+# Ranks share the processors: one thread for each.
+adapters: packages-test ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
+	cd adapters && $(CARGO) fmt --all --check
+	$(CARGO) xtask wheels scikit-learn
+	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
 
 loom: ## the shared memory segment under a model of weak memory order, with each ordering and without
 	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model

@@ -10,6 +10,7 @@ use super::gpu::{self, Device, GpuGroup};
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
 use crate::Error;
+use crate::world::World;
 
 /// The backend of a new group.
 pub(super) enum Choice {
@@ -25,6 +26,7 @@ pub(super) fn connect(
     members: &Members,
     choice: Choice,
 ) -> Result<(Connection, Option<String>), Error> {
+    compare(formation, members, &choice)?;
     match choice {
         Choice::Backend(Backend::Host) => Ok((on_hosts(formation, members)?, None)),
         #[cfg(feature = "nccl")]
@@ -43,6 +45,24 @@ pub(super) fn connect(
             Ok((on_hosts(formation, members)?, Some(reason)))
         }
     }
+}
+
+/// Refuses ranks that make groups of different backends, before those exchange anything else.
+fn compare(formation: &Formation, members: &Members, choice: &Choice) -> Result<(), Error> {
+    let own = match choice {
+        Choice::Backend(backend) => format!("group with Backend::{backend:?}"),
+        #[cfg(feature = "nccl")]
+        Choice::Device(_) => "group_on_gpu".to_owned(),
+    };
+    let all = formation.all_gather(own.as_bytes())?;
+    let (Some(first), Some(peer)) = (all.first(), all.iter().position(|other| all.first() != Some(other)))
+    else {
+        return Ok(());
+    };
+    let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+    let mismatch =
+        Error::Mismatch { rank: 0, called: text(first), peer, peer_called: all.get(peer).map(text) };
+    Err(mismatch.in_job(&members.of_job))
 }
 
 #[cfg(feature = "nccl")]

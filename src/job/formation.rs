@@ -169,3 +169,82 @@ impl World for Formation {
         self.job.abort(code, message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::Error;
+    use std::thread;
+
+    /// Forms parts of even and odd ranks of four; returns the results of `make` after the end.
+    fn form(make: impl Fn(&Formation, usize) -> Result<usize, Error> + Sync) -> Vec<Result<usize, Error>> {
+        let ranks = world::threads(world::single(), 4).unwrap();
+        thread::scope(|scope| {
+            let threads: Vec<_> = ranks
+                .into_iter()
+                .map(|job| {
+                    let make = &make;
+                    scope.spawn(move || {
+                        let rank = job.rank();
+                        let ranks = vec![rank % 2, rank % 2 + 2];
+                        let position =
+                            Position { rank: rank / 2, size: 2, local_rank: rank / 2, local_size: 2 };
+                        let members = Members { of_parent: ranks.clone(), of_job: ranks, position };
+                        let exchange = Arc::clone(&job);
+                        let formation = Formation::new(
+                            Arc::clone(&job),
+                            members,
+                            Box::new(move |mine| exchange.all_gather(mine)),
+                        );
+                        let result = formation.finish(make(&formation, rank));
+                        assert_eq!(job.all_gather(&[]).unwrap().len(), 4, "the job is usable");
+                        assert!(formation.barrier().is_err(), "the formation has ended");
+                        result
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn parts_exchange_as_often_as_each_needs() {
+        let results = form(|formation, rank| {
+            for _ in 0..3 * (rank % 2) {
+                assert_eq!(formation.all_gather(&[rank as u8])?, [vec![1], vec![3]]);
+            }
+            formation.barrier()?;
+            Ok(rank)
+        });
+        assert_eq!(results, [Ok(0), Ok(1), Ok(2), Ok(3)]);
+    }
+
+    #[test]
+    fn a_failure_ends_its_part_with_its_reason() {
+        for exchanges in [0, 2] {
+            let results = form(|formation, rank| {
+                for exchange in 0..3 {
+                    if rank == 3 && exchange == exchanges {
+                        return Err(Error::Environment("no memory".to_owned()));
+                    }
+                    formation.barrier()?;
+                }
+                Ok(rank)
+            });
+            assert_eq!((&results[0], &results[2]), (&Ok(0), &Ok(2)));
+            assert_eq!(results[3], Err(Error::Environment("no memory".to_owned())));
+            let Err(Error::RankFailed { rank: 3, host, reason }) = &results[1] else { panic!("{results:?}") };
+            assert_eq!((host.as_str(), reason.as_str()), (world::host().name.as_str(), "failed: no memory"));
+        }
+    }
+
+    #[test]
+    fn a_failure_after_others_are_ready_reaches_them() {
+        let results = form(|formation, rank| {
+            formation.barrier()?;
+            if rank == 0 { Err(Error::Environment("late".to_owned())) } else { Ok(rank) }
+        });
+        assert!(matches!(&results[2], Err(Error::RankFailed { rank: 0, .. })), "{results:?}");
+        assert_eq!(results[3], Ok(3));
+    }
+}

@@ -24,9 +24,9 @@
 //! ```
 //!
 //! # Failures
-//! A rank that fails tells the others its reason with [`World::fail`](crate::world::World::fail); their operations return
+//! A rank that fails tells the others its reason with [`Job::fail`]; their operations return
 //! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
-//! an operation, set a limit: [`Group::set_timeout`].
+//! an operation, set a limit: [`Group::set_timeout`]. The ranks that are left can go on: [`Job::shrink`].
 
 mod backend;
 mod buffer;
@@ -40,6 +40,7 @@ mod gpu_operation;
 mod group;
 #[cfg(feature = "fabric")]
 mod host;
+mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
 #[cfg(all(test, feature = "fabric"))]
@@ -69,6 +70,7 @@ use gpu::Device;
 #[cfg(feature = "nccl")]
 use crate::nccl::Library;
 use crate::{Error, world};
+use recovery::Preparation;
 
 /// One rank of a job: of the processes that a launcher has started together, or of their threads.
 ///
@@ -76,6 +78,7 @@ use crate::{Error, world};
 #[derive(Clone)]
 pub struct Job {
     world: world::Handle,
+    preparation: Preparation,
 }
 
 impl Job {
@@ -92,7 +95,7 @@ impl Job {
     /// A rank of any other world.
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self { world }
+        Self { world, preparation: Preparation::default() }
     }
 
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
@@ -134,13 +137,20 @@ impl Job {
         &self.world
     }
 
+    /// Tells all other ranks that this one has failed, for `reason`, of which they return [`Error::RankFailed`]: see
+    /// [`World::fail`](world::World::fail).
+    pub fn fail(&self, reason: &str) {
+        self.world.fail(reason);
+    }
+
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
-    /// several groups, all in the same order.
+    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]).
     ///
     /// # Errors
     /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
     /// make another group then.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Backend(backend))
     }
 
@@ -163,7 +173,9 @@ impl Job {
     /// As [`group`](Self::group). A rank that fails after the others have begun to connect ends the job.
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
+        self.preparation.prepare(&self.world);
         let device = Device { library, context: Arc::clone(context) };
+        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Device(device))
     }
 }

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::thread;
 
 use super::{Backend, Group, Job};
@@ -180,7 +181,7 @@ fn ranks_that_call_different_operations_read_both_calls() {
 fn a_failed_rank_tells_its_reason() {
     let errors = on_groups(3, |group| {
         if group.rank() == 1 {
-            group.world().fail("step 7: the loss is NaN");
+            Job::new(Arc::clone(group.world())).fail("step 7: the loss is NaN");
             return None;
         }
         group.all_reduce(vec![1.0_f32; 100_000], ReduceOp::Sum).wait().err()
@@ -194,7 +195,6 @@ fn a_failed_rank_tells_its_reason() {
 #[test]
 fn futures_and_dropped_groups_end_in_order() {
     use std::pin::pin;
-    use std::sync::Arc;
     use std::task::{Context, Poll, Wake};
 
     struct Unpark(thread::Thread);
@@ -270,5 +270,43 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
             "{waited:?}"
         );
         assert_eq!(error.to_string(), again.to_string());
+    }
+}
+
+#[test]
+fn ranks_that_make_groups_of_different_backends_can_make_another() {
+    let errors = on_ranks(3, |job| {
+        let backend = if job.rank() == 2 { Backend::Auto } else { Backend::Host };
+        let error = job.group(backend).unwrap_err();
+        job.group(Backend::Host).unwrap().barrier().unwrap();
+        error
+    });
+    for error in errors {
+        let Error::Mismatch { rank: 0, called, peer: 2, peer_called: Some(other) } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (called.as_str(), other.as_str()),
+            ("group with Backend::Host", "group with Backend::Auto")
+        );
+    }
+}
+
+#[test]
+fn automatic_groups_say_where_they_run_and_why() {
+    let groups = on_ranks(2, |job| {
+        let group = job.group(Backend::Auto).unwrap();
+        group.barrier().unwrap();
+        let refused = match group.backend() {
+            Backend::Host => job.group(Backend::Gpu).err().map(|error| error.to_string()),
+            _ => None,
+        };
+        (group.backend(), group.describe(), refused)
+    });
+    let (backend, description, refused) = &groups[0];
+    assert_eq!(groups[1].0, *backend);
+    if *backend == Backend::Host {
+        let (_, reason) = description.split_once("; not GPUs: ").unwrap();
+        assert_eq!(*refused, Some(format!("Backend::Gpu: {reason}")));
     }
 }

@@ -57,8 +57,11 @@ fn operations_run_in_order_and_return_their_buffers() {
         assert_eq!(scatter.wait().unwrap().1.len(), 3);
     });
     let log = fake.log();
-    for operation in ["AllReduce", "Broadcast", "AllGather", "ReduceScatter"] {
-        assert!(log.iter().filter(|line| line.contains(operation)).count() >= 2, "{operation}: {log:#?}");
+    for operation in ["all_reduce", "broadcast", "all_gather", "reduce_scatter"] {
+        assert!(
+            log.iter().filter(|line| line.starts_with(&format!("launch {operation} "))).count() >= 2,
+            "{operation}: {log:#?}"
+        );
     }
     assert!(log.iter().filter(|line| line.starts_with("destroy")).count() == 2, "{log:#?}");
 }

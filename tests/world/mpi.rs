@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("mpi::a_rank_that_reports_its_failure_is_named", a_rank_that_reports_its_failure_is_named),
     ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
+    ("mpi::going_on_after_a_failure_is_refused", going_on_after_a_failure_is_refused),
 ];
 
 /// True if this program was built with Open MPI, otherwise MPICH or a derivative.
@@ -136,4 +137,12 @@ fn tcp_works_under_its_launcher() {
             assert!(ended.stdout.contains(&line), "{line}: {ended:?}");
         }
     }
+}
+
+fn going_on_after_a_failure_is_refused() {
+    let ended = run(2, "recovery");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"), "{ended:?}");
+    let ended = run(2, "kind:tcp recovery barriers:1");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }

@@ -47,6 +47,10 @@ fn fail(error: &world::Error) -> ! {
 
 fn walk(world: Handle, steps: &[&str]) {
     for step in steps {
+        if *step == "recovery" {
+            world::Recovery::new(&world).map_or_else(|error| fail(&error), drop);
+            continue;
+        }
         let (step, argument) = step.split_once(':').unwrap_or((step, ""));
         let (step, rank) = step.split_once('@').unwrap_or((step, ""));
         if !rank.is_empty() && rank.parse() != Ok(world.rank()) {

@@ -38,6 +38,8 @@
 
 mod adamw;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod memory;
 mod named;
 mod parameters;
@@ -52,5 +54,5 @@ pub use tensors::{all_reduce, device, group};
 pub use zero1::Zero1;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

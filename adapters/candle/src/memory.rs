@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor, WithDType};
 use collectives::train::{Bucket, Gradient};
 use half::{bf16, f16};
 
@@ -18,6 +18,14 @@ macro_rules! by_type {
             (DType::F64, Device::Cpu) => { type $buffer = Vec<f64>; $run }
             (DType::BF16, Device::Cpu) => { type $buffer = Vec<bf16>; $run }
             (DType::F16, Device::Cpu) => { type $buffer = Vec<f16>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F32, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f32>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F64, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f64>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::BF16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<bf16>; $run }
+            #[cfg(feature = "cuda")]
+            (DType::F16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f16>; $run }
             (dtype, _) => Err(Error::DType { name: $name.to_string(), dtype }),
         }
     }};
@@ -27,7 +35,7 @@ pub(crate) use by_type;
 /// Buffers with the elements of a tensor.
 pub(crate) trait Memory: Bucket {
     /// The elements of a contiguous tensor.
-    fn view<'a>(storage: &'a Storage, layout: &Layout) -> Result<Self::View<'a>, Error>;
+    fn elements<'a>(storage: &'a Storage, layout: &Layout) -> Result<Self::View<'a>, Error>;
 
     /// A copy of these elements as a tensor.
     fn tensor(view: &Self::View<'_>, shape: &Shape, device: &Device) -> candle_core::Result<Tensor>;
@@ -76,10 +84,10 @@ macro_rules! host_element {
 host_element! { f32, F32; f64, F64; bf16, BF16; f16, F16; }
 
 impl<T: HostElement> Memory for Vec<T> {
-    fn view<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T], Error> {
+    fn elements<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T], Error> {
         let (start, end) = contiguous(layout)?;
         match storage {
-            Storage::Cpu(storage) => elements(storage.as_slice::<T>()?.get(start..end)),
+            Storage::Cpu(storage) => in_storage(storage.as_slice::<T>()?.get(start..end)),
             Storage::Cuda(_) | Storage::Metal(_) => Err(Error::Tensor("a tensor is not on the CPU".to_owned())),
         }
     }
@@ -91,7 +99,7 @@ impl<T: HostElement> Memory for Vec<T> {
     fn copied(tensor: &Tensor) -> Result<Self, Error> {
         let tensor = tensor.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
-        Ok(Self::view(&storage, layout)?.to_vec())
+        Ok(Self::elements(&storage, layout)?.to_vec())
     }
 
     fn into_tensor(self, shape: &Shape, device: &Device) -> candle_core::Result<Tensor> {
@@ -101,7 +109,7 @@ impl<T: HostElement> Memory for Vec<T> {
     fn assign(&mut self, tensor: &Tensor) -> Result<(), Error> {
         let tensor = tensor.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
-        let view = <Self as Memory>::view(&storage, layout)?;
+        let view = Self::elements(&storage, layout)?;
         if view.len() != self.len() {
             return Err(Error::Tensor(format!("{} elements for a buffer of {}", view.len(), self.len())));
         }
@@ -117,7 +125,7 @@ impl<T: HostElement> Memory for Vec<T> {
     }
 }
 
-fn elements<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
+fn in_storage<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
     slice.ok_or_else(|| Error::Tensor("a tensor's layout exceeds its storage".to_owned()))
 }
 
@@ -125,7 +133,7 @@ fn elements<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
 fn lend<T: HostElement>(
     variables: &[Named],
     mut lent: Vec<&mut [T]>,
-    run: &mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>,
+    run: Run<'_, T>,
 ) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };

@@ -63,11 +63,10 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
 /// Every rank's variables become those of rank 0.
 pub(crate) fn broadcast(group: &Group, variables: &[Named]) -> Result<(), Error> {
     for Named { name, var } in variables {
-        if var.elem_count() == 0 {
-            continue;
-        }
         let values = broadcast_tensor(group, name, var.as_tensor(), 0)?;
-        var.set(&values)?;
+        if var.elem_count() > 0 {
+            var.set(&values)?;
+        }
     }
     Ok(())
 }
@@ -77,6 +76,9 @@ pub(crate) fn broadcast_tensor(group: &Group, name: &str, tensor: &Tensor, root:
     fn typed<B: Memory>(group: &Group, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
         let values = group.broadcast(B::copied(tensor)?, root).wait()?;
         Ok(B::into_tensor(values, tensor.shape(), tensor.device())?)
+    }
+    if tensor.elem_count() == 0 {
+        return Ok(tensor.clone());
     }
     by_type!(tensor.device(), tensor.dtype(), name, B => typed::<B>(group, tensor, root))
 }

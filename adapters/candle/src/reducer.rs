@@ -130,7 +130,7 @@ where
 impl<B: Memory> Typed<B> {
     fn ready(&mut self, index: usize, gradient: &Tensor) -> Result<(), Error> {
         let (storage, layout) = gradient.storage_and_layout();
-        Ok(self.reducer.ready(index, B::view(&storage, layout)?)?)
+        Ok(self.reducer.ready(index, B::elements(&storage, layout)?)?)
     }
 }
 

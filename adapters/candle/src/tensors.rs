@@ -25,13 +25,30 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
 
 /// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has called it.
 ///
+/// On a GPU, its collectives run on a stream of their own of candle's device. Streams wait for each other with events, and the
+/// thread for neither. Use one thread for a device of `Device::new_cuda`: its stream is another one for every thread.
+/// [`device`] makes one with a stream for all.
+///
 /// # Errors
-/// If a rank cannot be connected.
+/// If a rank cannot be connected, or NCCL cannot be loaded.
 pub fn group(job: &Job, device: &Device) -> Result<Group, Error> {
     match device {
         Device::Cpu => Ok(job.group(Backend::Host)?),
-        _ => Err(Error::Tensor("there are groups for tensors of CPUs only".to_owned())),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => on_gpu(job, device),
+        _ => Err(Error::Tensor("there are no groups for tensors of this device: use the CPU".to_owned())),
     }
+}
+
+#[cfg(feature = "cuda")]
+fn on_gpu(job: &Job, device: &candle_core::CudaDevice) -> Result<Group, Error> {
+    let group = collectives::nccl::Library::load()
+        .map_err(collectives::Error::from)
+        .and_then(|library| job.group_on_gpu(library, device.cuda_stream().context()));
+    if let Err(error) = &group {
+        job.fail(&format!("failed: {error}"));
+    }
+    Ok(group?)
 }
 
 /// The reduction of all ranks' tensors, which have the same shape and type on every rank. Collective. The result has no gradient.

@@ -202,7 +202,7 @@ impl<B: Memory> Sharded for Typed<B> {
         let began = Instant::now();
         let tensors = self.contiguous(gradients)?;
         let locked: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
-        let views = locked.iter().map(|(storage, layout)| B::view(storage, layout));
+        let views = locked.iter().map(|(storage, layout)| B::elements(storage, layout));
         let views: Vec<B::View<'_>> = views.collect::<Result<_, _>>()?;
         let steps = self.steps + 1;
         let Self { zero1, variables, device, moments, params, .. } = self;

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use candle_core::Device;
 use candle_nn::VarMap;
 use collectives::job::{Group, Job};
-use collectives::world::Recovery;
 use collectives_candle::{AdamW, Error};
 
 use crate::Common;
@@ -17,30 +16,17 @@ use crate::optimizer::Optimizer;
 pub(crate) struct Team {
     pub(crate) group: Group,
     pub(crate) optimizer: Optimizer,
-    /// None where the ranks that are left cannot go on.
-    recovery: Option<Recovery>,
     /// True after ranks have gone.
     pub(crate) is_smaller: bool,
-    _job: Job,
+    job: Job,
 }
 
 impl Team {
     /// All ranks get the variables of rank 0. Collective.
     pub(crate) fn new(job: &Job, device: &Device, variables: &VarMap, options: &Common) -> Result<Self, Error> {
-        let recovery = Recovery::new(job.world()).ok();
-        Self::with_recovery(job, recovery, device, variables, options)
-    }
-
-    fn with_recovery(
-        job: &Job,
-        recovery: Option<Recovery>,
-        device: &Device,
-        variables: &VarMap,
-        options: &Common,
-    ) -> Result<Self, Error> {
         let group = collectives_candle::group(job, device)?;
         let optimizer = Optimizer::new(&group, variables, options.learning_rate, options.shard)?;
-        Ok(Self { group, optimizer, recovery, is_smaller: false, _job: job.clone() })
+        Ok(Self { group, optimizer, is_smaller: false, job: job.clone() })
     }
 
     /// The ranks that are left, and the step with which they go on. `step` is that of this rank.
@@ -54,10 +40,8 @@ impl Team {
     ) -> Result<(Self, u64)> {
         let began = Instant::now();
         let ranks = self.group.size();
-        let (world, recovery) =
-            self.recovery.context("the ranks that are left cannot find each other")?.shrink(Recovery::LIMIT)?;
-        let job = Job::new(world);
-        let mut team = Self::with_recovery(&job, Some(recovery), device, variables, options)?;
+        let job = self.job.shrink().map_err(Error::from)?;
+        let mut team = Self::new(&job, device, variables, options)?;
         team.is_smaller = true;
         let step = match (self.optimizer, &mut team.optimizer) {
             (Optimizer::Replicated(_, old), Optimizer::Replicated(_, new)) => {

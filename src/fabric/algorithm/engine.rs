@@ -201,7 +201,7 @@ pub(crate) unsafe fn run<T: Transport, P>(
             }
         }
         if !progressed {
-            transport.progress()?;
+            transport.wait()?;
         }
     }
     Ok(())

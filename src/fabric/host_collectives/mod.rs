@@ -350,7 +350,7 @@ impl<T: Transport> HostCollectives<T> {
 fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();
     while since.elapsed() < COMPARE_TIMEOUT {
-        if let Err(error) = transport.progress() {
+        if let Err(error) = transport.wait() {
             return error;
         }
     }

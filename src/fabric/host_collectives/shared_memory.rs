@@ -12,13 +12,11 @@ use crate::fabric::algorithm::Split;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::Collective;
-use crate::fabric::shared_memory::segment::{CAPACITY, SharedSegment};
+use crate::fabric::shared_memory::segment::{CAPACITY, Progress, SharedSegment, Waiting};
 use crate::fabric::transport::Transport;
 
 /// Bytes of a part up to which all parts are copied together, this rank's own included.
 const SHORT_PART: usize = 512;
-
-type Progress<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 impl<T: Transport> HostCollectives<T> {
     pub(super) fn barrier_in_shared_memory(&mut self) -> Result<(), Error> {
@@ -243,7 +241,7 @@ impl<T: Transport> HostCollectives<T> {
     fn run_in_shared_memory(
         &mut self,
         name: &'static str,
-        operation: impl FnOnce(&mut SharedSegment, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+        operation: impl FnOnce(&mut SharedSegment, Progress<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let before = self.history;
         self.record_call();
@@ -251,7 +249,10 @@ impl<T: Transport> HostCollectives<T> {
             return Err(Error::Closed { operation: name });
         };
         shared.begin_call(self.call, before);
-        let result = operation(shared, &mut || transport.progress());
+        let result = operation(shared, &mut |waiting| {
+            transport.progress()?;
+            if waiting == Waiting::Sleeping { transport.check() } else { Ok(()) }
+        });
         self.finish_operation(name, transport, result)
     }
 }

@@ -1,6 +1,7 @@
 //! The library's objects of an endpoint.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,6 +126,8 @@ pub(crate) struct EndpointSettings {
     pub(crate) peers: usize,
     /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
+    /// True when threads sleep on a descriptor of the completion queue, if there is one.
+    pub(crate) descriptor: bool,
     /// True to use memory of devices.
     pub(crate) devices: bool,
 }
@@ -134,6 +137,8 @@ pub(crate) struct EndpointObjects {
     av: *mut fid_av,
     pub(crate) cq: *mut fid_cq,
     pub(crate) ep: *mut fid_ep,
+    /// Descriptor of the completion queue, which becomes ready when there is something to do.
+    pub(crate) descriptor: Option<RawFd>,
     /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
     regions: Vec<*mut fid_mr>,
@@ -193,6 +198,7 @@ impl EndpointObjects {
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
             ep: ptr::null_mut(),
+            descriptor: None,
             direct: false,
             regions: Vec::new(),
             named: provider == "shm",
@@ -216,6 +222,7 @@ impl EndpointObjects {
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
+        let provider = &info.provider()[..];
         let none = ptr::null_mut();
         let domain = self.domain.domain;
         // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
@@ -233,8 +240,23 @@ impl EndpointObjects {
             attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
             attributes.wait_obj =
                 if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
+            // Only where it starts no thread that moves data (libfabric 1.17 to 2.6), and covers all sockets.
+            let wants_descriptor = settings.descriptor && !self.uring && matches!(provider, "tcp" | "net");
+            if wants_descriptor {
+                attributes.wait_obj = fabric_sys::FI_WAIT_FD;
+            }
             let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
+            let mut descriptor: c_int = -1;
+            if wants_descriptor
+                && fabric_sys::fi_control(
+                    &raw mut (*self.cq).fid,
+                    fabric_sys::FI_GETWAIT as c_int,
+                    (&raw mut descriptor).cast(),
+                ) == 0
+            {
+                self.descriptor = Some(descriptor);
+            }
 
             let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
             check("fi_endpoint", result)?;
@@ -269,6 +291,15 @@ impl EndpointObjects {
             check("fi_getname", result)?;
             address.truncate(length);
             Ok(address)
+        }
+    }
+
+    /// True when a thread may sleep on the descriptor now: the queue is empty.
+    pub(crate) fn may_sleep(&self) -> bool {
+        // SAFETY: the queue and its fabric are open.
+        unsafe {
+            let mut queue = &raw mut (*self.cq).fid;
+            fabric_sys::fi_trywait(self.domain.fabric, &raw mut queue, 1) == 0
         }
     }
 

@@ -121,8 +121,12 @@ fn open_endpoint(
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let name = info.provider();
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    let settings =
-        EndpointSettings { peers: options.peers, blocking: options.blocking, devices: options.cuda };
+    let settings = EndpointSettings {
+        peers: options.peers,
+        blocking: options.blocking,
+        descriptor: false,
+        devices: options.cuda,
+    };
     let opened = EndpointObjects::open(Arc::clone(domain), library, info, settings);
     let (objects, address) = opened.map_err(|error| match error {
         Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(

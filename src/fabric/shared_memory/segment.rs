@@ -55,6 +55,7 @@ use crate::fabric::shared_memory::shm;
 use crate::world::{self, World};
 
 mod layout;
+mod sleepers;
 
 /// Longest message of one rank, in bytes. Of 8, 16 and 32 KiB, the last was the fastest for most long vectors.
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
@@ -66,6 +67,27 @@ pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
 const POLLS_OVERSUBSCRIBED: u32 = 8;
+
+/// Time after which a rank that waits for another one sleeps. It is a multiple of the time that a wake-up takes, about
+/// 50 us on a virtual machine.
+const SPIN: Duration = Duration::from_micros(200);
+/// The same on a host with more ranks than processors, where the peer may need this processor.
+const SPIN_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
+/// Longest sleep between two checks of the other ranks; also the delay when a wake-up is missed (see `sleepers`).
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// State of a rank that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// It polls, and calls often.
+    Polling,
+    /// It sleeps between two calls.
+    Sleeping,
+}
+
+/// Function that a rank calls while it waits: makes progress elsewhere, and checks the other ranks, from time to time
+/// when polling, and every time when sleeping.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(Waiting) -> Result<(), Error>;
 
 /// One rank's view of the segment.
 pub(crate) struct SharedSegment {
@@ -166,6 +188,7 @@ impl SharedSegment {
         let own = &self.area(self.rank).state;
         own.call.store(call.word(), Ordering::Relaxed);
         own.skipped.store(self.skipped, Ordering::Release);
+        own.sleepers.wake();
     }
 
     /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read
@@ -195,7 +218,7 @@ impl SharedSegment {
         &mut self,
         data: *const u8,
         len: usize,
-        progress: &mut dyn FnMut() -> Result<(), Error>,
+        progress: Progress<'_>,
     ) -> Result<(), Error> {
         // SAFETY: `len` bytes are readable, as the caller promises, and writable there.
         let fill = |message| unsafe { ptr::copy_nonoverlapping(non_null(data), message, len) };
@@ -211,7 +234,7 @@ impl SharedSegment {
         &mut self,
         len: usize,
         fill: impl FnOnce(*mut u8),
-        progress: &mut dyn FnMut() -> Result<(), Error>,
+        progress: Progress<'_>,
     ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
         let operation = self.sequence + 1;
@@ -239,16 +262,14 @@ impl SharedSegment {
         slot.history.store(self.history.word(), Ordering::Relaxed);
         slot.long_buffer.store(long_buffer.unwrap_or(LONG_BUFFERS) as u64, Ordering::Relaxed);
         slot.sequence.store(operation, Ordering::Release);
+        // Also those that wait for the start of this operation.
+        self.area(self.rank).state.sleepers.wake();
         Ok(())
     }
 
     /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length
     /// that the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
-    pub(crate) fn read(
-        &mut self,
-        rank: usize,
-        progress: &mut dyn FnMut() -> Result<(), Error>,
-    ) -> Result<*const u8, Error> {
+    pub(crate) fn read(&mut self, rank: usize, progress: Progress<'_>) -> Result<*const u8, Error> {
         self.wait_for(
             rank,
             self.sequence,
@@ -265,14 +286,12 @@ impl SharedSegment {
     }
 
     /// Waits until all other ranks have begun an operation.
-    fn wait_for_all(
-        &mut self,
-        operation: u64,
-        progress: &mut dyn FnMut() -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn wait_for_all(&mut self, operation: u64, progress: Progress<'_>) -> Result<(), Error> {
         if self.started >= operation {
             return Ok(());
         }
+        // They may wait for the operation that this rank has begun.
+        self.area(self.rank).state.sleepers.wake();
         let mut all = u64::MAX;
         for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
             let started = |area: &RankArea, _| area.state.started.load(Ordering::Acquire);
@@ -289,54 +308,81 @@ impl SharedSegment {
         rank: usize,
         operation: u64,
         reached: impl Fn(&RankArea, usize) -> u64,
-        progress: &mut dyn FnMut() -> Result<(), Error>,
+        progress: Progress<'_>,
     ) -> Result<u64, Error> {
         let (area, slot) = (self.area(rank), (operation % SLOTS) as usize);
+        let reached = || reached(area, slot);
         let most = if self.oversubscribed { POLLS_OVERSUBSCRIBED } else { POLLS };
         let mut polls: u32 = 0;
+        let mut spin = Spin::new(self.oversubscribed);
         loop {
-            let now = reached(area, slot);
+            let now = reached();
             if now >= operation {
                 return Ok(now);
             }
             polls += 1;
             if polls == most {
                 polls = 0;
-                progress()?;
-                // A rank that calls the same operations skips the segment again only after this operation.
-                if area.state.skipped.load(Ordering::Acquire) > self.skipped
-                    && reached(area, slot) < operation
-                {
-                    let call = CallSignature::of_word(area.state.call.load(Ordering::Relaxed));
-                    return Err(self.other_operation(rank, Some(call)));
-                }
+                progress(Waiting::Polling)?;
+                self.check_skipped(rank, operation, &reached)?;
                 if self.oversubscribed {
                     std::thread::yield_now();
+                }
+                if spin.is_over() {
+                    return self.sleep_until(rank, operation, &reached, progress);
                 }
             }
             spin_loop();
         }
     }
 
+    /// Continues [`wait_for`](Self::wait_for) asleep.
+    #[cold]
+    fn sleep_until(
+        &self,
+        rank: usize,
+        operation: u64,
+        reached: &dyn Fn() -> u64,
+        progress: Progress<'_>,
+    ) -> Result<u64, Error> {
+        let state = &self.area(rank).state;
+        let sleeper = state.sleepers.enter();
+        loop {
+            let now = reached();
+            if now >= operation {
+                return Ok(now);
+            }
+            progress(Waiting::Sleeping)?;
+            self.check_skipped(rank, operation, reached)?;
+            let has_skipped = || state.skipped.load(Ordering::Acquire) > self.skipped;
+            sleeper.sleep(LONGEST_SLEEP, || reached() >= operation || has_skipped());
+        }
+    }
+
+    /// Fails when a rank that this one waits for has begun a later operation without the segment.
+    fn check_skipped(&self, rank: usize, operation: u64, reached: &dyn Fn() -> u64) -> Result<(), Error> {
+        let state = &self.area(rank).state;
+        // A rank that calls the same operations skips the segment again only after this operation.
+        if state.skipped.load(Ordering::Acquire) > self.skipped && reached() < operation {
+            let call = CallSignature::of_word(state.call.load(Ordering::Relaxed));
+            return Err(self.other_operation(rank, Some(call)));
+        }
+        Ok(())
+    }
+
     /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which
     /// takes time.
     #[cold]
-    fn mismatch(
-        &self,
-        peer: usize,
-        call: u64,
-        history: u64,
-        progress: &mut dyn FnMut() -> Result<(), Error>,
-    ) -> Error {
+    fn mismatch(&self, peer: usize, call: u64, history: u64, progress: Progress<'_>) -> Error {
         if history == self.history.word() {
             return self.other_operation(peer, Some(CallSignature::of_word(call)));
         }
         let since = Instant::now();
         while since.elapsed() < COMPARE_TIMEOUT {
-            if let Err(error) = progress() {
+            if let Err(error) = progress(Waiting::Sleeping) {
                 return error;
             }
-            std::thread::yield_now();
+            std::thread::sleep(LONGEST_SLEEP);
         }
         self.other_operation(peer, None)
     }
@@ -348,6 +394,33 @@ impl SharedSegment {
             called: self.call.to_string(),
             peer,
             peer_called: peer_called.map(|call| call.to_string()),
+        }
+    }
+}
+
+/// Time that a rank has polled in a wait.
+struct Spin {
+    since: Option<Instant>,
+    limit: Duration,
+}
+
+impl Spin {
+    fn new(oversubscribed: bool) -> Self {
+        Self { since: None, limit: if oversubscribed { SPIN_OVERSUBSCRIBED } else { SPIN } }
+    }
+
+    /// True when the rank is to sleep. Starts the clock when it is called first: short waits do not read it. The model
+    /// of the memory has no time, and no sleep.
+    fn is_over(&mut self) -> bool {
+        if cfg!(loom) {
+            return false;
+        }
+        match self.since {
+            Some(since) => since.elapsed() >= self.limit,
+            None => {
+                self.since = Some(Instant::now());
+                false
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::ptr;
 
 use fabric_sys::{Fabric, Version, fi_addr_t, fi_cq_tagged_entry};
@@ -96,7 +97,7 @@ impl TaggedEndpoint {
         // With other providers an injected message may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
-        let settings = EndpointSettings { peers: ranks, ..EndpointSettings::default() };
+        let settings = EndpointSettings { peers: ranks, descriptor: true, ..EndpointSettings::default() };
         let domain = Domain::open(library, info)?;
         let (objects, address) = EndpointObjects::open(domain, library, info, settings)?;
         Ok(Self {
@@ -145,6 +146,17 @@ impl TaggedEndpoint {
         // The first send to a peer starts the connection, and is not repeated; this tag is never received.
         // SAFETY: the endpoint is open, and the message has no bytes.
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
+    }
+
+    /// Descriptor to sleep on until there is something to do, where the provider has one. None also while a call waits
+    /// for room in the library, which need not make it ready.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.objects.descriptor.filter(|_| self.deferred.is_empty())
+    }
+
+    /// True when nothing has arrived that would not make the descriptor ready.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.objects.may_sleep()
     }
 
     /// See [`EndpointObjects::must_stay_open`].

@@ -5,6 +5,7 @@ mod deferred_close;
 mod endpoint;
 pub(crate) mod network;
 mod provider_choice;
+mod rest;
 pub(crate) mod summary;
 
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub(crate) trait Transport {
     fn check(&mut self) -> Result<(), Error>;
     /// Polls for completions once, and checks from time to time; yields the processor from time to time when there are none.
     fn progress(&mut self) -> Result<(), Error>;
+    /// The same for a rank that waits for a completion: sleeps, and checks, after a while without one.
+    fn wait(&mut self) -> Result<(), Error>;
     /// True when `request` has completed, which frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;
 }

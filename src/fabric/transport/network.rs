@@ -10,6 +10,7 @@ use super::affinity;
 use super::deferred_close::DeferredClose;
 use super::endpoint::{Reach, TaggedEndpoint};
 use super::provider_choice::ProviderChoice;
+use super::rest::Rest;
 use super::summary::TransportSummary;
 use super::{Request, Transport};
 use crate::fabric::calls::{CallLog, CallRecord};
@@ -52,6 +53,7 @@ pub(crate) struct Network {
     polls_per_yield: u32,
     oversubscribed: bool,
     idle: u32,
+    rest: Rest,
     calls: CallLog,
     wait: WaitState,
     /// Time of the operation's first check.
@@ -91,6 +93,7 @@ impl Network {
             polls_per_yield: POLLS_PER_YIELD,
             oversubscribed: false,
             idle: 0,
+            rest: Rest::new(),
             calls: CallLog::new(0, world.size()),
             wait: WaitState::New,
             waiting_since: Instant::now(),
@@ -175,6 +178,7 @@ impl Network {
         self.oversubscribed = local.count() > affinity::available_processors(masks);
         if self.oversubscribed {
             self.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
+            self.rest.on_oversubscribed_host();
         }
         Ok(())
     }
@@ -411,6 +415,15 @@ impl Transport for Network {
         }
         if self.idle.is_multiple_of(POLLS_PER_CHECK) {
             self.check()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.progress()?;
+        if self.rest.is_due(self.idle) {
+            self.check()?;
+            self.rest.sleep(&self.endpoints);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Agreement of the processes that are left on the world in which they go on.
 
 use super::Shrunk;
-use super::question::{View, ask};
+use super::question::{View, ask, tell};
 use super::service::{Decision, State};
 use super::site::Site;
 use super::table::new_key;
@@ -83,6 +83,9 @@ impl<'a> Caller<'a> {
     fn take_steps(&mut self) -> Result<Formed, Error> {
         let mut pause = FIRST_PAUSE;
         loop {
+            if let Some(members) = self.site.gone_on() {
+                return Err(self.left_out(members));
+            }
             self.survey();
             let formed = match self.next() {
                 Step::Wait => None,
@@ -93,7 +96,7 @@ impl<'a> Caller<'a> {
                     self.site.set(State::Decided(decision));
                     return Ok((None, next));
                 }
-                Step::LeftOut(decision) => return Err(self.left_out(&decision)),
+                Step::LeftOut(decision) => return Err(self.left_out(decision.members.len())),
                 Step::TooFew(left, uncertain) => return Err(self.too_few(&left, &uncertain)),
             };
             if let Some(formed) = formed {
@@ -145,20 +148,10 @@ impl<'a> Caller<'a> {
             .filter(|&other| self.views[other] != Some(View::Gone) && !rests(&self.silent[other]))
             .collect();
         let answers = Mutex::new(Vec::with_capacity(asked.len()));
-        let (queue, site) = (Mutex::new(asked.iter()), self.site);
-        let work = || {
-            loop {
-                let Some(&other) = lock(&queue).next() else { return };
-                let view = ask(&site.processes[other], other, &site.key, site.processes.len());
-                lock(&answers).push((other, view));
-            }
-        };
-        thread::scope(|scope| {
-            // This thread does all of the work if no other can be started.
-            for _ in 1..asked.len().min(MAX_QUESTIONS) {
-                let _ = thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
+        let site = self.site;
+        for_each(&asked, |other| {
+            let view = ask(&site.processes[other], other, &site.key, site.processes.len());
+            lock(&answers).push((other, view));
         });
         let now = Instant::now();
         for (other, view) in lock(&answers).drain(..) {
@@ -186,7 +179,21 @@ impl<'a> Caller<'a> {
                 Err(error) => return Ok(self.not_formed(&error)),
             }
         };
-        Ok(Some((Some(world), self.settle(decision)?)))
+        let next = self.settle(decision.clone())?;
+        self.tell_others(&decision);
+        Ok(Some((Some(world), next)))
+    }
+
+    /// Tells the processes that are left out, so that they do not go on once the members have ended.
+    fn tell_others(&self, decision: &Decision) {
+        let is_member = |other: usize| decision.members.iter().any(|&member| member as usize == other);
+        let others: Vec<usize> = (0..self.views.len())
+            .filter(|&other| !is_member(other) && self.views[other] != Some(View::Gone))
+            .collect();
+        let site = self.site;
+        for_each(&others, |other| {
+            tell(&site.processes[other], other, &site.key, decision.members.len());
+        });
     }
 
     /// Joins the world that `leader` forms. `None` if not all members come.
@@ -212,7 +219,7 @@ impl<'a> Caller<'a> {
     }
 
     fn place_in(&self, decision: &Decision) -> Result<Arc<Site>, Error> {
-        self.site.after(decision, self.ranks).ok_or_else(|| self.left_out(decision))
+        self.site.after(decision, self.ranks).ok_or_else(|| self.left_out(decision.members.len()))
     }
 
     fn meeting(&self, leader: usize, decision: &Decision, rank: usize) -> RendezvousConfig {
@@ -236,12 +243,11 @@ impl<'a> Caller<'a> {
         processes.map(super::table::Process::describe).collect::<Vec<_>>().join(", ")
     }
 
-    fn left_out(&self, decision: &Decision) -> Error {
-        let members = decision.members.iter().map(|&member| member as usize);
+    fn left_out(&self, members: usize) -> Error {
         Error::LeftOut(format!(
-            "{} called too late or could not be reached: {} of the ranks before went on without it",
+            "{} called shrink too late or could not be reached: {members} of the {} processes go on without it",
             self.names([self.site.me]),
-            self.names(members)
+            self.site.processes.len()
         ))
     }
 
@@ -277,4 +283,22 @@ impl<'a> Caller<'a> {
         });
         texts.collect::<Vec<_>>().join("; ")
     }
+}
+
+/// Calls `call` for each process, from several threads.
+fn for_each(processes: &[usize], call: impl Fn(usize) + Sync) {
+    let queue = Mutex::new(processes.iter());
+    let work = || {
+        loop {
+            let Some(&process) = lock(&queue).next() else { return };
+            call(process);
+        }
+    };
+    thread::scope(|scope| {
+        // This thread does all of the work if no other can be started.
+        for _ in 1..processes.len().min(MAX_QUESTIONS) {
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
 }

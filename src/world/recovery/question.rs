@@ -48,14 +48,30 @@ fn ask_at(address: SocketAddr, index: usize, key: &str, processes: usize, by: In
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     // A connection that is refused later does not prove that nobody listens.
-    converse(&mut stream, index, key, processes).map_err(|error| io::Error::other(error.to_string()))
+    let question = Frame::AskShrink(u32::try_from(index).unwrap_or(u32::MAX), key.to_owned());
+    converse(&mut stream, &question, processes).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn converse(stream: &mut TcpStream, index: usize, key: &str, processes: usize) -> io::Result<State> {
+/// Tells process number `index` of the job with `key` that `members` processes go on without it, if it can be reached.
+pub(super) fn tell(process: &Process, index: usize, key: &str, members: usize) {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let news = Frame::GoneOn(number(index), key.to_owned(), number(members)).encode_first();
+    for &address in &process.addresses {
+        let told = TcpStream::connect_timeout(&SocketAddr::new(address, process.port), CONNECT_TIMEOUT)
+            .and_then(|mut stream| {
+                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.write_all(&news)
+            });
+        if told.is_ok() {
+            return;
+        }
+    }
+}
+
+fn converse(stream: &mut TcpStream, question: &Frame, processes: usize) -> io::Result<State> {
     let until = Instant::now() + ANSWER_TIMEOUT;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-    let question = Frame::AskShrink(u32::try_from(index).unwrap_or(u32::MAX), key.to_owned());
     stream.write_all(&question.encode_first())?;
     let mut decoder = FrameDecoder::new();
     loop {

@@ -46,6 +46,8 @@ pub(super) enum State {
 struct Entry {
     process: u32,
     state: State,
+    /// Number of processes that go on without this one.
+    gone_on: Option<u32>,
 }
 
 /// The jobs of this process, by their keys.
@@ -89,7 +91,18 @@ impl Service {
     /// Sets the part of this process, number `process`, in a job.
     pub(super) fn set(&self, key: &str, process: usize, state: State) {
         let process = u32::try_from(process).unwrap_or(u32::MAX);
-        lock(&self.jobs).insert(key.to_owned(), Entry { process, state });
+        let mut jobs = lock(&self.jobs);
+        match jobs.get_mut(key) {
+            Some(entry) => entry.state = state,
+            None => {
+                jobs.insert(key.to_owned(), Entry { process, state, gone_on: None });
+            }
+        }
+    }
+
+    /// Number of processes that go on without this one, if it has been told.
+    pub(super) fn gone_on(&self, key: &str) -> Option<u32> {
+        lock(&self.jobs).get(key)?.gone_on
     }
 
     /// Sets the part in a job to [`State::Left`], unless it has gone on in another world.
@@ -101,24 +114,32 @@ impl Service {
         }
     }
 
-    /// The answer to a question; `None` if it is none.
-    fn answer(&self, question: &Frame) -> Option<Frame> {
-        let Frame::AskShrink(process, key) = question else { return None };
-        let jobs = lock(&self.jobs);
-        let Some(entry) = jobs.get(key).filter(|entry| entry.process == *process) else {
+    /// The answer to a question or news; `None` if it is neither.
+    fn answer(&self, question: Frame) -> Option<Frame> {
+        let (process, key, news) = match question {
+            Frame::AskShrink(process, key) => (process, key, None),
+            Frame::GoneOn(process, key, members) => (process, key, Some(members)),
+            _ => return None,
+        };
+        let mut jobs = lock(&self.jobs);
+        let Some(entry) = jobs.get_mut(&key).filter(|entry| entry.process == process) else {
             return Some(Frame::NotKnown);
         };
+        entry.gone_on = entry.gone_on.or(news);
         Some(match &entry.state {
+            State::Decided(decision) if decision.formed => decision.frame(),
+            _ if entry.gone_on.is_some() => Frame::HasLeft,
             State::Idle => Frame::NotCalling,
             State::Calling => Frame::Calling,
             State::Left => Frame::HasLeft,
-            State::Decided(decision) => Frame::Decided(
-                u32::from(decision.formed),
-                decision.port,
-                decision.key.clone(),
-                decision.members.clone(),
-            ),
+            State::Decided(decision) => decision.frame(),
         })
+    }
+}
+
+impl Decision {
+    fn frame(&self) -> Frame {
+        Frame::Decided(u32::from(self.formed), self.port, self.key.clone(), self.members.clone())
     }
 }
 
@@ -148,7 +169,7 @@ impl<S: Read + Write> Conversation<S> {
             self.decoder.push(&buffer[..count]);
             match self.decoder.next_within(MAX_HELLO) {
                 Ok(None) => return true,
-                Ok(Some(question)) => match service.answer(&question) {
+                Ok(Some(question)) => match service.answer(question) {
                     Some(answer) => self.reply = answer.encode_first(),
                     None => return false,
                 },

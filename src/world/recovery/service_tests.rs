@@ -1,4 +1,6 @@
 use super::*;
+use crate::world::recovery::question::{self, View};
+use crate::world::recovery::table::Process;
 use proptest::prelude::*;
 
 /// A stream that has received some bytes, in pieces, and takes up to `room` bytes at a time.
@@ -67,6 +69,49 @@ fn a_process_is_told_the_state_of_its_own_job_only() {
     service.set("ours", 2, State::Decided(decision(false)));
     service.leave("ours");
     assert_eq!(ask(&service, 2, "ours"), Frame::HasLeft);
+}
+
+#[test]
+fn a_process_that_is_told_that_others_go_on_is_out() {
+    let service = Service::new(1);
+    service.set("ours", 2, State::Idle);
+    let tell = |process| {
+        let news = Frame::GoneOn(process, "ours".to_owned(), 3).encode_first();
+        assert!(!conversation([news], usize::MAX).advance(&service));
+    };
+    tell(1);
+    assert_eq!((service.gone_on("ours"), ask(&service, 2, "ours")), (None, Frame::NotCalling));
+    tell(2);
+    service.set("ours", 2, State::Calling);
+    assert_eq!((service.gone_on("ours"), ask(&service, 2, "ours")), (Some(3), Frame::HasLeft));
+}
+
+#[test]
+fn strangers_neither_stop_nor_fill_the_service() {
+    let service = Service::of_process(true).unwrap();
+    let key = "strangers_neither_stop_nor_fill_the_service";
+    service.set(key, 0, State::Calling);
+    let address = (Ipv4Addr::LOCALHOST, service.port);
+    let connections: Vec<TcpStream> = (0..MAX_CONNECTIONS + 50)
+        .map(|number| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // Fails if the service has closed the connection already.
+            let _ = stream.write_all(match number % 3 {
+                0 => b"GET / HTTP/1.1\r\n\r\n",
+                1 => b"NCCLbnch",
+                _ => b"",
+            });
+            stream
+        })
+        .collect();
+    let host = crate::world::host();
+    let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    let process = Process { first: 0, ranks: 1, host, addresses, port: service.port };
+    assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
+    drop(connections);
+    assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
+    service.leave(key);
+    assert_eq!(question::ask(&process, 0, key, 2), View::Gone);
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Site {
         }
     }
 
+    /// Number of processes that go on without this one, if it has been told.
+    pub(super) fn gone_on(&self) -> Option<usize> {
+        Some(self.service.as_ref()?.gone_on(&self.key)? as usize)
+    }
+
     pub(super) fn leave(&self) {
         if let Some(service) = &self.service {
             service.leave(&self.key);

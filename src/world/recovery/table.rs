@@ -126,7 +126,11 @@ pub(super) fn exchange_addresses(
     let addresses = match known {
         _ if local => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
         Some(address) => vec![address],
-        None => addresses(),
+        None => match addresses() {
+            // A machine without a network, which is several hosts by `NCCL_HOSTID`.
+            none if none.is_empty() => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            addresses => addresses,
+        },
     };
     let mine = match port {
         Ok(port) => addresses.iter().fold(port.to_string(), |mut text, address| {

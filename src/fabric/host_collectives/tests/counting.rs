@@ -77,6 +77,10 @@ impl Transport for Counting {
     fn progress(&mut self) -> Result<(), Error> {
         Ok(())
     }
+    fn wait(&mut self) -> Result<(), Error> {
+        self.progress()
+    }
+
     fn is_done(&mut self, _: Request) -> bool {
         true
     }

@@ -367,6 +367,10 @@ impl Transport for Simulated {
         self.deliver(self.receives[(random >> 8) as usize % peers].peer)
     }
 
+    fn wait(&mut self) -> Result<(), Error> {
+        self.progress()
+    }
+
     fn is_done(&mut self, request: Request) -> bool {
         let state = &mut self.requests[request.0 as usize];
         let done = match state {

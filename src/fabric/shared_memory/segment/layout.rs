@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 use super::CAPACITY;
 #[cfg(loom)]
 use super::model::{AtomicU64, MessageCell};
+use super::sleepers::Sleepers;
 
 /// Longest message in a slot, in bytes: with the header nine cache lines, so that slots spread over the sets of a
 /// cache.
@@ -72,6 +73,8 @@ pub(super) struct RankState {
     pub(super) call: AtomicU64,
     /// 1 once an operation has failed.
     pub(super) failed: AtomicU64,
+    /// Ranks that sleep until this one publishes something.
+    pub(super) sleepers: Sleepers,
 }
 
 /// A rank's part of the segment. All zeros is a valid value.

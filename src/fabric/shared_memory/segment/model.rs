@@ -13,6 +13,7 @@ pub(super) use loom::hint::spin_loop;
 use loom::sync::atomic::Ordering;
 
 use super::layout::{LONG_BUFFERS, LongBuffer, MessageSlot, RankArea, RankState, SLOT_CAPACITY, SLOTS};
+use super::sleepers::Sleepers;
 use super::{CAPACITY, SharedSegment};
 
 thread_local! {
@@ -42,6 +43,61 @@ impl AtomicU64 {
 
     pub(super) fn store(&self, value: u64, ordering: Ordering) {
         self.word.store(value, self.effective(ordering));
+    }
+}
+
+/// A word that ranks may sleep on.
+pub(super) struct AtomicU32 {
+    name: &'static str,
+    word: loom::sync::atomic::AtomicU32,
+    /// Lock of the kernel, under which it compares the word, and puts threads to sleep and wakes them.
+    kernel: loom::sync::Mutex<()>,
+    woken: loom::sync::Condvar,
+}
+
+impl AtomicU32 {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            word: loom::sync::atomic::AtomicU32::new(0),
+            kernel: loom::sync::Mutex::new(()),
+            woken: loom::sync::Condvar::new(),
+        }
+    }
+
+    fn effective(&self, ordering: Ordering) -> Ordering {
+        if REMOVED.get() == Some((self.name, ordering)) { Ordering::Relaxed } else { ordering }
+    }
+
+    pub(super) fn load(&self, ordering: Ordering) -> u32 {
+        self.word.load(self.effective(ordering))
+    }
+
+    pub(super) fn fetch_add(&self, value: u32, ordering: Ordering) -> u32 {
+        self.word.fetch_add(value, self.effective(ordering))
+    }
+
+    pub(super) fn fetch_sub(&self, value: u32, ordering: Ordering) -> u32 {
+        self.word.fetch_sub(value, self.effective(ordering))
+    }
+}
+
+/// The kernel's futex, without its time limit: a wake-up that is missed is a deadlock.
+pub(super) mod futex {
+    use std::time::Duration;
+
+    use super::{AtomicU32, Ordering};
+
+    pub(in super::super) fn wait(word: &AtomicU32, expected: u32, _limit: Duration) {
+        let asleep = word.kernel.lock().unwrap();
+        if word.word.load(Ordering::Relaxed) == expected {
+            drop(word.woken.wait(asleep).unwrap());
+        }
+    }
+
+    pub(in super::super) fn wake_all(word: &AtomicU32) {
+        let _kernel = word.kernel.lock().unwrap();
+        word.woken.notify_all();
     }
 }
 
@@ -105,6 +161,7 @@ fn area() -> RankArea {
             skipped: word("skipped"),
             call: word("call"),
             failed: word("failed"),
+            sleepers: Sleepers::new(),
         },
     }
 }
@@ -152,8 +209,8 @@ mod tests {
             let message = vec![10 * shared.rank as u8 + operation; len];
             // SAFETY: both messages have this many bytes.
             let received = unsafe {
-                shared.write(message.as_ptr(), len, &mut || Ok(())).unwrap();
-                std::slice::from_raw_parts(shared.read(other, &mut || Ok(())).unwrap(), len)
+                shared.write(message.as_ptr(), len, &mut |_| Ok(())).unwrap();
+                std::slice::from_raw_parts(shared.read(other, &mut |_| Ok(())).unwrap(), len)
             };
             assert!(received.iter().all(|&byte| byte == 10 * other as u8 + operation), "{received:?}");
         }
@@ -186,16 +243,39 @@ mod tests {
             let thread = loom::thread::spawn(move || {
                 first.begin_call(CallSignature::BARRIER, CallHash::default());
                 // SAFETY: a message without bytes.
-                unsafe { first.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
+                unsafe { first.write(std::ptr::null(), 0, &mut |_| Ok(())).unwrap() };
                 first.skip(CallSignature::BARRIER);
             });
             second.begin_call(CallSignature::BARRIER, CallHash::default());
             // SAFETY: a message without bytes.
-            unsafe { second.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
-            second.read(0, &mut || Ok(())).unwrap();
+            unsafe { second.write(std::ptr::null(), 0, &mut |_| Ok(())).unwrap() };
+            second.read(0, &mut |_| Ok(())).unwrap();
             thread.join().unwrap();
         };
         check_orderings(body, &[("skipped", Release), ("skipped", Acquire)]);
+    }
+
+    /// The other rank sees the counter, as it does after the first nanoseconds of a wait.
+    #[test]
+    fn a_rank_that_is_counted_is_woken() {
+        let body = || {
+            let sleepers = loom::sync::Arc::new(Sleepers::new());
+            let published = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(0));
+            let sleeper = sleepers.enter();
+            let thread = loom::thread::spawn({
+                let (sleepers, published) = (sleepers.clone(), published.clone());
+                move || {
+                    published.store(1, Relaxed);
+                    sleepers.wake();
+                }
+            });
+            let is_ready = || published.load(Relaxed) != 0;
+            while !is_ready() {
+                sleeper.sleep(std::time::Duration::MAX, is_ready);
+            }
+            thread.join().unwrap();
+        };
+        check_orderings(body, &[("epoch", Acquire), ("epoch", Release)]);
     }
 
     #[test]

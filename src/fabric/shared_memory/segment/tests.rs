@@ -9,7 +9,7 @@ fn begin_call(shared: &mut SharedSegment) {
 /// Writes messages of `len` bytes, filled with the operation's number, until one has to wait. Returns their
 /// number.
 fn ahead(root: &mut SharedSegment, len: usize) -> usize {
-    let mut waiting = || Err(Error::Closed { operation: "waiting" });
+    let mut waiting = |_| Err(Error::Closed { operation: "waiting" });
     begin_call(root);
     let message = |shared: &SharedSegment| vec![(shared.sequence + 1) as u8; len];
     // SAFETY: the message has `len` bytes.
@@ -21,8 +21,8 @@ fn follow(shared: &mut SharedSegment, len: usize) -> Vec<u8> {
     begin_call(shared);
     // SAFETY: the written message has no bytes, and the root's have `len`.
     unsafe {
-        shared.write(ptr::null(), 0, &mut || Ok(())).unwrap();
-        std::slice::from_raw_parts(shared.read(0, &mut || Ok(())).unwrap(), len).to_vec()
+        shared.write(ptr::null(), 0, &mut |_| Ok(())).unwrap();
+        std::slice::from_raw_parts(shared.read(0, &mut |_| Ok(())).unwrap(), len).to_vec()
     }
 }
 
@@ -64,7 +64,7 @@ fn long_messages_among_short_ones_keep_their_places() {
     for (number, &len) in lens.iter().enumerate() {
         let message = vec![number as u8; len];
         begin_call(root);
-        let mut next_buffer = || {
+        let mut next_buffer = |_| {
             assert_eq!(follow(other, lens[read]), vec![read as u8; lens[read]]);
             read += 1;
             Ok(())
@@ -94,10 +94,10 @@ fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones(
                     begin_call(&mut shared);
                     let message = vec![byte(shared.rank, operation); len];
                     // SAFETY: the message has `len` bytes.
-                    unsafe { shared.write(message.as_ptr(), len, &mut || Ok(())).unwrap() };
+                    unsafe { shared.write(message.as_ptr(), len, &mut |_| Ok(())).unwrap() };
                     let own = shared.rank;
                     for rank in (0..3).filter(|&rank| rank != own) {
-                        let received = shared.read(rank, &mut || Ok(())).unwrap();
+                        let received = shared.read(rank, &mut |_| Ok(())).unwrap();
                         // SAFETY: the message has `len` bytes.
                         let received = unsafe { std::slice::from_raw_parts(received, len) };
                         let wrong = received.iter().position(|&found| found != byte(rank, operation));

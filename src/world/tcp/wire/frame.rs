@@ -92,6 +92,8 @@ frames! {
     21 => NotKnown;
     /// Answer: it goes on in the world with this port and key, with these processes, 1 if that world has formed.
     22 => Decided(formed: u32, port: u16, key: String, members: Vec<u32>);
+    /// Tells a process of the job with this key that so many others go on without it.
+    23 => GoneOn(process: u32, key: String, members: u32);
 }
 
 impl Frame {

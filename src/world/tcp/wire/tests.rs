@@ -44,6 +44,13 @@ fn frames() -> Vec<Frame> {
         Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
         Frame::Called(3, 5, vec![called(1, 7, "barrier"), called(0, 8, "")]),
         Frame::Called(0, 0, Vec::new()),
+        Frame::AskShrink(2, "shrink 5f".to_owned()),
+        Frame::NotCalling,
+        Frame::Calling,
+        Frame::HasLeft,
+        Frame::NotKnown,
+        Frame::Decided(1, 29500, "shrink 60".to_owned(), vec![0, 2, u32::MAX]),
+        Frame::GoneOn(2, "shrink 5f".to_owned(), 3),
     ]
 }
 

@@ -1,0 +1,77 @@
+//! Going on after a failure: [`Job::shrink`].
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::Job;
+use crate::world::{self, Recovery};
+use crate::{Error, world::Handle};
+
+/// What a rank needs to go on after a failure, made with its first group.
+#[derive(Clone, Default)]
+pub(super) struct Preparation(Arc<OnceLock<Result<Recovery, world::Error>>>);
+
+impl Preparation {
+    /// Prepares a rank, unless it is prepared. A collective call of all ranks; an error is that of [`Job::shrink`].
+    pub(super) fn prepare(&self, world: &Handle) {
+        self.0.get_or_init(|| Recovery::new(world));
+    }
+}
+
+impl From<Recovery> for Preparation {
+    fn from(recovery: Recovery) -> Self {
+        Self(Arc::new(OnceLock::from(Ok(recovery))))
+    }
+}
+
+impl Job {
+    /// Goes on after a failure, with [`Job::shrink_within`] 10 s.
+    ///
+    /// ```no_run
+    /// use collectives::job::{Backend, Job};
+    /// # fn train(_group: &collectives::job::Group) -> Result<(), collectives::Error> { Ok(()) }
+    ///
+    /// let mut job = Job::from_environment()?;
+    /// let mut group = job.group(Backend::Auto)?;
+    /// // From the last checkpoint, on the ranks that are left.
+    /// while let Err(failure) = train(&group) {
+    ///     eprintln!("{failure}");
+    ///     job = job.shrink()?;
+    ///     group = job.group(Backend::Auto)?;
+    /// }
+    /// # Ok::<(), collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Job::shrink_within`].
+    pub fn shrink(&self) -> Result<Self, Error> {
+        self.shrink_within(Recovery::LIMIT)
+    }
+
+    /// Goes on without the ranks that are gone: returns a new job of those that are left, renumbered in their old order. Every
+    /// rank that is left calls it when an operation has failed; operations of ranks that still wait for others then fail too.
+    /// This job and its groups are not used again, and may be dropped before or after the new job's first group.
+    ///
+    /// Returns once all that are left have called; a rank that lives but does not call is waited for up to `limit`, and then
+    /// left out. [`Recovery::shrink`] says which ranks go on, and why two parts of a job never do.
+    ///
+    /// Local ranks are renumbered, too, and [`Backend::Gpu`](super::Backend::Gpu) chooses GPUs by them. A program that keeps
+    /// buffers on its GPU names that one instead (`Job::group_on_gpu`).
+    ///
+    /// # Errors
+    /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. [`Error::World`] with
+    /// [`world::Error::LeftOut`] if the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live
+    /// elsewhere or they do not agree, and [`world::Error::Launcher`] over MPI, whose ranks end together, and with
+    /// [`OnFailure::Exit`](world::OnFailure::Exit).
+    pub fn shrink_within(&self, limit: Duration) -> Result<Self, Error> {
+        let recovery = self.preparation.0.get().ok_or_else(|| {
+            Error::Job(
+                "this job cannot go on after a failure: it had no group yet, and its first prepares for that while all \
+                 ranks live"
+                    .to_owned(),
+            )
+        })?;
+        let (world, recovery) = recovery.as_ref().map_err(Clone::clone)?.shrink(limit)?;
+        Ok(Self { world, preparation: recovery.into() })
+    }
+}
