@@ -77,6 +77,7 @@ fn mismatch(rank: usize, called: &str, peer: usize, peer_called: Option<&str>) -
     Difference { rank, called, peer, peer_called }.to_string()
 }
 
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
     /// True for refusals of this rank, after which the group can still be used.
     pub(crate) fn is_refusal(&self) -> bool {

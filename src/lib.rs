@@ -1,10 +1,13 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
+//! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives over host memory or
+//!   GPUs, which run beside the program until it waits for them. Start here for training.
+//! - [`train`](train/index.html): averages of gradients that overlap with the backward pass, and optimizer state divided among
+//!   the ranks.
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
 //!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
 //!   libfabric. The feature `serde` (off) serialises the results of its discovery.
-//! - [`train`]: averages of gradients, and sharded optimizers.
 //! - [`world`]: the ranks of a job: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
 //! - [`Element`], [`DataType`], [`ReduceOp`]: element types and reduction operators of all backends.
 //!
@@ -53,6 +56,7 @@ mod error;
 pub mod job;
 mod lock;
 mod name;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 pub mod train;
 pub mod world;
 
@@ -76,3 +80,8 @@ pub use {float8, half};
 #[cfg(all(doctest, feature = "nccl", feature = "fabric"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs of the guide, compiled as tests.
+#[cfg(all(doctest, feature = "nccl", feature = "fabric"))]
+#[doc = include_str!("../docs/guide/en/training.md")]
+struct Guide;

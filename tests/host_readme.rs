@@ -20,7 +20,7 @@ use port::reserve_port;
 fn source() -> &'static str {
     let blocks = include_str!("../README.md").split("```rust,no_run\n").skip(1);
     let mut programs = blocks.filter_map(|block| block.split_once("```\n").map(|(program, _)| program));
-    programs.find(|program| program.contains("fabric::Communicator")).unwrap()
+    programs.find(|program| program.contains("Job::from_environment")).unwrap()
 }
 
 /// Builds the program in a project of its own, with these features of `collectives`.

@@ -146,6 +146,7 @@ impl<T: Element> operations::Operations for DeviceMemory<T> {
 }
 
 #[cfg(feature = "fabric")]
+#[cfg_attr(not(feature = "nccl"), allow(unused_variables, reason = "there is no other memory"))]
 fn on_host<B>(
     connection: &Connection,
     operation: &str,
@@ -159,6 +160,7 @@ fn on_host<B>(
 }
 
 #[cfg(feature = "nccl")]
+#[cfg_attr(not(feature = "fabric"), allow(unused_variables, reason = "there is no other memory"))]
 fn on_gpu<B>(connection: &Connection, operation: &str, start: impl FnOnce(&GpuGroup) -> Work<B>) -> Work<B> {
     match &connection.0 {
         Backing::Gpu(gpu) => start(gpu),

@@ -43,7 +43,8 @@ mod host;
 mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
-#[cfg(all(test, feature = "fabric"))]
+#[cfg(test)]
+#[cfg(feature = "fabric")]
 mod tests;
 mod work;
 

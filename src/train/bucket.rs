@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+#[cfg(feature = "fabric")]
+use crate::job::Backend;
 use crate::job::{Buffer, Group, Work};
 use crate::{Element, Error};
 
@@ -76,15 +78,15 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn queue(group: &Group) -> Result<Self::Queue, Error>;
 
-    /// Makes the group's operations wait for the work of which a view is the result.
+    /// Makes the memory of a view known, before it is copied.
     #[doc(hidden)]
-    fn follow(queue: &mut Self::Queue, view: &Self::View<'_>) -> Result<(), Error>;
+    fn enter(queue: &mut Self::Queue, view: &Self::View<'_>) -> Result<(), Error>;
 
-    /// Makes the group's operations wait for what the program has done with this memory.
+    /// Makes the group's operations wait for what the program has queued, and for copies.
     #[doc(hidden)]
-    fn follow_program(queue: &mut Self::Queue) -> Result<(), Error>;
+    fn follow(queue: &mut Self::Queue) -> Result<(), Error>;
 
-    /// Makes the program wait for the group's operations: the host, or the streams of the views so far.
+    /// Makes the program's work wait for the group's operations.
     #[doc(hidden)]
     fn lead(queue: &mut Self::Queue) -> Result<(), Error>;
 
@@ -98,15 +100,11 @@ pub trait Bucket: Buffer {
 
     /// Copies a view to this memory, from element `start` on.
     #[doc(hidden)]
-    fn put(&mut self, queue: &mut Self::Queue, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
+    fn put(&mut self, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
 
     /// Copies a view to another one of the same length.
     #[doc(hidden)]
-    fn copy(
-        queue: &mut Self::Queue,
-        view: &Self::View<'_>,
-        target: &mut Self::ViewMut<'_>,
-    ) -> Result<(), Error>;
+    fn copy(view: &Self::View<'_>, target: &mut Self::ViewMut<'_>) -> Result<(), Error>;
 
     /// Clears these elements.
     #[doc(hidden)]
@@ -118,12 +116,7 @@ pub trait Bucket: Buffer {
 
     /// As [`put`](Self::put), with rounding.
     #[doc(hidden)]
-    fn wire_put(
-        wire: &mut Self::Wire,
-        queue: &mut Self::Queue,
-        start: usize,
-        view: &Self::View<'_>,
-    ) -> Result<(), Error>;
+    fn wire_put(wire: &mut Self::Wire, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
 
     /// As [`clear`](Self::clear).
     #[doc(hidden)]
@@ -139,15 +132,18 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
     Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
 }
 
+#[cfg(feature = "fabric")]
 fn part<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
     elements.get(range.clone()).ok_or_else(|| outside(&range, elements.len()))
 }
 
+#[cfg(feature = "fabric")]
 fn part_mut<T>(elements: &mut [T], range: Range<usize>) -> Result<&mut [T], Error> {
     let len = elements.len();
     elements.get_mut(range.clone()).ok_or_else(|| outside(&range, len))
 }
 
+#[cfg(feature = "fabric")]
 impl<T: Gradient> Bucket for Vec<T> {
     type View<'a> = &'a [T];
     type ViewMut<'a> = &'a mut [T];
@@ -174,15 +170,20 @@ impl<T: Gradient> Bucket for Vec<T> {
         part(self, range)
     }
 
-    fn queue(_: &Group) -> Result<(), Error> {
+    fn queue(group: &Group) -> Result<(), Error> {
+        match group.backend() {
+            Backend::Host => Ok(()),
+            _ => Err(Error::Buffer(
+                "gradients in host memory, but a group over GPUs: use Backend::Host".to_owned(),
+            )),
+        }
+    }
+
+    fn enter((): &mut (), _: &&[T]) -> Result<(), Error> {
         Ok(())
     }
 
-    fn follow((): &mut (), _: &&[T]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn follow_program((): &mut ()) -> Result<(), Error> {
+    fn follow((): &mut ()) -> Result<(), Error> {
         Ok(())
     }
 
@@ -198,12 +199,12 @@ impl<T: Gradient> Bucket for Vec<T> {
         Ok(vec![T::default(); len])
     }
 
-    fn put(&mut self, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
+    fn put(&mut self, start: usize, view: &&[T]) -> Result<(), Error> {
         part_mut(self, start..start + view.len())?.copy_from_slice(view);
         Ok(())
     }
 
-    fn copy((): &mut (), view: &&[T], target: &mut &mut [T]) -> Result<(), Error> {
+    fn copy(view: &&[T], target: &mut &mut [T]) -> Result<(), Error> {
         part_mut(target, 0..view.len())?.copy_from_slice(view);
         Ok(())
     }
@@ -217,7 +218,7 @@ impl<T: Gradient> Bucket for Vec<T> {
         Ok(vec![bf16::ZERO; len])
     }
 
-    fn wire_put(wire: &mut Vec<bf16>, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
+    fn wire_put(wire: &mut Vec<bf16>, start: usize, view: &&[T]) -> Result<(), Error> {
         T::encode(view, part_mut(wire, start..start + view.len())?);
         Ok(())
     }

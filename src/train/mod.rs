@@ -27,6 +27,9 @@
 //! ```
 
 mod bucket;
+#[cfg(feature = "nccl")]
+mod cuda;
+mod failure;
 mod layout;
 mod options;
 mod parameter;

@@ -1,6 +1,6 @@
 //! Options of a reducer.
 
-use crate::ReduceOp;
+use crate::{DataType, ReduceOp};
 
 /// The element type in which gradients travel between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,18 @@ pub enum Wire {
     #[default]
     Same,
     /// bfloat16: half as many bytes as `f32`. Every gradient is rounded before it is sent, and every sum of two after that.
+    /// For gradients in host memory, and for those that are bfloat16 already; others in GPU memory are refused.
     Bf16,
+}
+
+impl Wire {
+    /// The same wire without needless conversions.
+    pub(super) fn of(self, gradients: DataType) -> Self {
+        match self {
+            Self::Bf16 if gradients != DataType::Bfloat16 => Self::Bf16,
+            _ => Self::Same,
+        }
+    }
 }
 
 /// Options of a [`Reducer`](super::Reducer) or [`Zero1`](super::Zero1). They must be the same on every rank.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
+use super::failure::tell;
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
@@ -37,17 +38,22 @@ use crate::{Element as _, Error};
 /// hosts, a step allocates none for its data, except for the second one, if the order of the buckets changes.
 ///
 /// # GPUs
-/// Gradients are copied on the group's stream, after the work that was queued before `ready` on the stream of the gradient's
-/// memory. `wait` makes these streams wait, not the host. On another stream, wait for one of them first.
-pub struct Reducer<B: Bucket = Vec<f32>> {
+/// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
+/// The streams of gradients do not wait for reductions before `wait`, which makes them wait, and not the host. Where another stream
+/// reads averages or has written a gradient, make it wait for one of them, or that one for it. A failure of another rank during
+/// the reductions is returned by a later call: synchronise the stream, and take part in one more operation
+/// ([`Group::barrier`]), before the results of a step are stored.
+pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
+{
     group: Group,
     parameters: Vec<Parameter>,
     lens: Vec<usize>,
     options: ReducerOptions,
     layout: Layout,
     schedule: Schedule,
-    slots: Vec<Slot<B>>,
+    /// Dropped before the memory of the slots.
     queue: B::Queue,
+    slots: Vec<Slot<B>>,
     order: Order,
     state: State,
     exposed: Duration,
@@ -88,8 +94,8 @@ impl<B: Bucket> Reducer<B> {
             options: options.clone(),
             schedule: Schedule::new(&layout),
             layout,
-            slots: Vec::new(),
             queue: B::queue(group)?,
+            slots: Vec::new(),
             order: Order::Unknown,
             state: State::Open,
             exposed: Duration::ZERO,
@@ -101,9 +107,10 @@ impl<B: Bucket> Reducer<B> {
     fn allocate(&mut self) -> Result<(), Error> {
         self.slots.clear();
         for bucket in &self.layout.buckets {
-            self.slots.push(Slot::new(&mut self.queue, bucket.elements, self.options.wire)?);
+            let wire = self.options.wire.of(B::Element::DATA_TYPE);
+            self.slots.push(Slot::new(&mut self.queue, bucket.elements, wire)?);
         }
-        Ok(())
+        B::lead(&mut self.queue)
     }
 
     /// The gradient of parameter `index` is ready. Copies it into its bucket, whose reduction starts when the bucket is full.
@@ -116,13 +123,12 @@ impl<B: Bucket> Reducer<B> {
         if given != len {
             return Err(self.wrong_length(index, given));
         }
+        B::enter(&mut self.queue, &gradient)?;
         self.begin()?;
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
         let (bucket, start) = (place.bucket, place.range.start);
         let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let copied = B::follow(&mut self.queue, &gradient)
-            .and_then(|()| slot.put(&mut self.queue, start, &gradient))
-            .and_then(|()| self.arrived(index, bucket));
+        let copied = slot.put(start, &gradient).and_then(|()| self.arrived(index, bucket));
         copied.map_err(|error| self.fail(error))
     }
 
@@ -154,8 +160,6 @@ impl<B: Bucket> Reducer<B> {
         self.check()?;
         if self.schedule.missing().next().is_some() {
             let error = self.missing();
-            // The others wait for the buckets of these gradients.
-            self.group.world().fail(&format!("failed: {error}"));
             return Err(self.fail(error));
         }
         let began = Instant::now();
@@ -206,11 +210,10 @@ impl<B: Bucket> Reducer<B> {
             self.ready(index, B::read(gradient))?;
         }
         self.wait()?;
-        for (place, target) in self.layout.places.iter().zip(gradients) {
-            let Some(slot) = self.slots.get(place.bucket) else { continue };
-            B::copy(&mut self.queue, &slot.values()?.view(place.range.clone())?, target)?;
+        for (index, target) in gradients.iter_mut().enumerate() {
+            B::copy(&self.gradient(index)?, target)?;
         }
-        B::lead(&mut self.queue)
+        Ok(())
     }
 
     /// Time for which the last [`wait`](Self::wait) has blocked the host until the reductions were complete: communication that
@@ -266,7 +269,9 @@ impl<B: Bucket> Reducer<B> {
         }
         self.schedule = Schedule::new(&layout);
         self.layout = layout;
-        self.allocate().map_err(|error| self.fail(error))
+        // The program may still read the averages.
+        let renewed = B::follow(&mut self.queue).and_then(|()| self.allocate());
+        renewed.map_err(|error| self.fail(error))
     }
 
     /// Starts the buckets that may start, now that a gradient is in its bucket.
@@ -276,6 +281,7 @@ impl<B: Bucket> Reducer<B> {
             // Parameters without elements.
             let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
             if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
+                B::follow(&mut self.queue)?;
                 slot.start(&self.group, self.options.op)?;
             }
         }
@@ -308,8 +314,9 @@ impl<B: Bucket> Reducer<B> {
         }
     }
 
-    /// Notes an error after which the reducer cannot be used.
+    /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this rank's buckets.
     fn fail(&mut self, error: Error) -> Error {
+        tell(&self.group, &error);
         self.state = State::Failed(error.clone());
         error
     }

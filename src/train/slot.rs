@@ -70,15 +70,10 @@ impl<B: Bucket> Slot<B> {
     }
 
     /// Copies a gradient into the bucket.
-    pub(super) fn put(
-        &mut self,
-        queue: &mut B::Queue,
-        start: usize,
-        gradient: &B::View<'_>,
-    ) -> Result<(), Error> {
+    pub(super) fn put(&mut self, start: usize, gradient: &B::View<'_>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.here()?.put(queue, start, gradient),
-            Self::Bf16 { wire, .. } => B::wire_put(wire.here()?, queue, start, gradient),
+            Self::Same(values) => values.here()?.put(start, gradient),
+            Self::Bf16 { wire, .. } => B::wire_put(wire.here()?, start, gradient),
         }
     }
 

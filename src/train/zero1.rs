@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
+use super::failure::tell;
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -51,11 +52,12 @@ use crate::{Element as _, Error};
 /// # GPUs
 /// The update's buffers belong to the group's stream. It is called when the streams of the gradients and parameters wait for
 /// their values, and the all_gather waits for what is queued on these streams when it returns: queue the update on one of them.
-pub struct Zero1<B: Bucket = Vec<f32>> {
+pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
+    /// Dropped before the memory.
     queue: B::Queue,
     memory: Option<Memory<B>>,
     failed: Option<Error>,
@@ -86,7 +88,7 @@ impl<B: Bucket> Zero1<B> {
             whole: B::zeros(&mut queue, shards.padded())?,
             values: B::zeros(&mut queue, shards.len())?,
             gradients: B::zeros(&mut queue, shards.len())?,
-            wire: match options.wire {
+            wire: match options.wire.of(B::Element::DATA_TYPE) {
                 Wire::Same => None,
                 Wire::Bf16 => Some((
                     B::wire_zeros(&mut queue, shards.padded())?,
@@ -141,8 +143,16 @@ impl<B: Bucket> Zero1<B> {
         }
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
+        for gradient in gradients {
+            B::enter(&mut self.queue, gradient)?;
+        }
+        for parameter in &*parameters {
+            B::enter(&mut self.queue, &B::read(parameter))?;
+        }
         let result = self.run(gradients, parameters, update);
         if let Err(error) = &result {
+            // The others wait for this rank's shard.
+            tell(&self.group, error);
             self.failed = Some(error.clone());
         }
         result
@@ -176,16 +186,16 @@ impl<B: Bucket> Zero1<B> {
         });
         if let Err(error) = &updated {
             // The others wait in the all_gather.
-            self.group.world().fail(&format!("failed: the update of its shard: {error}"));
+            self.group.world().fail(&format!("the update of its shard: {error}"));
         }
         updated?;
-        B::follow_program(&mut self.queue)?;
+        B::follow(&mut self.queue)?;
         let Memory { whole, values, gradients, wire } = memory;
         let (values, whole) = B::collect(&mut self.queue, self.group.all_gather(values, whole))?;
-        for (index, target) in parameters.iter_mut().enumerate() {
-            B::copy(&mut self.queue, &whole.view(self.shards.parameter(index))?, target)?;
-        }
         B::lead(&mut self.queue)?;
+        for (index, target) in parameters.iter_mut().enumerate() {
+            B::copy(&whole.view(self.shards.parameter(index))?, target)?;
+        }
         self.memory = Some(Memory { whole, values, gradients, wire });
         Ok(())
     }
@@ -196,10 +206,9 @@ impl<B: Bucket> Zero1<B> {
         let padding = self.shards.total()..self.shards.padded();
         for (index, gradient) in gradients.iter().enumerate() {
             let start = self.shards.parameter(index).start;
-            B::follow(&mut self.queue, gradient)?;
             match &mut wire {
-                None => whole.put(&mut self.queue, start, gradient)?,
-                Some((wire, _)) => B::wire_put(wire, &mut self.queue, start, gradient)?,
+                None => whole.put(start, gradient)?,
+                Some((wire, _)) => B::wire_put(wire, start, gradient)?,
             }
         }
         let op = self.options.op;
@@ -207,9 +216,11 @@ impl<B: Bucket> Zero1<B> {
             None => {
                 // There were parameters.
                 whole.clear(&mut self.queue, padding)?;
+                B::follow(&mut self.queue)?;
                 (whole, own) = B::collect(&mut self.queue, self.group.reduce_scatter(whole, own, op))?;
             }
             Some((all, part)) => {
+                B::follow(&mut self.queue)?;
                 let work = self.group.reduce_scatter(all, part, op);
                 let (all, part) = B::collect(&mut self.queue, work)?;
                 own.wire_get(&mut self.queue, &part)?;
@@ -224,8 +235,7 @@ impl<B: Bucket> Zero1<B> {
         for (index, parameter) in parameters.iter().enumerate() {
             let Some((elements, start)) = self.shards.part(index) else { continue };
             let parameter = B::read(parameter);
-            B::follow(&mut self.queue, &parameter)?;
-            values.put(&mut self.queue, start, &B::part(&parameter, elements)?)?;
+            values.put(start, &B::part(&parameter, elements)?)?;
         }
         Ok(())
     }

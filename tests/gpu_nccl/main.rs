@@ -10,6 +10,7 @@ mod copies;
 mod gpu;
 mod gpus;
 mod graphs;
+mod jobs;
 mod killed_rank;
 mod lifecycle;
 mod memory;
@@ -56,6 +57,8 @@ fn main() {
             split::a_communicator_whose_peers_never_come,
         ],
         2 => [
+            jobs::operations,
+            jobs::a_missing_rank,
             memory::one_sided_writes_and_signals,
             split::split,
             split::split_of_all_ranks_in_one_thread,

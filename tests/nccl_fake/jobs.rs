@@ -15,7 +15,7 @@ use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob};
 
 /// Runs `body` on a thread for each rank, with a group on a device of its own.
-fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     let jobs = Job::new(world::single()).threads(ranks).unwrap();
     let library = fake.library();
     thread::scope(|scope| {

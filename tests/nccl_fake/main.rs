@@ -35,6 +35,7 @@ mod processes;
 mod programs;
 mod split;
 mod states;
+mod training;
 mod windows;
 
 /// Asserts an [`Error::Argument`] with this text.

@@ -71,6 +71,9 @@ impl HostGroup {
         buffers: B,
         call: impl FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send + 'static,
     ) -> Work<B> {
+        if let Some(error) = self.queue.failure() {
+            return Work::ready(Err(error));
+        }
         let (slot, promise) = Slot::new(self.queue.spin);
         self.queue.push(Box::new(Owned { buffers, call: Some(call), promise }));
         Work::host(slot)

@@ -98,12 +98,13 @@ impl Queue {
         *lock(&self.timeout) = limit;
     }
 
+    /// The error that has stopped the group.
+    pub(super) fn failure(&self) -> Option<Error> {
+        lock(&self.entries).failure.clone()
+    }
+
     pub(super) fn push(&self, operation: Box<dyn Operation>) {
-        let failure = lock(&self.entries).failure.clone();
-        match failure {
-            Some(error) => operation.deliver(Err(error)),
-            None => self.change(|entries| entries.waiting.push_back(Entry::Operation(operation))),
-        }
+        self.change(|entries| entries.waiting.push_back(Entry::Operation(operation)));
     }
 
     /// Runs it on this thread, once the operations before are complete.
@@ -195,7 +196,7 @@ impl Queue {
         &self,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
-        if let Some(error) = lock(&self.entries).failure.clone() {
+        if let Some(error) = self.failure() {
             return Err(error);
         }
         let mut communicator = lock(&self.communicator);

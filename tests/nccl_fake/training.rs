@@ -1,0 +1,210 @@
+//! Training on GPUs. The fake NCCL moves no data: an average is the gradient itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use collectives::Error;
+use collectives::half::bf16;
+use collectives::job::Group;
+use collectives::train::{Parameter, Reducer, ReducerOptions, Wire, Zero1};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+
+use crate::fake::{Fake, Knob};
+use crate::jobs::on_gpus;
+
+const LENS: [usize; 4] = [40, 3, 17, 200];
+
+fn parameters(lens: &[usize]) -> Vec<Parameter> {
+    lens.iter().enumerate().map(|(index, &len)| Parameter::new(format!("p{index}"), [len])).collect()
+}
+
+/// Two buckets for [`LENS`].
+fn options() -> ReducerOptions {
+    ReducerOptions::default().first_bucket_bytes(400).bucket_bytes(4000)
+}
+
+/// A stream of the program on the group's device.
+fn compute(group: &Group) -> Arc<CudaStream> {
+    group.context().unwrap().new_stream().unwrap()
+}
+
+fn values(rank: usize, step: usize, parameter: usize) -> Vec<f32> {
+    (0..LENS[parameter]).map(|element| (rank * 1000 + step * 100 + parameter * 10 + element) as f32).collect()
+}
+
+fn gradients(stream: &Arc<CudaStream>, rank: usize, step: usize) -> Vec<CudaSlice<f32>> {
+    (0..LENS.len()).map(|index| stream.clone_htod(&values(rank, step, index)).unwrap()).collect()
+}
+
+/// Three steps, of which the second and third have another order of the buckets, with and without a zero.
+fn steps(group: &Group) {
+    let stream = compute(group);
+    let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(&LENS), &options()).unwrap();
+    assert_eq!(reducer.buckets(), 2);
+    for step in 0..3 {
+        let mine = gradients(&stream, group.rank(), step);
+        if step == 1 {
+            reducer.ready_zero(1).unwrap();
+        }
+        for (index, gradient) in mine.iter().enumerate().filter(|&(index, _)| step != 1 || index != 1) {
+            reducer.ready(index, gradient.as_view()).unwrap();
+        }
+        drop(mine);
+        reducer.wait().unwrap();
+        assert_eq!(reducer.buckets(), if step == 0 { 2 } else { 1 });
+        for index in 0..LENS.len() {
+            let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
+            let expected = match (step, index) {
+                (1, 1) => vec![0.0; LENS[1]],
+                _ => values(group.rank(), step, index),
+            };
+            assert_eq!(average, expected, "step {step}, parameter {index}");
+        }
+    }
+}
+
+#[test]
+fn gradients_are_copied_and_reduced_in_the_order_of_the_streams() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, steps);
+    let log = fake.log();
+    // On two ranks: two buckets, then one in each step, since the largest gradient is ready last. The order is broadcast once.
+    let launched =
+        |name: &str| log.iter().filter(|line| line.starts_with(&format!("launch {name} "))).count();
+    assert_eq!((launched("all_reduce"), launched("broadcast")), (8, 2), "{log:#?}");
+}
+
+#[test]
+fn streams_are_ordered_without_the_events_of_cudarc() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        // SAFETY: the streams are ordered by the reducer, which this test shows.
+        unsafe { group.context().unwrap().disable_event_tracking() };
+        steps(group);
+        // SAFETY: as above. The context is that of other tests too.
+        unsafe { group.context().unwrap().enable_event_tracking() };
+    });
+    fake.log();
+}
+
+#[test]
+fn averages_replace_the_gradients() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let stream = compute(group);
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&LENS), &options()).unwrap();
+        let mut mine = gradients(&stream, 0, 0);
+        let mut views: Vec<_> = mine.iter_mut().map(|gradient| gradient.as_view_mut()).collect();
+        reducer.average(&mut views).unwrap();
+        for (index, gradient) in mine.iter().enumerate() {
+            assert_eq!(stream.clone_dtoh(gradient).unwrap(), values(0, 0, index));
+        }
+    });
+    fake.log();
+}
+
+#[test]
+fn waiting_does_not_keep_the_host() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let stream = compute(group);
+        let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[8]), &options()).unwrap();
+        reducer.ready(0, gradient.as_view()).unwrap();
+        reducer.wait().unwrap();
+        group.set_timeout(Some(Duration::from_millis(300)));
+        fake.set(Knob::Hang, 1);
+        reducer.ready(0, gradient.as_view()).unwrap();
+        // The reduction hangs.
+        reducer.wait().unwrap();
+        let error = group.barrier().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+        reducer.ready(0, gradient.as_view()).unwrap();
+        let error = reducer.wait().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    });
+    fake.set(Knob::Hang, 0);
+    fake.log();
+}
+
+#[test]
+fn a_sharded_step_reduces_updates_and_gathers() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, |group| {
+        let stream = compute(group);
+        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&LENS), &options()).unwrap();
+        assert_eq!(zero.shard_len(), 130);
+        let all: Vec<f32> = (0..LENS.len()).flat_map(|index| values(7, 0, index)).collect();
+        for _ in 0..2 {
+            let mine = gradients(&stream, group.rank(), 0);
+            let mut model = gradients(&stream, 7, 0);
+            let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
+            let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
+            let own = zero.shard();
+            zero.step(&views, &mut targets, |shard, gradients| {
+                assert_eq!((shard.len(), gradients.len()), (130, 130));
+                assert_eq!(stream.clone_dtoh(&*shard).unwrap(), all[own.clone()]);
+                stream.memcpy_dtod(gradients, shard)?;
+                Ok(())
+            })
+            .unwrap();
+            // Read by the program's stream, after the copies of the group's.
+            for parameter in &model {
+                stream.clone_dtoh(parameter).unwrap();
+            }
+        }
+    });
+    let log = fake.log();
+    let launched: Vec<_> = log
+        .iter()
+        .filter_map(|line| line.strip_prefix("launch "))
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| ["reduce_scatter", "all_gather"].contains(name))
+        .collect();
+    assert_eq!(launched.iter().filter(|name| **name == "reduce_scatter").count(), 4, "{log:#?}");
+}
+
+#[test]
+fn memory_of_another_place_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let host = Reducer::<Vec<f32>>::new(group, &parameters(&[8]), &options()).unwrap_err().to_string();
+        assert!(host.starts_with("gradients in host memory, but a group over GPUs"), "{host}");
+
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[8]), &options()).unwrap();
+        let other = CudaContext::new(1).unwrap().new_stream().unwrap();
+        let gradient = other.clone_htod(&[1.0_f32; 8]).unwrap();
+        let error = reducer.ready(0, gradient.as_view()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "memory of device 1 in a group on device 0: use memory of the group's device"
+        );
+        let right = compute(group).clone_htod(&[1.0_f32; 8]).unwrap();
+        reducer.ready(0, right.as_view()).unwrap();
+        reducer.wait().unwrap();
+    });
+    fake.log();
+}
+
+#[test]
+fn half_as_many_bytes_only_for_gradients_that_have_them() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let options = options().wire(Wire::Bf16);
+        let refused = Reducer::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("ReducerOptions::wire: gradients in GPU memory"),
+            "{refused}"
+        );
+        let refused = Zero1::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options).unwrap_err();
+        assert!(matches!(refused, Error::Job(_)), "{refused}");
+        let mut reducer = Reducer::<CudaSlice<bf16>>::new(group, &parameters(&[8]), &options).unwrap();
+        let gradient = compute(group).clone_htod(&[bf16::ONE; 8]).unwrap();
+        reducer.ready(0, gradient.as_view()).unwrap();
+        reducer.wait().unwrap();
+    });
+    fake.log();
+}
