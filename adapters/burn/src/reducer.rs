@@ -68,13 +68,15 @@ impl Reducer {
         }
         drop(data);
         self.reducer.wait()?;
-        let averages = (0..self.parameters.len()).map(|index| self.average_of(index)).collect::<Result<_, _>>()?;
+        let averages =
+            (0..self.parameters.len()).map(|index| self.average_of(index)).collect::<Result<_, _>>()?;
         module.visit(&mut Returned { averages, gradients: &mut gradients });
         Ok(gradients)
     }
 
     fn average_of(&self, index: usize) -> Result<(ParamId, TensorData), Error> {
-        let parameter = self.parameters.get(index).ok_or_else(|| Error::Job(format!("there is no parameter {index}")))?;
+        let parameter =
+            self.parameters.get(index).ok_or_else(|| Error::Job(format!("there is no parameter {index}")))?;
         let average = self.reducer.gradient(index)?;
         Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
     }
@@ -154,7 +156,8 @@ struct Returned<'a> {
 impl<B: AutodiffBackend> ModuleVisitor<B> for Returned<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if let Some(average) = self.averages.remove(&param.id) {
-            let gradient = Tensor::<B::InnerBackend, D>::from_data(average, (&param.val().device(), DType::F32));
+            let gradient =
+                Tensor::<B::InnerBackend, D>::from_data(average, (&param.val().device(), DType::F32));
             self.gradients.register(param.id, gradient);
         }
     }

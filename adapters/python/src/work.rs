@@ -18,6 +18,8 @@ use crate::tensor::Tensor;
 
 /// A waiting thread looks for signals (Ctrl-C) at this interval.
 const SIGNALS: Duration = Duration::from_millis(100);
+/// Interval at which a thread asks whether another one has waited for the same operation.
+const OTHER_WAITER: Duration = Duration::from_millis(1);
 
 /// An operation of any buffers.
 pub(crate) trait Operating: Send {
@@ -125,13 +127,36 @@ impl Drop for Pending {
     }
 }
 
+enum State {
+    Pending(Pending),
+    /// A thread waits for it.
+    Waited,
+    Done,
+}
+
 /// An operation under way, from an operation with `async_op=True`.
 #[pyclass(frozen, module = "nccl_collectives")]
-pub(crate) struct Work(Mutex<Option<Pending>>);
+pub(crate) struct Work(Mutex<State>);
 
 impl Work {
     pub(crate) fn new(pending: Option<Pending>) -> Self {
-        Self(Mutex::new(pending))
+        Self(Mutex::new(pending.map_or(State::Done, State::Pending)))
+    }
+
+    /// The operation, for the thread that waits for it; `None` once it is done.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Pending>> {
+        loop {
+            let state = mem::replace(&mut *lock(&self.0), State::Waited);
+            match state {
+                State::Pending(pending) => return Ok(Some(pending)),
+                State::Done => {
+                    *lock(&self.0) = State::Done;
+                    return Ok(None);
+                }
+                State::Waited => py.detach(|| thread::sleep(OTHER_WAITER)),
+            }
+            py.check_signals()?;
+        }
     }
 }
 
@@ -142,19 +167,20 @@ impl Work {
     /// of other ranks are noticed by waits of the host. A second call returns at once.
     #[pyo3(signature = (block = false))]
     fn wait(&self, py: Python<'_>, block: bool) -> PyResult<()> {
-        // Another thread may wait for this operation: it has the lock without the GIL.
-        let taken = py.detach(|| lock(&self.0).take());
-        let Some(mut pending) = taken else { return Ok(()) };
+        let Some(mut pending) = self.take(py)? else { return Ok(()) };
         let result = pending.wait(py, block);
-        if pending.running.is_some() {
-            *lock(&self.0) = Some(pending);
-        }
+        let interrupted = pending.running.is_some();
+        *lock(&self.0) = if interrupted { State::Pending(pending) } else { State::Done };
         result
     }
 
     /// True once the operation has ended, or has failed.
     fn is_done(&self) -> bool {
-        lock(&self.0).as_ref().is_none_or(Pending::is_done)
+        match &*lock(&self.0) {
+            State::Pending(pending) => pending.is_done(),
+            State::Waited => false,
+            State::Done => true,
+        }
     }
 
     fn __repr__(&self) -> String {

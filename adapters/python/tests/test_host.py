@@ -129,6 +129,17 @@ def operations_under_way(job, group):
     for count, array in enumerate(arrays, 1):
         assert (array == 2 * count + 1).all()
 
+    # Two threads wait for one operation: both return after its end.
+    array = np.full(1 << 20, job.rank, dtype=np.float64)
+    work = group.all_reduce(array, "sum", async_op=True)
+    seen = []
+    threads = [threading.Thread(target=lambda: (work.wait(), seen.append((array == 1).all()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True, True]
+
     # Neither the work nor the array is kept by the program.
     array = np.full(1 << 20, job.rank, dtype=np.float64)
     group.all_reduce(array, "sum", async_op=True)
