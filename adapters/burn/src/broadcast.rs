@@ -62,7 +62,7 @@ struct Collected {
 
 impl Collected {
     fn push(&mut self, data: TensorData) {
-        self.names.push(format!("{} of {:?}, {:?}", self.path.name(), data.shape, data.dtype));
+        self.names.push(format!("{} of {:?}, {:?}", self.path.name(), data.shape.to_vec(), data.dtype));
         self.data.push(data);
     }
 }

@@ -119,7 +119,7 @@ fn checked(parameters: &[Parameter], data: Vec<Option<TensorData>>) -> Result<Ve
             )));
         }
         if data.num_elements() != parameter.len() {
-            let (shape, expected) = (&data.shape, &parameter.shape);
+            let (shape, expected) = (data.shape.to_vec(), &parameter.shape);
             return Err(Error::Buffer(format!(
                 "the gradient of {name} has the shape {shape:?} instead of {expected:?}: make a new Reducer when the module changes"
             )));

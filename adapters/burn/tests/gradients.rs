@@ -2,7 +2,7 @@
 
 mod ranks;
 
-use burn_core::module::{Module, Param};
+use burn_core::module::{Module, Param, RunningState};
 use burn_core::tensor::{Int, Tensor, TensorData};
 use burn_optim::GradientsParams;
 use collectives::Error;
@@ -109,7 +109,7 @@ fn all_ranks_begin_with_the_parameters_of_the_root() {
         let numbers = TensorData::from([rank, 7, rank * 9]);
         net.count =
             Param::initialized(net.count.id, Tensor::<Cpu, 1, Int>::from_data(numbers, &Default::default()));
-        net.norm.running_mean.update(Tensor::full([4], rank as f32, &Default::default()));
+        net.norm.running_mean = RunningState::new(Tensor::full([4], rank as f32, &Default::default()));
         let ids = (net.out.weight.id, net.count.id);
         let net = broadcast(&group, without_norm(net), 2).unwrap();
         assert_eq!(ids, (net.out.weight.id, net.count.id));
