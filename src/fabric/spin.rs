@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+/// Time after which a rank that waits yields between polls.
+const BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time after which a rank that waits sleeps: a multiple of the time that a wake-up takes, about 50 us on a virtual machine.
 const BEFORE_SLEEP: Duration = Duration::from_micros(200);
 /// The same on a host with more ranks than processors.
@@ -38,6 +40,10 @@ impl Spin {
             return if self.oversubscribed { Next::Yield } else { Next::Poll };
         };
         let limit = if self.oversubscribed { BEFORE_SLEEP_OVERSUBSCRIBED } else { BEFORE_SLEEP };
-        if since.elapsed() >= limit { Next::Sleep } else { Next::Yield }
+        match since.elapsed() {
+            waited if waited >= limit => Next::Sleep,
+            waited if self.oversubscribed || waited >= BEFORE_YIELD => Next::Yield,
+            _ => Next::Poll,
+        }
     }
 }

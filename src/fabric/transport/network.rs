@@ -440,8 +440,8 @@ impl Transport for Network {
     fn wait(&mut self) -> Result<(), Error> {
         self.progress()?;
         match self.rest.next(self.idle) {
-            Next::Poll => {}
-            Next::Yield => std::thread::yield_now(),
+            // `progress` yields.
+            Next::Poll | Next::Yield => {}
             Next::Sleep => {
                 self.check()?;
                 self.rest.sleep(&self.endpoints);
