@@ -47,10 +47,11 @@ test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for 
 	tests/aarch64/test
 
 # Ranks share the processors: one thread for each.
-adapters: packages-test ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
+adapters: packages-test ## the adapters to frameworks and the training programs: as check and test
 	cd adapters && $(CARGO) fmt --all --check
 	$(CARGO) xtask wheels scikit-learn
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd adapters && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
 	adapters/python/test
 
