@@ -47,10 +47,11 @@ test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for 
 	tests/aarch64/test
 
 # Ranks share the processors: one thread for each.
-adapters: packages-test ## the adapters to frameworks and the training programs: formatting, lints, tests without a GPU
+adapters: packages-test ## the adapters to frameworks and the training programs: as check and test
 	cd adapters && $(CARGO) fmt --all --check
 	$(CARGO) xtask wheels scikit-learn
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd adapters && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
 	adapters/python/test
 
@@ -75,9 +76,12 @@ check: ## formatting, lints, documentation, generated files against their source
 	$(CARGO) xtask shape --check
 
 # candle needs an nvcc, whose place a script takes: nothing that it compiles is linked.
-beside: ## whether the library builds beside candle and burn with CUDA, which need cudarc in other ways
+beside: ## whether the library builds beside candle and burn with CUDA, and the adapter of candle for GPUs
 	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
 		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
+	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
+		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path adapters/Cargo.toml \
+		--package training-examples --features cuda
 
 # Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.
 minimal: packages-run ## whether what is published builds with the oldest versions of dependencies that the manifests allow

@@ -28,16 +28,16 @@ impl Job {
     /// Goes on after a failure, with [`Job::shrink_within`] 10 s.
     ///
     /// ```no_run
-    /// use collectives::job::{Backend, Job};
-    /// # fn train(_group: &collectives::job::Group) -> Result<(), collectives::Error> { Ok(()) }
+    /// use collectives::Error;
+    /// use collectives::job::Job;
+    /// # fn train(_job: &Job) -> Result<(), collectives::Error> { Ok(()) }
     ///
     /// let mut job = Job::from_environment()?;
-    /// let mut group = job.group(Backend::Auto)?;
-    /// // From the last checkpoint, on the ranks that are left.
-    /// while let Err(failure) = train(&group) {
-    ///     eprintln!("{failure}");
+    /// // Makes a group, and continues from the last checkpoint.
+    /// while let Err(error) = train(&job) {
+    ///     // Other errors would come again.
+    ///     let Error::RankFailed { .. } = error else { return Err(error) };
     ///     job = job.shrink()?;
-    ///     group = job.group(Backend::Auto)?;
     /// }
     /// # Ok::<(), collectives::Error>(())
     /// ```

@@ -9,7 +9,7 @@ use crate::job::Backend;
 use crate::job::{Buffer, Group, Work};
 use crate::{Element, Error};
 
-/// A type of gradients: `f32`, `f64`, [`bf16`], [`f16`].
+/// A type of gradients: `f32`, `f64`, [`bf16`], [`struct@f16`].
 pub trait Gradient: Element {
     /// Rounds to bfloat16, up to the end of the shorter slice.
     #[doc(hidden)]

@@ -6,6 +6,8 @@
 //! [`from_environment`] joins the world in which this process was started: without a launcher ([`single`]), by torchrun,
 //! Slurm or Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
 //!
+//! A failed world stays failed. The ranks that are left can go on in a new one: [`Recovery`].
+//!
 //! # Time limits
 //!
 //! Three conditions can keep ranks waiting, and each has its limit:

@@ -11,7 +11,7 @@ use cudarc::driver::CudaContext;
 use crate::gpus::Gpus;
 
 /// Runs `body` on a thread for each rank.
-fn on_groups(gpus: Gpus, body: impl Fn(&Group) + Sync) {
+pub(crate) fn on_groups(gpus: Gpus, body: impl Fn(&Group) + Sync) {
     let jobs = Job::new(world::single()).threads(gpus.count).unwrap();
     thread::scope(|scope| {
         for job in jobs {

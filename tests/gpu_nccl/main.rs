@@ -18,6 +18,7 @@ mod reference;
 mod settings;
 mod split;
 mod streams;
+mod training;
 
 fn main() {
     killed_rank::run_if_rank();
@@ -60,6 +61,8 @@ fn main() {
             jobs::operations,
             jobs::a_missing_rank,
             jobs::a_rank_that_left,
+            training::averages,
+            training::sharded_steps,
             memory::one_sided_writes_and_signals,
             split::split,
             split::split_of_all_ranks_in_one_thread,

@@ -97,6 +97,27 @@ fn a_group_is_split_by_color() {
 }
 
 #[test]
+fn host_memory_is_copied_to_the_gpu_and_back() {
+    let fake = Fake::new();
+    // The fakes move data of single ranks only.
+    on_gpus(&fake, 2, |group| {
+        assert_eq!(group.all_gather_bytes(&vec![3; group.rank()]).unwrap(), [vec![], vec![3]]);
+        let alone = group.split(Some(group.rank() as u32)).unwrap().unwrap();
+        let mut values = [group.rank() as f64, 0.5, f64::MAX];
+        let before = values;
+        alone.all_reduce_in_place(&mut values, ReduceOp::Avg).unwrap();
+        alone.broadcast_in_place(&mut values, 0).unwrap();
+        assert_eq!(values, before);
+        alone.all_reduce_in_place::<f32>(&mut [], ReduceOp::Sum).unwrap();
+        assert_eq!(alone.all_gather_bytes(&[7; 5]).unwrap(), [[7; 5]]);
+        assert_eq!(alone.all_gather_bytes(&[]).unwrap(), [[0; 0]]);
+        alone.barrier().unwrap();
+        let refused = alone.broadcast_in_place(&mut values, 1).unwrap_err();
+        assert!(matches!(refused, Error::Buffer(_)), "{refused}");
+    });
+}
+
+#[test]
 fn a_missing_rank_is_noticed_after_the_timeout() {
     let fake = Fake::new();
     let limit = Duration::from_millis(300);

@@ -9,6 +9,8 @@ use collectives::job::{Backend, Group, Job};
 use collectives::train::Parameter;
 use collectives::world;
 
+#[path = "../counting/mod.rs"]
+mod counting;
 mod reducer;
 mod refusals;
 mod zero1;

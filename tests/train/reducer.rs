@@ -4,6 +4,7 @@ use collectives::half::{bf16, f16};
 use collectives::train::{Parameter, Reducer, ReducerOptions, Wire};
 use collectives::{ReduceOp, job::Group};
 
+use super::counting::allocations;
 use super::{assert_close, bits, gradients, means, on_every_rank, parameters};
 
 const LENS: [usize; 7] = [1000, 3, 0, 4097, 1, 257, 64];
@@ -164,4 +165,33 @@ fn a_model_without_parameters_has_steps_too() {
         empty.average(&mut [&mut [], &mut []]).unwrap();
         assert_eq!(empty.gradient(1).unwrap(), [0.0; 0]);
     });
+}
+
+/// The first step records an order, which the second arranges.
+#[test]
+fn later_steps_reuse_the_memory_of_the_second() {
+    for wire in [Wire::Same, Wire::Bf16] {
+        on_every_rank(2, |group| {
+            let mut reducer = reducer(group, &options().wire(wire));
+            let mine = gradients(group.rank(), 0, &LENS);
+            let mut places = vec![];
+            for step in 0..5 {
+                let (mut copies, mut starts) = (0, 0);
+                for (index, gradient) in mine.iter().enumerate() {
+                    let before = allocations();
+                    reducer.ready(index, gradient).unwrap();
+                    let new = allocations() - before;
+                    if new == 0 { copies += 1 } else { starts += 1 }
+                }
+                reducer.wait().unwrap();
+                let place = |index| reducer.gradient(index).unwrap().as_ptr().addr();
+                places.push((0..LENS.len()).map(place).collect::<Vec<_>>());
+                if step >= 2 {
+                    // Only operations allocate: their own bookkeeping.
+                    assert!(starts <= reducer.buckets() && copies >= LENS.len() - reducer.buckets());
+                    assert_eq!(places[step], places[1], "step {step}");
+                }
+            }
+        });
+    }
 }

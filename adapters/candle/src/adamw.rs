@@ -126,7 +126,8 @@ impl AdamW {
     pub fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error> {
         let mut moments = Vec::new();
         for named in &self.variables {
-            moments.push(Moments { first: moment(state, FIRST, named)?, second: moment(state, SECOND, named)? });
+            moments
+                .push(Moments { first: moment(state, FIRST, named)?, second: moment(state, SECOND, named)? });
         }
         self.steps = steps_of(state)?;
         self.moments = moments;
@@ -150,7 +151,9 @@ pub(crate) fn steps_of(state: &HashMap<String, Tensor>) -> Result<u32, Error> {
 }
 
 fn of_name<'a>(state: &'a HashMap<String, Tensor>, name: &str) -> Result<&'a Tensor, Error> {
-    state.get(name).ok_or_else(|| Error::Tensor(format!("the state has no tensor {name}: it is of another model")))
+    state
+        .get(name)
+        .ok_or_else(|| Error::Tensor(format!("the state has no tensor {name}: it is of another model")))
 }
 
 /// A moment of one variable.

@@ -8,17 +8,18 @@ use std::cell::Cell;
 use candle_core::cuda::CudaDType;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor, WithDType};
-use collectives::cudarc::driver::{
-    CudaSlice, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, ValidAsZeroBits,
-};
+use collectives::cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, ValidAsZeroBits};
 use collectives::train::Gradient;
 
 use crate::Error;
-use crate::memory::{Memory, contiguous};
+use crate::memory::{Memory, Use, contiguous};
 use crate::named::Named;
 
 /// A type of gradients on CUDA devices.
-pub(crate) trait DeviceElement: Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits {}
+pub(crate) trait DeviceElement:
+    Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits
+{
+}
 
 impl<T: Gradient + WithDType + CudaDType + DeviceRepr + ValidAsZeroBits> DeviceElement for T {}
 
@@ -60,10 +61,7 @@ impl<T: DeviceElement> Memory for CudaSlice<T> {
         Ok(stream.memcpy_dtod(&view, &mut target).map_err(collectives::Error::from)?)
     }
 
-    fn lend(
-        variables: &[Named],
-        run: &mut dyn FnMut(&mut [CudaViewMut<'_, T>]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error> {
         lend(variables, Vec::with_capacity(variables.len()), run)
     }
 }
@@ -76,7 +74,7 @@ fn outside() -> Error {
 fn lend<T: DeviceElement>(
     variables: &[Named],
     mut lent: Vec<CudaViewMut<'_, T>>,
-    run: Run<'_, T>,
+    run: Use<'_, CudaSlice<T>>,
 ) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };
@@ -84,12 +82,10 @@ fn lend<T: DeviceElement>(
     lend.result.into_inner()
 }
 
-type Run<'a, T> = &'a mut dyn FnMut(&mut [CudaViewMut<'_, T>]) -> Result<(), Error>;
-
-struct Lend<'a, T> {
+struct Lend<'a, T: DeviceElement> {
     others: &'a [Named],
     lent: Cell<Vec<CudaViewMut<'a, T>>>,
-    run: Cell<Option<Run<'a, T>>>,
+    run: Cell<Option<Use<'a, CudaSlice<T>>>>,
     result: Cell<Result<(), Error>>,
 }
 

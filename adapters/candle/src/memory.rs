@@ -14,23 +14,51 @@ macro_rules! by_type {
     ($device:expr, $dtype:expr, $name:expr, $buffer:ident => $run:expr) => {{
         let (dtype, device): (DType, &Device) = ($dtype, $device);
         match (dtype, device) {
-            (DType::F32, Device::Cpu) => { type $buffer = Vec<f32>; $run }
-            (DType::F64, Device::Cpu) => { type $buffer = Vec<f64>; $run }
-            (DType::BF16, Device::Cpu) => { type $buffer = Vec<bf16>; $run }
-            (DType::F16, Device::Cpu) => { type $buffer = Vec<f16>; $run }
+            (DType::F32, Device::Cpu) => {
+                type $buffer = Vec<f32>;
+                $run
+            }
+            (DType::F64, Device::Cpu) => {
+                type $buffer = Vec<f64>;
+                $run
+            }
+            (DType::BF16, Device::Cpu) => {
+                type $buffer = Vec<bf16>;
+                $run
+            }
+            (DType::F16, Device::Cpu) => {
+                type $buffer = Vec<f16>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F32, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f32>; $run }
+            (DType::F32, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f32>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F64, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f64>; $run }
+            (DType::F64, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f64>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::BF16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<bf16>; $run }
+            (DType::BF16, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<bf16>;
+                $run
+            }
             #[cfg(feature = "cuda")]
-            (DType::F16, Device::Cuda(_)) => { type $buffer = collectives::cudarc::driver::CudaSlice<f16>; $run }
+            (DType::F16, Device::Cuda(_)) => {
+                type $buffer = collectives::cudarc::driver::CudaSlice<f16>;
+                $run
+            }
             (dtype, _) => Err(Error::DType { name: $name.to_string(), dtype }),
         }
     }};
 }
 pub(crate) use by_type;
+
+/// A function that uses the elements of variables.
+pub(crate) type Use<'r, B> =
+    &'r mut dyn for<'v> FnMut(&mut [<B as Bucket>::ViewMut<'v>]) -> Result<(), Error>;
 
 /// Buffers with the elements of a tensor.
 pub(crate) trait Memory: Bucket {
@@ -50,10 +78,7 @@ pub(crate) trait Memory: Bucket {
     fn assign(&mut self, tensor: &Tensor) -> Result<(), Error>;
 
     /// Passes the elements of variables, which are contiguous, and locked meanwhile.
-    fn lend(
-        variables: &[Named],
-        run: &mut dyn FnMut(&mut [Self::ViewMut<'_>]) -> Result<(), Error>,
-    ) -> Result<(), Error>;
+    fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error>;
 }
 
 /// Offsets of a contiguous tensor's elements in its storage.
@@ -88,7 +113,9 @@ impl<T: HostElement> Memory for Vec<T> {
         let (start, end) = contiguous(layout)?;
         match storage {
             Storage::Cpu(storage) => in_storage(storage.as_slice::<T>()?.get(start..end)),
-            Storage::Cuda(_) | Storage::Metal(_) => Err(Error::Tensor("a tensor is not on the CPU".to_owned())),
+            Storage::Cuda(_) | Storage::Metal(_) => {
+                Err(Error::Tensor("a tensor is not on the CPU".to_owned()))
+            }
         }
     }
 
@@ -117,10 +144,7 @@ impl<T: HostElement> Memory for Vec<T> {
         Ok(())
     }
 
-    fn lend(
-        variables: &[Named],
-        run: &mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error> {
         lend(variables, Vec::with_capacity(variables.len()), run)
     }
 }
@@ -133,7 +157,7 @@ fn in_storage<T>(slice: Option<&[T]>) -> Result<&[T], Error> {
 fn lend<T: HostElement>(
     variables: &[Named],
     mut lent: Vec<&mut [T]>,
-    run: Run<'_, T>,
+    run: Use<'_, Vec<T>>,
 ) -> Result<(), Error> {
     let Some((first, others)) = variables.split_first() else { return run(&mut lent) };
     let lend = Lend { others, lent: Cell::new(lent), run: Cell::new(Some(run)), result: Cell::new(Ok(())) };
@@ -141,12 +165,10 @@ fn lend<T: HostElement>(
     lend.result.into_inner()
 }
 
-type Run<'a, T> = &'a mut dyn FnMut(&mut [&mut [T]]) -> Result<(), Error>;
-
-struct Lend<'a, T> {
+struct Lend<'a, T: HostElement> {
     others: &'a [Named],
     lent: Cell<Vec<&'a mut [T]>>,
-    run: Cell<Option<Run<'a, T>>>,
+    run: Cell<Option<Use<'a, Vec<T>>>>,
     result: Cell<Result<(), Error>>,
 }
 

@@ -30,7 +30,9 @@ impl Named {
             )));
         }
         if !gradient.device().same_device(var.device()) {
-            return Err(Error::Tensor(format!("the gradient of {name} is on another device than the parameter")));
+            return Err(Error::Tensor(format!(
+                "the gradient of {name} is on another device than the parameter"
+            )));
         }
         Ok(gradient.contiguous()?)
     }

@@ -30,13 +30,17 @@ pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Er
     let mut ids: HashMap<TensorId, &str> = HashMap::new();
     for Named { name, var } in &all {
         if let Some(other) = ids.insert(var.id(), name) {
-            return Err(Error::Tensor(format!("{other} and {name} are one variable: keep it under one name")));
+            return Err(Error::Tensor(format!(
+                "{other} and {name} are one variable: keep it under one name"
+            )));
         }
         if !var.device().same_device(first.var.device()) {
             return Err(Error::Tensor(format!("{} and {name} are on different devices", first.name)));
         }
         if !var.is_contiguous() {
-            return Err(Error::Tensor(format!("{name} is not contiguous: make the variable of a contiguous tensor")));
+            return Err(Error::Tensor(format!(
+                "{name} is not contiguous: make the variable of a contiguous tensor"
+            )));
         }
     }
     Ok(all)
@@ -48,7 +52,9 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
         Device::Cpu => ("the CPU", Backend::Host),
         Device::Cuda(_) => ("a GPU", Backend::Gpu),
         Device::Metal(_) => {
-            return Err(Error::Tensor("tensors of Metal devices cannot be reduced: move them to the CPU".to_owned()));
+            return Err(Error::Tensor(
+                "tensors of Metal devices cannot be reduced: move them to the CPU".to_owned(),
+            ));
         }
     };
     if group.backend() == backend {
@@ -72,7 +78,12 @@ pub(crate) fn broadcast(group: &Group, variables: &[Named]) -> Result<(), Error>
 }
 
 /// The tensor of rank `root`.
-pub(crate) fn broadcast_tensor(group: &Group, name: &str, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
+pub(crate) fn broadcast_tensor(
+    group: &Group,
+    name: &str,
+    tensor: &Tensor,
+    root: usize,
+) -> Result<Tensor, Error> {
     fn typed<B: Memory>(group: &Group, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
         let values = group.broadcast(B::copied(tensor)?, root).wait()?;
         Ok(B::into_tensor(values, tensor.shape(), tensor.device())?)

@@ -9,11 +9,11 @@ use collectives::job::Group;
 use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
+use crate::Error;
 use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
 use crate::parameters;
-use crate::Error;
 
 /// Averages the gradients of a model over all ranks of a group.
 ///
@@ -54,7 +54,8 @@ impl Reducer {
         }
         let mut types: Vec<Box<dyn Average + Send>> = Vec::new();
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
-            let of_type: Vec<Named> = all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
+            let of_type: Vec<Named> =
+                all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
             // Ranks without variables of this type compare their lists, too.
             let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
             let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
@@ -136,10 +137,13 @@ impl<B: Memory> Typed<B> {
 
 impl<B: Memory> Average for Typed<B> {
     fn start(&mut self, gradients: &GradStore) -> Result<(), Error> {
-        let of_variable = |named: &Named| gradients.get(&named.var).map(|gradient| named.contiguous(gradient)).transpose();
-        let gradients: Vec<Option<Tensor>> = self.variables.iter().map(of_variable).collect::<Result<_, _>>()?;
+        let of_variable =
+            |named: &Named| gradients.get(&named.var).map(|gradient| named.contiguous(gradient)).transpose();
+        let gradients: Vec<Option<Tensor>> =
+            self.variables.iter().map(of_variable).collect::<Result<_, _>>()?;
         if let Some(Named { var, .. }) = self.variables.first() {
-            let present: Vec<f32> = gradients.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
+            let present: Vec<f32> =
+                gradients.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
             let count = present.len();
             let present = Tensor::from_vec(present, count, &Device::Cpu)?.to_dtype(var.dtype())?;
             self.ready(count, &present.to_device(var.device())?)?;

@@ -18,7 +18,9 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
         return Ok(Device::Cpu);
     }
     if !cfg!(feature = "cuda") {
-        return Err(Error::Tensor("this program was built without GPUs: build it with the feature `cuda`".to_owned()));
+        return Err(Error::Tensor(
+            "this program was built without GPUs: build it with the feature `cuda`".to_owned(),
+        ));
     }
     Ok(Device::new_cuda_with_stream(job.local_rank())?)
 }

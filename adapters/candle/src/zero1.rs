@@ -150,7 +150,9 @@ where
 {
     let parameters: Vec<Parameter> = variables.iter().map(Named::parameter).collect();
     let zero1 = train::Zero1::<B>::new(group, &parameters, options)?;
-    let Some(Named { var, .. }) = variables.first() else { return Err(Error::Tensor("no variables".to_owned())) };
+    let Some(Named { var, .. }) = variables.first() else {
+        return Err(Error::Tensor("no variables".to_owned()));
+    };
     let (device, dtype) = (var.device().clone(), var.dtype());
     let moments = Moments::zeros(&Tensor::zeros(zero1.shard_len(), dtype, &device)?)?;
     let (variables, exposed) = (variables.to_vec(), Duration::ZERO);

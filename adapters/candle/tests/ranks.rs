@@ -1,5 +1,7 @@
 //! Averages and sharded steps of several ranks, which are threads of the test.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::thread;
 
 use candle_core::backprop::GradStore;
@@ -81,10 +83,14 @@ fn gradients_that_are_not_contiguous_keep_their_order() {
     let results = on(2, |group| {
         let map = variables(&[("w", full(0.0, &[3, 2], DType::F32))]);
         let mut reducer = Reducer::new(group, &map).unwrap();
-        let transposed = Tensor::arange(0.0_f32, 6.0, &Device::Cpu).unwrap().reshape((2, 3)).unwrap().t().unwrap();
+        let transposed =
+            Tensor::arange(0.0_f32, 6.0, &Device::Cpu).unwrap().reshape((2, 3)).unwrap().t().unwrap();
         assert!(!transposed.is_contiguous());
         let mut gradients = store();
-        gradients.insert(&variable(&map, "w"), (transposed + group.rank() as f64).unwrap().t().unwrap().contiguous().unwrap().t().unwrap());
+        gradients.insert(
+            &variable(&map, "w"),
+            (transposed + group.rank() as f64).unwrap().t().unwrap().contiguous().unwrap().t().unwrap(),
+        );
         reducer.average(&mut gradients).unwrap();
         values(gradients.get(&variable(&map, "w")).unwrap())
     });
@@ -142,7 +148,10 @@ fn unfit_variables_and_gradients_are_refused() {
         gradients.insert(&variable(&map, "w"), full(0.0, &[3], DType::F32));
         Reducer::new(group, &map).unwrap().average(&mut gradients).unwrap_err().to_string()
     });
-    assert!(error[0].contains("the gradient of w is [3] of F32, but the parameter is [2] of F32"), "{error:?}");
+    assert!(
+        error[0].contains("the gradient of w is [3] of F32, but the parameter is [2] of F32"),
+        "{error:?}"
+    );
 
     let error = on(1, |group| {
         let map = variables(&[("a", full(0.0, &[2], DType::F32)), ("b", full(0.0, &[2], DType::F64))]);
@@ -169,7 +178,13 @@ fn a_rank_without_a_gradient_fails_the_sharded_step_on_all_ranks() {
 }
 
 /// The variables after steps with the gradients that a rank has, and the optimizer.
-fn steps<O>(map: &VarMap, rank: usize, count: usize, mut optimizer: O, mut step: impl FnMut(&mut O, GradStore)) -> O {
+fn steps<O>(
+    map: &VarMap,
+    rank: usize,
+    count: usize,
+    mut optimizer: O,
+    mut step: impl FnMut(&mut O, GradStore),
+) -> O {
     for number in 0..count {
         let mut gradients = store();
         for (index, name) in ["bias", "weight"].into_iter().enumerate() {
@@ -217,7 +232,8 @@ fn plain_and_sharded_steps_are_those_of_candle() {
         });
         let sharded = model();
         let zero1 = Zero1::new(group, &sharded, params.clone()).unwrap();
-        let zero1 = steps(&sharded, group.rank(), 4, zero1, |zero1, gradients| zero1.step(&gradients).unwrap());
+        let zero1 =
+            steps(&sharded, group.rank(), 4, zero1, |zero1, gradients| zero1.step(&gradients).unwrap());
         // 13 elements of 4 bytes with two moments; shards of 5 elements.
         assert_eq!((adamw.state_bytes(), zero1.state_bytes()), (104, 40));
         let moments = |state: std::collections::HashMap<String, Tensor>| {
@@ -253,7 +269,8 @@ fn a_state_goes_on_with_another_number_of_ranks() {
         let mut start = 0;
         for name in ["bias", "weight"] {
             let var = variable(&map, name);
-            let part: Vec<f32> = saved[start..start + var.elem_count()].iter().map(|&value| value as f32).collect();
+            let part: Vec<f32> =
+                saved[start..start + var.elem_count()].iter().map(|&value| value as f32).collect();
             var.set(&Tensor::from_vec(part, var.shape(), &Device::Cpu).unwrap()).unwrap();
             start += var.elem_count();
         }
@@ -273,7 +290,8 @@ fn a_state_goes_on_with_another_number_of_ranks() {
 #[test]
 fn one_tensor_is_reduced() {
     let results = on(3, |group| {
-        let tensor = Tensor::new(&[[1_f64, 2.0], [3.0, group.rank() as f64]], &Device::Cpu).unwrap().t().unwrap();
+        let tensor =
+            Tensor::new(&[[1_f64, 2.0], [3.0, group.rank() as f64]], &Device::Cpu).unwrap().t().unwrap();
         values(&all_reduce(group, &tensor, ReduceOp::Sum).unwrap())
     });
     assert_eq!(results, [[3.0, 9.0, 6.0, 3.0]; 3]);

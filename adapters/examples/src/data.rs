@@ -18,7 +18,9 @@ pub(crate) fn folder(given: Option<&Path>) -> Result<PathBuf> {
         (Some(wheels), ..) => wheels,
         (None, Some(cache), _) => cache.join("nccl-bench"),
         (None, None, Some(home)) => home.join(".cache").join("nccl-bench"),
-        (None, None, None) => anyhow::bail!("no home folder is known: name the folder of the data with --data"),
+        (None, None, None) => {
+            anyhow::bail!("no home folder is known: name the folder of the data with --data")
+        }
     };
     Ok(cache.join("scikit-learn").join(SCIKIT_LEARN))
 }
@@ -26,6 +28,9 @@ pub(crate) fn folder(given: Option<&Path>) -> Result<PathBuf> {
 /// Adds to the error of a missing file where to get it.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| {
-        format!("cannot read {}: get it with `cargo xtask wheels scikit-learn`, or name its folder with --data", path.display())
+        format!(
+            "cannot read {}: get it with `cargo xtask wheels scikit-learn`, or name its folder with --data",
+            path.display()
+        )
     })
 }

@@ -32,8 +32,12 @@ impl Images {
 
     /// Pixels of `[images, 64]`, and the digits.
     fn tensors(&self, images: &[usize], device: &Device) -> Result<(Tensor, Tensor)> {
-        let pixels: Vec<f32> =
-            images.iter().filter_map(|&at| self.pixels.get(at * PIXELS..(at + 1) * PIXELS)).flatten().copied().collect();
+        let pixels: Vec<f32> = images
+            .iter()
+            .filter_map(|&at| self.pixels.get(at * PIXELS..(at + 1) * PIXELS))
+            .flatten()
+            .copied()
+            .collect();
         let digits: Vec<u32> = images.iter().filter_map(|&at| self.digits.get(at)).copied().collect();
         let pixels = Tensor::from_vec(pixels, (images.len(), PIXELS), device)?;
         Ok((pixels, Tensor::from_vec(digits, images.len(), device)?))
@@ -88,8 +92,11 @@ fn read(path: &Path) -> Result<(Images, Images)> {
     let none = || Images { pixels: Vec::new(), digits: Vec::new() };
     let (mut training, mut test) = (none(), none());
     for (number, line) in text.lines().enumerate() {
-        let values: Vec<f32> =
-            line.split(',').map(|value| value.trim().parse()).collect::<Result<_, _>>().with_context(|| format!("line {}", number + 1))?;
+        let values: Vec<f32> = line
+            .split(',')
+            .map(|value| value.trim().parse())
+            .collect::<Result<_, _>>()
+            .with_context(|| format!("line {}", number + 1))?;
         let (Some((&digit, pixels)), true) = (values.split_last(), values.len() == PIXELS + 1) else {
             anyhow::bail!("line {} has {} values instead of {}", number + 1, values.len(), PIXELS + 1);
         };

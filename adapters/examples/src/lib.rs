@@ -9,6 +9,7 @@ pub mod digits;
 mod initial;
 mod optimizer;
 mod options;
+mod output;
 mod task;
 mod team;
 mod train;

@@ -16,7 +16,12 @@ pub(crate) enum Optimizer {
 
 impl Optimizer {
     /// All ranks get the variables of rank 0. Collective.
-    pub(crate) fn new(group: &Group, variables: &VarMap, learning_rate: f64, shard: bool) -> Result<Self, Error> {
+    pub(crate) fn new(
+        group: &Group,
+        variables: &VarMap,
+        learning_rate: f64,
+        shard: bool,
+    ) -> Result<Self, Error> {
         let params = ParamsAdamW { lr: learning_rate, ..ParamsAdamW::default() };
         if shard {
             return Ok(Self::Sharded(Zero1::new(group, variables, params)?));

@@ -9,9 +9,9 @@ use candle_nn::VarMap;
 use collectives::job::{Group, Job};
 use collectives_candle::{AdamW, Error};
 
-use crate::Common;
 use crate::checkpoint::Checkpoint;
 use crate::optimizer::Optimizer;
+use crate::{Common, output};
 
 pub(crate) struct Team {
     pub(crate) group: Group,
@@ -23,7 +23,12 @@ pub(crate) struct Team {
 
 impl Team {
     /// All ranks get the variables of rank 0. Collective.
-    pub(crate) fn new(job: &Job, device: &Device, variables: &VarMap, options: &Common) -> Result<Self, Error> {
+    pub(crate) fn new(
+        job: &Job,
+        device: &Device,
+        variables: &VarMap,
+        options: &Common,
+    ) -> Result<Self, Error> {
         let group = collectives_candle::group(job, device)?;
         let optimizer = Optimizer::new(&group, variables, options.learning_rate, options.shard)?;
         Ok(Self { group, optimizer, is_smaller: false, job: job.clone() })
@@ -51,7 +56,7 @@ impl Team {
         };
         if team.group.rank() == 0 {
             let (left, seconds) = (team.group.size(), began.elapsed().as_secs_f64());
-            crate::train::print(&format!(
+            output::print(&format!(
                 "# {failure}; {left} of {ranks} ranks go on after step {step}, {seconds:.1} s later"
             ))?;
         }
@@ -59,7 +64,13 @@ impl Team {
     }
 
     /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or without moments.
-    fn restart(&mut self, step: u64, device: &Device, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
+    fn restart(
+        &mut self,
+        step: u64,
+        device: &Device,
+        variables: &VarMap,
+        path: Option<&Path>,
+    ) -> Result<u64> {
         let saved = path.filter(|path| path.is_file());
         let mut agreed = [step, u64::from(saved.is_some())];
         self.group.broadcast_in_place(&mut agreed, 0).map_err(Error::from)?;
@@ -70,7 +81,9 @@ impl Team {
             self.optimizer.load_state(checkpoint.tensors())?;
             step = checkpoint.step;
         } else if self.group.rank() == 0 {
-            crate::train::print("# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0")?;
+            output::print(
+                "# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0",
+            )?;
         }
         Ok(step)
     }

@@ -12,7 +12,7 @@ use collectives_candle::Error;
 
 use crate::checkpoint::Checkpoint;
 use crate::team::Team;
-use crate::{Common, Processor, Task, task};
+use crate::{Common, Processor, Task, output, task};
 
 /// Runs a program: 0 if all steps are done, 1 otherwise, with the reason on standard error.
 pub fn main<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> ExitCode {
@@ -57,23 +57,29 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
         checkpoint.restore(task.variables())?;
     }
     let mut team = Team::new(job, &device, task.variables(), options)?;
-    let mut step = 0;
+    let mut progress = Progress { step: 0, settled: true, window: Window::new() };
     if let Some(checkpoint) = checkpoint {
         team.optimizer.load_state(checkpoint.tensors())?;
-        step = checkpoint.step;
+        progress.step = checkpoint.step;
     }
-    introduce(&team, &task, step)?;
-    let mut window = Window::new();
-    while step < task.steps() {
-        if options.fail_at == Some(step) && options.fail_rank == Some(team.group.rank()) && !team.is_smaller {
-            // Not an end that handlers or the other ranks hear of.
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+    introduce(&team, &task, progress.step)?;
+    while progress.step < task.steps() || !progress.settled {
+        if options.fail_at == Some(progress.step)
+            && options.fail_rank == Some(team.group.rank())
+            && !team.is_smaller
+        {
+            // An end that neither handlers nor the other ranks hear of.
+            // SAFETY: takes no memory.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        match advance(&mut team, &task, options, &mut window, step) {
-            Ok(()) => step += 1,
+        match advance(&mut team, &task, options, &mut progress) {
+            Ok(()) => {}
             Err(failure) if is_of_group(&failure) => {
-                (team, step) = team.shrunk(&failure, step, &device, task.variables(), options)?;
-                window = Window::new();
+                let step;
+                (team, step) = team.shrunk(&failure, progress.step, &device, task.variables(), options)?;
+                // The last checkpoint may not be there yet.
+                let settled = step < task.steps();
+                progress = Progress { step, settled, window: Window::new() };
             }
             Err(failure) => return Err(failure),
         }
@@ -93,7 +99,7 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
     }
     let parameters: usize = task.variables().all_vars().iter().map(|var| var.elem_count()).sum();
     let begins = if step == 0 { String::new() } else { format!(", from step {step} on") };
-    print(&format!(
+    output::print(&format!(
         "# {} ranks over {}; {parameters} parameters, {} bytes of optimizer state on rank 0; {} steps{begins}",
         group.size(),
         group.describe(),
@@ -102,9 +108,38 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
     ))
 }
 
+struct Progress {
+    /// Number of steps that this rank has done.
+    step: u64,
+    /// True if the line of output and the checkpoint of the last one are there, where they are due.
+    settled: bool,
+    window: Window,
+}
+
 /// A step, with its line of output and its checkpoint.
-fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, window: &mut Window, step: u64) -> Result<()> {
-    let samples = task.batch(step);
+fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, progress: &mut Progress) -> Result<()> {
+    if progress.settled {
+        step(team, task, progress)?;
+    }
+    let (done, is_last) = (progress.step, progress.step == task.steps());
+    if is_last || done.is_multiple_of(task.report_every()) {
+        report(&team.group, task, &progress.window, done)?;
+        progress.window = Window::new();
+    }
+    if let Some(path) = &options.checkpoint
+        && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
+    {
+        let state = team.optimizer.state()?;
+        if team.group.rank() == 0 {
+            Checkpoint::new(done, task.variables(), state)?.save(path)?;
+        }
+    }
+    progress.settled = true;
+    Ok(())
+}
+
+fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<()> {
+    let samples = task.batch(progress.step);
     let (rank, size) = (team.group.rank(), team.group.size());
     let own = samples.get(task::part(samples.len(), rank, size)).unwrap_or_default();
     let loss = task.loss(own)?;
@@ -112,21 +147,9 @@ fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, window: &mut Wi
     let weight = (own.len() * size) as f64 / samples.len() as f64;
     let mut gradients = (&loss * weight)?.backward()?;
     team.optimizer.step(&mut gradients)?;
-    window.add(&loss, own.len(), team.optimizer.exposed())?;
-    let (done, is_last) = (step + 1, step + 1 == task.steps());
-    if is_last || done.is_multiple_of(task.report_every()) {
-        report(&team.group, task, window, done)?;
-        *window = Window::new();
-    }
-    if let Some(path) = &options.checkpoint
-        && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
-    {
-        let state = team.optimizer.state()?;
-        if rank == 0 {
-            Checkpoint::new(done, task.variables(), state)?.save(path)?;
-        }
-    }
-    Ok(())
+    progress.step += 1;
+    progress.settled = false;
+    progress.window.add(&loss, own.len(), team.optimizer.exposed())
 }
 
 /// Steps since the last line of output.
@@ -164,19 +187,15 @@ fn report<T: Task>(group: &Group, task: &T, window: &Window, done: u64) -> Resul
     let mut sums = [loss.unwrap_or_default(), window.samples as f64, score.correct, score.of];
     group.all_reduce_in_place(&mut sums, ReduceOp::Sum).map_err(Error::from)?;
     let [loss, samples, correct, of] = sums;
-    if group.rank() != 0 {
+    // Without samples after a failure.
+    if group.rank() != 0 || samples == 0.0 {
         return Ok(());
     }
-    print(&format!(
+    output::print(&format!(
         "step {done:>5}  loss {:.6}  accuracy {:.2} %  {:.2} ms/step  {:.1} % communication",
         loss / samples,
         100.0 * correct / of,
         1e3 * elapsed / f64::from(window.steps),
         100.0 * window.exposed.as_secs_f64() / elapsed
     ))
-}
-
-/// Prints a line.
-pub(crate) fn print(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout(), "{line}")?)
 }

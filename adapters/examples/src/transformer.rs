@@ -19,6 +19,7 @@ const LAYERS: usize = 2;
 /// Windows of the text's last tenth, which is not trained on.
 const TEST_WINDOWS: usize = 48;
 const REPORT_EVERY: u64 = 10;
+const EPSILON: f32 = 1e-5;
 
 /// The text and a transformer as a task.
 pub struct Transformer {
@@ -57,14 +58,17 @@ impl Transformer {
         ensure!(text.len() >= 20 * (CONTEXT + 1), "a text of {} characters is too short", text.len());
         let variables = VarMap::new();
         let builder = VarBuilder::from_varmap(&variables, DType::F32, device);
-        let layers = (0..LAYERS).map(|layer| Layer::new(&builder.pp(format!("layer.{layer}")))).collect::<Result<_>>()?;
-        let hidden = |query: usize| (0..CONTEXT).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
+        let layers = (0..LAYERS)
+            .map(|layer| Layer::new(&builder.pp(format!("layer.{layer}"))))
+            .collect::<Result<_>>()?;
+        let hidden =
+            |query: usize| (0..CONTEXT).map(move |key| if key > query { f32::NEG_INFINITY } else { 0.0 });
         let mask: Vec<f32> = (0..CONTEXT).flat_map(hidden).collect();
         let model = Self {
             characters: candle_nn::embedding(CHARACTERS, WIDTH, builder.pp("characters"))?,
             positions: candle_nn::embedding(CONTEXT, WIDTH, builder.pp("positions"))?,
             layers,
-            norm: candle_nn::layer_norm(WIDTH, 1e-5, builder.pp("norm"))?,
+            norm: candle_nn::layer_norm(WIDTH, f64::from(EPSILON), builder.pp("norm"))?,
             output: candle_nn::linear(WIDTH, CHARACTERS, builder.pp("output"))?,
             mask: Tensor::from_vec(mask, (CONTEXT, CONTEXT), device)?,
             text,
@@ -91,11 +95,12 @@ impl Transformer {
     /// Logits of `[windows * CONTEXT, CHARACTERS]`.
     fn logits(&self, windows: &Tensor) -> Result<Tensor> {
         let positions = Tensor::arange(0, CONTEXT as u32, &self.device)?;
-        let mut values = self.characters.forward(windows)?.broadcast_add(&self.positions.forward(&positions)?)?;
+        let mut values =
+            self.characters.forward(windows)?.broadcast_add(&self.positions.forward(&positions)?)?;
         for layer in &self.layers {
             values = layer.forward(&values, &self.mask)?;
         }
-        Ok(self.output.forward(&self.norm.forward(&values)?)?.reshape(((), CHARACTERS))?)
+        Ok(self.output.forward(&normalised(&self.norm, &values)?)?.reshape(((), CHARACTERS))?)
     }
 
     /// Length of the text to train on.
@@ -107,19 +112,23 @@ impl Transformer {
 impl Layer {
     fn new(builder: &VarBuilder<'_>) -> Result<Self> {
         Ok(Self {
-            before_attention: candle_nn::layer_norm(WIDTH, 1e-5, builder.pp("before_attention"))?,
+            before_attention: candle_nn::layer_norm(
+                WIDTH,
+                f64::from(EPSILON),
+                builder.pp("before_attention"),
+            )?,
             queries_keys_values: candle_nn::linear(WIDTH, 3 * WIDTH, builder.pp("queries_keys_values"))?,
             projection: candle_nn::linear(WIDTH, WIDTH, builder.pp("projection"))?,
-            before_network: candle_nn::layer_norm(WIDTH, 1e-5, builder.pp("before_network"))?,
+            before_network: candle_nn::layer_norm(WIDTH, f64::from(EPSILON), builder.pp("before_network"))?,
             wide: candle_nn::linear(WIDTH, 4 * WIDTH, builder.pp("wide"))?,
             narrow: candle_nn::linear(4 * WIDTH, WIDTH, builder.pp("narrow"))?,
         })
     }
 
     fn forward(&self, values: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let attended = self.attention(&self.before_attention.forward(values)?, mask)?;
+        let attended = self.attention(&normalised(&self.before_attention, values)?, mask)?;
         let values = (values + attended)?;
-        let wide = self.wide.forward(&self.before_network.forward(&values)?)?.gelu()?;
+        let wide = self.wide.forward(&normalised(&self.before_network, &values)?)?.gelu()?;
         Ok((&values + self.narrow.forward(&wide)?)?)
     }
 
@@ -139,11 +148,20 @@ impl Layer {
     }
 }
 
+/// A layer norm. (candle's own forward pass has no gradient where its input is contiguous.)
+fn normalised(norm: &LayerNorm, values: &Tensor) -> Result<Tensor> {
+    let bias = norm.bias().context("a layer norm without a bias")?;
+    Ok(candle_nn::ops::layer_norm_slow(values, norm.weight(), bias, EPSILON)?)
+}
+
 /// The characters of all files of a folder, in the order of their names.
 fn read(folder: &Path) -> Result<Vec<u32>> {
     let mut paths = Vec::new();
     let entries = std::fs::read_dir(folder).with_context(|| {
-        format!("cannot read {}: get it with `cargo xtask wheels scikit-learn`, or name its folder with --data", folder.display())
+        format!(
+            "cannot read {}: get it with `cargo xtask wheels scikit-learn`, or name its folder with --data",
+            folder.display()
+        )
     })?;
     for entry in entries {
         let path = entry?.path();
@@ -200,7 +218,8 @@ impl Task for Transformer {
         }
         let (windows, next) = self.windows(&starts)?;
         let answers = self.logits(&windows)?.argmax(1)?;
-        let correct = answers.eq(&next.flatten_all()?)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()?;
+        let correct =
+            answers.eq(&next.flatten_all()?)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()?;
         Ok(Score { correct: f64::from(correct), of: (starts.len() * CONTEXT) as f64 })
     }
 }

@@ -1,5 +1,7 @@
 //! The example programs, alone, under mpirun, and as processes of which one dies.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "../../../tests/port/mod.rs"]
 mod port;
 
@@ -42,7 +44,9 @@ fn alone(program: &str, arguments: &[&str]) -> String {
 fn mpirun(ranks: usize, program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new("mpirun");
     command.args(["-np", &ranks.to_string(), program]).args(arguments).env("RAYON_NUM_THREADS", "1");
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"] {
+    for name in
+        ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"]
+    {
         command.env(name, "1");
     }
     succeeded(command.output().expect("mpirun, of the package openmpi-bin"))
@@ -83,7 +87,7 @@ fn two_ranks_under_mpirun_learn_the_digits() {
     assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
     let lines = lines(&output);
     assert_eq!(lines.len(), 20, "one line for each epoch, of one rank: {output}");
-    // 96.94 % where it was measured.
+    // It was 96.39 % when it was measured.
     assert!(lines[19].accuracy >= 93.0, "{output}");
 }
 
@@ -131,7 +135,8 @@ fn three_ranks_go_on_when_the_fourth_is_killed() {
     let [first, others @ ..] = &outputs[..] else { panic!() };
     assert!(others.iter().all(|other| other.status.success() && other.stdout.is_empty()), "{others:?}");
     let output = succeeded(first.clone());
-    let notice = output.lines().find(|line| line.contains("3 of 4 ranks go on after step 30")).expect(&output);
+    let notice =
+        output.lines().find(|line| line.contains("3 of 4 ranks go on after step 30")).expect(&output);
     let seconds = notice.rsplit_once(", ").unwrap().1.strip_suffix(" s later").unwrap();
     assert!(seconds.parse::<f64>().unwrap() < 10.0, "{notice}");
     let last = &lines(&output)[2];
@@ -145,7 +150,8 @@ fn shards_that_are_lost_come_from_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("digits.safetensors");
     let expected = lines(&alone(DIGITS, &["--epochs", "3"]));
-    let arguments = ["--epochs", "3", "--shard", "--fail-at", "30", "--fail-rank", "1", "--checkpoint", path(&file)];
+    let arguments =
+        ["--epochs", "3", "--shard", "--fail-at", "30", "--fail-rank", "1", "--checkpoint", path(&file)];
     let processes = start(3, DIGITS, &[&arguments[..], &["--checkpoint-every", "22"]].concat());
     let outputs: Vec<Output> =
         processes.into_iter().map(|process| process.wait_with_output().unwrap()).collect();
@@ -194,7 +200,9 @@ fn wrong_input_is_named() {
     let error = failed(&["--checkpoint", &format!("{empty}/none"), "--resume"], 1);
     assert!(error.contains("cannot read the checkpoint"), "{error}");
     assert!(failed(&["--batch", "2000"], 1).contains("there are 1437 images to train on"));
-    assert!(failed(&["--fail-rank", "1", "--fail-at", "0"], 1).contains("--fail-rank 1: the ranks are 0 to 0"));
+    assert!(
+        failed(&["--fail-rank", "1", "--fail-at", "0"], 1).contains("--fail-rank 1: the ranks are 0 to 0")
+    );
     assert!(failed(&["--resume"], 2).contains("--checkpoint"));
     if !cfg!(feature = "cuda") {
         assert!(failed(&["--device", "gpu"], 1).contains("feature `cuda`"));

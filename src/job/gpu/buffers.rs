@@ -37,11 +37,20 @@ impl GpuGroup {
         }
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
-        let copy = self.stream.clone_htod(&*bytes)?;
-        let copy =
-            self.start(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()?;
-        self.stream.memcpy_dtoh(&copy, bytes)?;
-        Ok(())
+        let reduced = self.stream.clone_htod(&*bytes).map_err(Error::from).and_then(|copy| {
+            let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
+            self.stream.memcpy_dtoh(&work.wait()?, bytes)?;
+            Ok(())
+        });
+        self.end_copies(reduced)
+    }
+
+    /// Waits for the stream, also after an error: copies of host memory may be under way, which is borrowed until the call
+    /// returns.
+    fn end_copies<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
+        let ended = self.stream.synchronize().map_err(Error::from);
+        let value = result?;
+        ended.map(|()| value)
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
@@ -63,10 +72,12 @@ impl GpuGroup {
 
     /// Gathers parts of the same length, which is not 0.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
-        let part = self.stream.clone_htod(mine)?;
-        let whole = self.stream.alloc_zeros::<u8>(mine.len() * self.size)?;
-        let (_, whole) = self.all_gather(part, whole).wait()?;
-        Ok(self.stream.clone_dtoh(&whole)?)
+        let gathered = self.stream.clone_htod(mine).map_err(Error::from).and_then(|part| {
+            let whole = self.stream.alloc_zeros::<u8>(mine.len() * self.size)?;
+            let (_, whole) = self.all_gather(part, whole).wait()?;
+            Ok(self.stream.clone_dtoh(&whole)?)
+        });
+        self.end_copies(gathered)
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Observer<'a> {
 
 impl Observer<'_> {
     pub(super) fn next(&self) -> Step {
-        for decision in self.views.iter().filter_map(decided).filter(|decision| decision.formed) {
+        if let Some(decision) = self.views.iter().filter_map(decided).find(|decision| decision.formed) {
             let decision = decision.clone();
             return if self.is_member(&decision) { Step::Follow(decision) } else { Step::LeftOut(decision) };
         }

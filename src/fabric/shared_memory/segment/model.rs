@@ -50,19 +50,13 @@ impl AtomicU64 {
 pub(super) struct AtomicU32 {
     name: &'static str,
     word: loom::sync::atomic::AtomicU32,
-    /// Lock of the kernel, under which it compares the word, and puts threads to sleep and wakes them.
-    kernel: loom::sync::Mutex<()>,
-    woken: loom::sync::Condvar,
+    /// True while a thread sleeps. The lock is the kernel's, under which it compares the word.
+    asleep: loom::sync::Mutex<bool>,
 }
 
 impl AtomicU32 {
     pub(super) fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            word: loom::sync::atomic::AtomicU32::new(0),
-            kernel: loom::sync::Mutex::new(()),
-            woken: loom::sync::Condvar::new(),
-        }
+        Self { name, word: loom::sync::atomic::AtomicU32::new(0), asleep: loom::sync::Mutex::new(false) }
     }
 
     fn effective(&self, ordering: Ordering) -> Ordering {
@@ -82,22 +76,24 @@ impl AtomicU32 {
     }
 }
 
-/// The kernel's futex, without its time limit: a wake-up that is missed is a deadlock.
+/// The kernel's futex. A thread that sleeps is only marked, so that a wake-up that is missed can be seen at the end.
 pub(super) mod futex {
     use std::time::Duration;
 
     use super::{AtomicU32, Ordering};
 
     pub(in super::super) fn wait(word: &AtomicU32, expected: u32, _limit: Duration) {
-        let asleep = word.kernel.lock().unwrap();
-        if word.word.load(Ordering::Relaxed) == expected {
-            drop(word.woken.wait(asleep).unwrap());
-        }
+        let mut asleep = word.asleep.lock().unwrap();
+        *asleep = word.word.load(Ordering::Relaxed) == expected;
     }
 
     pub(in super::super) fn wake_all(word: &AtomicU32) {
-        let _kernel = word.kernel.lock().unwrap();
-        word.woken.notify_all();
+        *word.asleep.lock().unwrap() = false;
+    }
+
+    #[cfg(test)]
+    pub(in super::super) fn is_asleep(word: &AtomicU32) -> bool {
+        *word.asleep.lock().unwrap()
     }
 }
 
@@ -269,11 +265,9 @@ mod tests {
                     sleepers.wake();
                 }
             });
-            let is_ready = || published.load(Relaxed) != 0;
-            while !is_ready() {
-                sleeper.sleep(std::time::Duration::MAX, is_ready);
-            }
+            sleeper.sleep(std::time::Duration::MAX, || published.load(Relaxed) != 0);
             thread.join().unwrap();
+            assert!(!sleepers.is_asleep());
         };
         check_orderings(body, &[("epoch", Acquire), ("epoch", Release)]);
     }

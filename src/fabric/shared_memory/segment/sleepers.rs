@@ -35,6 +35,11 @@ impl Sleepers {
         Self { count: AtomicU32::new("count"), epoch: AtomicU32::new("epoch") }
     }
 
+    #[cfg(all(loom, test))]
+    pub(super) fn is_asleep(&self) -> bool {
+        futex::is_asleep(&self.epoch)
+    }
+
     /// Wakes all that sleep. To be called after something was published.
     #[inline]
     pub(super) fn wake(&self) {

@@ -1,0 +1,106 @@
+//! Averages of gradients and sharded optimizers, against results computed on the host.
+
+use std::sync::Arc;
+
+use collectives::job::Group;
+use collectives::train::{Parameter, Reducer, ReducerOptions, Zero1};
+use cudarc::driver::{CudaSlice, CudaStream};
+
+use crate::gpus::Gpus;
+use crate::jobs::on_groups;
+
+const LENS: [usize; 6] = [1_000_003, 7, 300_000, 1, 4096, 129];
+const STEPS: usize = 6;
+
+fn parameters() -> Vec<Parameter> {
+    LENS.iter().enumerate().map(|(index, &len)| Parameter::new(format!("p{index}"), [len])).collect()
+}
+
+/// Several buckets for [`LENS`].
+fn options() -> ReducerOptions {
+    ReducerOptions::default().first_bucket_bytes(10_000).bucket_bytes(500_000)
+}
+
+/// Whole numbers, whose sums are exact.
+fn value(rank: usize, step: usize, index: usize, element: usize) -> f32 {
+    ((rank + 1) * (step + 1) + (index + 3 * element) % 101) as f32
+}
+
+fn gradient(rank: usize, step: usize, index: usize) -> Vec<f32> {
+    (0..LENS[index]).map(|element| value(rank, step, index, element)).collect()
+}
+
+/// The mean of the ranks' gradients, and how exact an average of single precision is.
+fn assert_mean(found: &[f32], ranks: usize, step: usize, index: usize) {
+    assert_eq!(found.len(), LENS[index]);
+    for (element, &found) in found.iter().enumerate() {
+        let sum: f32 = (0..ranks).map(|rank| value(rank, step, index, element)).sum();
+        let mean = sum / ranks as f32;
+        assert!((found - mean).abs() <= mean * 1e-6, "step {step}, parameter {index}: {found}, not {mean}");
+    }
+}
+
+fn gradients(stream: &Arc<CudaStream>, rank: usize, step: usize) -> Vec<CudaSlice<f32>> {
+    (0..LENS.len()).map(|index| stream.clone_htod(&gradient(rank, step, index)).unwrap()).collect()
+}
+
+fn compute(group: &Group) -> Arc<CudaStream> {
+    group.context().unwrap().new_stream().unwrap()
+}
+
+/// Gradients become ready in another order on each rank, and are freed at once.
+pub(crate) fn averages() {
+    on_groups(Gpus::all(), |group| {
+        let (rank, ranks, stream) = (group.rank(), group.size(), compute(group));
+        let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(), &options()).unwrap();
+        assert!(reducer.buckets() > 2);
+        for step in 0..STEPS {
+            for place in 0..LENS.len() {
+                let index = (place + rank + step) % LENS.len();
+                let gradient = stream.clone_htod(&gradient(rank, step, index)).unwrap();
+                reducer.ready(index, gradient.as_view()).unwrap();
+            }
+            reducer.wait().unwrap();
+            for index in 0..LENS.len() {
+                let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
+                assert_mean(&average, ranks, step, index);
+            }
+        }
+        let mut mine = gradients(&stream, rank, 1);
+        let mut views: Vec<_> = mine.iter_mut().map(|gradient| gradient.as_view_mut()).collect();
+        reducer.average(&mut views).unwrap();
+        for (index, average) in mine.iter().enumerate() {
+            assert_mean(&stream.clone_dtoh(average).unwrap(), ranks, 1, index);
+        }
+    });
+}
+
+/// The update replaces parameters by averaged gradients, each rank those of its shard.
+pub(crate) fn sharded_steps() {
+    on_groups(Gpus::all(), |group| {
+        let (rank, ranks, stream) = (group.rank(), group.size(), compute(group));
+        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(), &options()).unwrap();
+        assert_eq!(zero.shard_len(), LENS.iter().sum::<usize>().div_ceil(ranks));
+        let mut model = gradients(&stream, 0, 0);
+        let mut expected: Vec<f32> = (0..LENS.len()).flat_map(|index| gradient(0, 0, index)).collect();
+        for step in 0..STEPS {
+            let mine = gradients(&stream, rank, step);
+            let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
+            let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
+            let own = zero.shard();
+            zero.step(&views, &mut targets, |shard, gradients| {
+                let before = stream.clone_dtoh(&*shard).unwrap();
+                assert!(before[..own.len()] == expected[own.clone()], "step {step}");
+                stream.memcpy_dtod(gradients, shard)?;
+                Ok(())
+            })
+            .unwrap();
+            expected.clear();
+            for (index, parameter) in model.iter().enumerate() {
+                let found = stream.clone_dtoh(parameter).unwrap();
+                assert_mean(&found, ranks, step, index);
+                expected.extend(found);
+            }
+        }
+    });
+}
