@@ -154,7 +154,7 @@ impl<T> fmt::Debug for DeviceMemory<T> {
 mod tests {
     use super::*;
     use crate::job::{Backend, Job};
-    use crate::world;
+    use crate::{ReduceOp, world};
     use std::sync::Arc;
     use std::thread;
 

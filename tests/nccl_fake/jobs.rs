@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use collectives::job::{Backend, Group, Job};
+use collectives::job::{Backend, Buffer, DeviceMemory, Group, Job};
 use collectives::{Element, Error, ReduceOp, world};
-use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr};
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr};
 
 use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob};
@@ -64,6 +64,31 @@ fn operations_run_in_order_and_return_their_buffers() {
         );
     }
     assert!(log.iter().filter(|line| line.starts_with("destroy")).count() == 2, "{log:#?}");
+}
+
+#[test]
+fn memory_of_another_library_is_used_where_it_is() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, |group| {
+        let (stream, owner) = (group.stream().unwrap(), Arc::new(()));
+        let slice = memory::<f32>(group, 16);
+        let (address, _) = slice.device_ptr(stream);
+        // SAFETY: parts of the slice, which is dropped last, and whose stream is the group's.
+        let part = |start: u64, len| unsafe {
+            DeviceMemory::<f32>::from_raw(address + 4 * start, len, Arc::clone(stream), Arc::clone(&owner))
+        };
+        let reduced = group.all_reduce(part(0, 3), ReduceOp::Sum);
+        let gathered = group.all_gather(part(4, 2), part(6, 4));
+        let list = group.all_reduce_list(vec![part(10, 1), part(11, 2)], ReduceOp::Avg);
+        assert_eq!(Arc::strong_count(&owner), 6);
+        assert_eq!(
+            format!("{:?}", reduced.wait().unwrap()),
+            format!("DeviceMemory(3 elements at {address:#x})")
+        );
+        assert_eq!(gathered.wait().unwrap().1.len(), 4);
+        assert_eq!(list.wait().unwrap().len(), 2);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    });
 }
 
 #[test]

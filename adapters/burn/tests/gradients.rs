@@ -1,5 +1,7 @@
 //! Averages of gradients, and equal parameters, over ranks that are threads.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
+
 mod ranks;
 
 use burn_core::module::{Module, Param, RunningState};

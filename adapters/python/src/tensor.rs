@@ -147,9 +147,9 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
         )));
     }
     let len = tensor.num_elements();
-    // SAFETY: the address is computed, not used.
     let address = match len {
         0 => 0,
+        // SAFETY: the address is computed, not used.
         _ => unsafe { tensor.offset_bytes_ptr() }.map_err(refused)?.addr(),
     };
     if !address.is_multiple_of(data_type.size()) {
