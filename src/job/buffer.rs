@@ -11,9 +11,13 @@ use super::foreign::HostMemory;
 use super::gpu::GpuGroup;
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
+#[cfg(feature = "fabric")]
+use super::host_buffer::HostBuffer as _;
 use super::work::Work;
 #[cfg(all(feature = "fabric", feature = "nccl"))]
 use crate::Error;
+#[cfg(feature = "nccl")]
+use crate::nccl::DeviceBuffer;
 use crate::{Element, ReduceOp};
 
 /// A rank's connection to the others of its group.
@@ -41,24 +45,6 @@ pub trait Buffer: operations::Operations + Send + 'static {
     }
 }
 
-/// Host memory that an operation can own.
-#[cfg(feature = "fabric")]
-pub(crate) trait HostBuffer: Buffer {
-    fn elements(&self) -> &[Self::Element];
-    fn elements_mut(&mut self) -> &mut [Self::Element];
-}
-
-#[cfg(feature = "fabric")]
-impl<T: Element> HostBuffer for Vec<T> {
-    fn elements(&self) -> &[T] {
-        self
-    }
-
-    fn elements_mut(&mut self) -> &mut [T] {
-        self
-    }
-}
-
 #[cfg(feature = "fabric")]
 impl<T: Element> Buffer for Vec<T> {
     type Element = T;
@@ -74,6 +60,24 @@ impl<T: Element> Buffer for CudaSlice<T> {
 
     fn len(&self) -> usize {
         self.len()
+    }
+}
+
+#[cfg(feature = "fabric")]
+impl<T: Element> Buffer for HostMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.elements().len()
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> Buffer for DeviceMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        DeviceBuffer::len(self)
     }
 }
 

@@ -10,9 +10,8 @@ use std::{marker::PhantomData, sync::Arc};
 #[cfg(feature = "nccl")]
 use cudarc::driver::{CudaStream, sys::CUdeviceptr};
 
-use super::buffer::Buffer;
 #[cfg(feature = "fabric")]
-use super::buffer::HostBuffer;
+use super::host_buffer::HostBuffer;
 use crate::Element;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
@@ -47,6 +46,8 @@ unsafe impl<T: Element> Send for HostMemory<T> {}
 
 #[cfg(feature = "fabric")]
 impl<T: Element> HostBuffer for HostMemory<T> {
+    type Element = T;
+
     fn elements(&self) -> &[T] {
         // SAFETY: the caller of `from_raw` guarantees so many elements; a dangling address is that of none.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
@@ -55,15 +56,6 @@ impl<T: Element> HostBuffer for HostMemory<T> {
     fn elements_mut(&mut self) -> &mut [T] {
         // SAFETY: as above; nothing else uses the elements.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
-    }
-}
-
-#[cfg(feature = "fabric")]
-impl<T: Element> Buffer for HostMemory<T> {
-    type Element = T;
-
-    fn len(&self) -> usize {
-        self.len
     }
 }
 
@@ -135,15 +127,6 @@ unsafe impl<T: Element> DeviceBufferMut for DeviceMemory<T> {
 }
 
 #[cfg(feature = "nccl")]
-impl<T: Element> Buffer for DeviceMemory<T> {
-    type Element = T;
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-#[cfg(feature = "nccl")]
 impl<T> fmt::Debug for DeviceMemory<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "DeviceMemory({} elements at {:#x})", self.len, self.address)
@@ -153,7 +136,7 @@ impl<T> fmt::Debug for DeviceMemory<T> {
 #[cfg(all(test, feature = "fabric"))]
 mod tests {
     use super::*;
-    use crate::job::{Backend, Job};
+    use crate::job::{Backend, Buffer, Job};
     use crate::{ReduceOp, world};
     use std::sync::Arc;
     use std::thread;

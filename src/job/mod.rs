@@ -40,6 +40,8 @@ mod gpu_operation;
 mod group;
 #[cfg(feature = "fabric")]
 mod host;
+#[cfg(feature = "fabric")]
+mod host_buffer;
 mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
