@@ -104,7 +104,7 @@ impl<B: Bucket> Slot<B> {
         }
     }
 
-    /// The values, unless an operation has them.
+    /// The reduced gradients, unless an operation under way owns their memory.
     pub(super) fn values(&self) -> Result<&B, Error> {
         match self {
             Self::Same(Traveller::Here(values)) | Self::Bf16 { values, .. } => Ok(values),

@@ -203,7 +203,7 @@ pub trait World: Send + Sync {
         false
     }
 
-    /// How this process joins a new world of the ranks that are left after a failure ([`Recovery`]).
+    /// The means of this process to join a new world of the ranks that are left after a failure ([`Recovery`]).
     ///
     /// # Errors
     /// If it cannot live longer than this world.
