@@ -22,7 +22,7 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and sizes of
+    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and shapes of
     /// their parameters.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Reducer {
         Self::with_options(group, module, &ReducerOptions::default())
     }
 
-    /// Like [`Reducer::new`], with sizes of buckets, type on the wire and operator of its own.
+    /// Like [`Reducer::new`], with options, which must be equal on all ranks.
     ///
     /// # Errors
     /// Those of [`Reducer::new`].
