@@ -49,7 +49,7 @@ impl<B> Work<B> {
         Self { state: State::Host(slot) }
     }
 
-    /// Waits until the operation is complete, and returns its buffers. Spins shortly, and then sleeps.
+    /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then sleeps.
     ///
     /// # Errors
     /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which have stopped the

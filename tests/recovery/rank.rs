@@ -102,7 +102,7 @@ fn train(mut job: Job, fates: &str) -> Result<(), Error> {
         return job.shrink_within(limit).map(drop);
     }
     let (mut step, mut steps_left, mut fails) = (0, STEPS, false);
-    // A step that is made again has no fate.
+    // A repeated step has no fate.
     let mut fated = 0;
     while steps_left > 0 {
         if let Some(fate) = fate_of(fates, first, &step.to_string()).filter(|_| step >= fated) {
