@@ -30,8 +30,8 @@ pub(crate) enum Backing {
     Gpu(Box<GpuGroup>),
 }
 
-/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on
-/// GPUs, of any [`Element`]; or memory of another library: `HostMemory` and `DeviceMemory`.
+/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on hosts, and cudarc's
+/// `CudaSlice<T>` or `DeviceMemory<T>` on GPUs, of any [`Element`]. Other types cannot implement it.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;

@@ -26,13 +26,13 @@ pub struct HostMemory<T> {
 
 #[cfg(feature = "fabric")]
 impl<T: Element> HostMemory<T> {
-    /// Adopts `len` elements at `address`, which `owner` keeps allocated; `()` if something else does. For no elements, the
-    /// address may be null.
+    /// `len` elements at `address`. `owner` keeps them allocated; pass `()` if something else does. If `len` is 0, `address` may
+    /// be null.
     ///
     /// # Safety
-    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this is dropped,
-    /// which an operation does after its end if nothing waits for it. Until then, nothing else writes them, or reads them while
-    /// an operation writes them.
+    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this value is
+    /// dropped. An operation whose [`Work`](super::Work) was dropped drops it at its end. Until then, nothing else writes the
+    /// elements, or reads them while an operation writes them.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(address: *mut T, len: usize, owner: O) -> Self {
         let address = NonNull::new(address).filter(|_| len > 0).unwrap_or(NonNull::dangling());
@@ -78,10 +78,13 @@ pub struct DeviceMemory<T> {
 
 #[cfg(feature = "nccl")]
 impl<T: Element> DeviceMemory<T> {
-    /// Adopts `len` elements at `address`, used in the order of `stream`, which `owner` keeps allocated; `()` if something else
-    /// does. With the group's own stream, only that stream is ordered: let it wait for the work that writes the elements, and
-    /// the stream that uses them for the operation ([`Work::wait_on`](super::Work::wait_on)). With another stream, the
-    /// operation waits for the work queued there, and later work there for the operation.
+    /// `len` elements at the device address `address`, used in the order of `stream`. `owner` keeps them allocated; pass `()` if
+    /// something else does.
+    ///
+    /// An operation waits for the work that is queued on `stream`, and work that is queued there later waits for the operation.
+    /// If `stream` is the group's own, order other streams yourself: before the operation, let the group's stream wait for the
+    /// work that writes the elements; afterwards, let the streams that use them wait for the operation
+    /// ([`Work::wait_on`](super::Work::wait_on)).
     ///
     /// # Safety
     /// - The elements are initialised, aligned, and in the stream's context.

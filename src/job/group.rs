@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason.
+    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason.
     #[must_use]
     pub fn describe(&self) -> String {
         let transport = match &self.inner.connection.0 {
@@ -114,7 +114,7 @@ impl Group {
         }
     }
 
-    /// Sets the longest time that an operation of this rank waits for the others; none, the default, waits forever. After that
+    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that
     /// it returns [`Error::TimedOut`], and the operations of all other ranks an error with its text. The ranks may set different
     /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
     ///
@@ -129,8 +129,8 @@ impl Group {
         }
     }
 
-    /// The group's own stream, on which its collectives run; none on hosts. Memory that is allocated on it is used by the
-    /// group's operations without making another stream wait.
+    /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is allocated on it make no
+    /// other stream wait.
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
@@ -141,7 +141,7 @@ impl Group {
         }
     }
 
-    /// The device of this rank; none on hosts.
+    /// The context of this rank's device; `None` on hosts.
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
@@ -161,7 +161,7 @@ impl Group {
         }
     }
 
-    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; none for
+    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; `None` for
     /// ranks without a color. Collective: returns when every rank of this group has called it.
     ///
     /// # Errors

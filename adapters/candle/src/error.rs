@@ -7,7 +7,7 @@ use collectives::job::Group;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Other ranks, or the communication with them.
+    /// Other ranks, or the communication with them, have failed.
     #[error(transparent)]
     Collectives(#[from] collectives::Error),
     /// candle has failed.
@@ -35,7 +35,7 @@ impl Error {
     }
 }
 
-/// Tells the other ranks about an error of this one, for which they would wait.
+/// Tells the other ranks about an error of this rank, since they would wait for it.
 pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
     if let Err(error) = &result
         && !error.is_of_group()

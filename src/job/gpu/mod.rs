@@ -19,9 +19,9 @@ use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, Uniq
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
-/// Interval of the queries while NCCL connects.
+/// Interval of the queries whether NCCL has connected.
 const POLL: Duration = Duration::from_millis(1);
-/// Limit for taking a communicator that exists.
+/// Time limit for taking the communicator once its ranks are connected.
 const READY: Duration = Duration::from_secs(60);
 
 /// One rank of a group over GPUs.

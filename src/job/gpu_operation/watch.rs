@@ -15,10 +15,11 @@ use crate::lock::lock;
 use crate::nccl::{AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
 
-/// Interval of the thread's queries, and while a future waits.
+/// Interval of the thread's queries.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// The same while a future waits.
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
-/// Time after which the calls of the ranks are compared, and again.
+/// Time after which the calls of the ranks are compared, and between two comparisons.
 const COMPARE_AFTER: Duration = Duration::from_secs(1);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
@@ -26,7 +27,7 @@ const CALLS: usize = 64;
 /// The communicator of a group, which one thread at a time uses; none once it has ended.
 pub(crate) type Watched = Mutex<Option<Communicator>>;
 
-/// State of a group's operations.
+/// The operations of a group that are under way, and its failure.
 pub(crate) struct Watch {
     world: Handle,
     rank: usize,
@@ -59,7 +60,7 @@ struct State {
 struct UnderWay {
     mark: Arc<Mark>,
     operation: String,
-    /// Time since which it is the first one.
+    /// Time at which it became the first one.
     since: Instant,
 }
 
