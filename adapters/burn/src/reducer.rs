@@ -50,9 +50,8 @@ impl Reducer {
     /// All ranks call it once per step. Gradients of other modules in `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`: both are found before anything
-    /// is sent, and the other ranks wait for this one until their timeout, or until it ends. Otherwise those of
-    /// [`train::Reducer::wait`]. The gradients are lost after an error.
+    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`; the other ranks get
+    /// [`Error::RankFailed`] with that reason. Otherwise those of [`train::Reducer::wait`]. The gradients are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -62,7 +61,8 @@ impl Reducer {
         let data = self.parameters.iter().map(|_| None).collect();
         let mut taken = Taken { places: &places, gradients: &mut gradients, data };
         module.visit(&mut taken);
-        let data = checked(&self.parameters, taken.data)?;
+        let data = checked(&self.parameters, taken.data)
+            .inspect_err(|error| self.reducer.group().world().fail(&error.to_string()))?;
         for (index, data) in data.iter().enumerate().rev() {
             self.reducer.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
         }

@@ -31,7 +31,12 @@ impl Error {
     #[must_use]
     pub fn is_of_group(&self) -> bool {
         use collectives::Error as Of;
-        matches!(self, Self::Collectives(error) if !matches!(error, Of::Job(_) | Of::Buffer(_)))
+        match self {
+            Self::Collectives(Of::Job(_) | Of::Buffer(_)) => false,
+            #[cfg(feature = "cuda")]
+            Self::Collectives(Of::Cuda(_)) => false,
+            other => matches!(other, Self::Collectives(_)),
+        }
     }
 }
 
@@ -40,7 +45,7 @@ pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Erro
     if let Err(error) = &result
         && !error.is_of_group()
     {
-        group.world().fail(&format!("failed: {error}"));
+        group.world().fail(&error.to_string());
     }
     result
 }

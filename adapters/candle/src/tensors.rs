@@ -48,7 +48,7 @@ fn on_gpu(job: &Job, device: &candle_core::CudaDevice) -> Result<Group, Error> {
         .map_err(collectives::Error::from)
         .and_then(|library| job.group_on_gpu(library, device.cuda_stream().context()));
     if let Err(error) = &group {
-        job.fail(&format!("failed: {error}"));
+        job.fail(&error.to_string());
     }
     Ok(group?)
 }

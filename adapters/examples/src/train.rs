@@ -36,7 +36,7 @@ pub fn run<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -
     let trained = train(&job, options, make);
     if let Err(error) = &trained {
         // The others would wait for this rank.
-        job.world().fail(&format!("failed: {error:#}"));
+        job.fail(&format!("{error:#}"));
     }
     trained
 }
