@@ -177,6 +177,29 @@ fn a_failed_rank_ends_the_operations_of_the_others() {
 }
 
 #[test]
+fn a_copy_that_blocks_the_driver_does_not_delay_the_end() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    fake.set(Knob::BlockingCopies, 1);
+    let errors = on_gpus(&fake, 2, |group| {
+        if group.rank() == 1 {
+            fake.until("cuEventQuery waits for a copy");
+            group.world().fail("step 7: the loss is NaN");
+            return None;
+        }
+        let compute = group.context().unwrap().new_stream().unwrap();
+        let loss = group.all_reduce(memory::<f32>(group, 1), ReduceOp::Sum).wait_on(&compute).unwrap();
+        let start = Instant::now();
+        compute.clone_dtoh(&loss).unwrap();
+        // Unless NCCL's work is aborted, the fake ends the copy after 20 s.
+        assert!(start.elapsed() < Duration::from_secs(15));
+        group.all_reduce(loss, ReduceOp::Sum).wait().err()
+    });
+    let Some(Error::RankFailed { rank: 1, reason, .. }) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!(reason, "failed: step 7: the loss is NaN");
+}
+
+#[test]
 fn ranks_that_call_different_operations_read_both_calls() {
     let fake = Fake::new();
     fake.set(Knob::Hang, 2);

@@ -3,6 +3,7 @@
 mod buffers;
 mod offer;
 
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(crate) struct GpuGroup {
     stream: Arc<CudaStream>,
     communicator: Arc<Watched>,
     watch: Arc<Watch>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     size: usize,
     description: String,
 }
@@ -80,14 +81,30 @@ impl GpuGroup {
         let size = world.size();
         let watch = Watch::new(world, topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
-        let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
-            let (watch, communicator) = (Arc::clone(&watch), Arc::clone(&communicator));
-            move || watch.run(&communicator)
-        });
-        let thread =
-            thread.map_err(|error| Error::Job(format!("the group's thread cannot be started: {error}")))?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Self { device, stream, communicator, watch, thread, size, description })
+        let threads = Mutex::default();
+        let group = Self { device, stream, communicator, watch, threads, size, description };
+        group.watch()?;
+        Ok(group)
+    }
+
+    /// Starts the threads.
+    fn watch(&self) -> Result<(), Error> {
+        let guard = {
+            let (watch, communicator) = (Arc::clone(&self.watch), Arc::clone(&self.communicator));
+            let context = Arc::clone(&self.device.context);
+            move || watch.guard(&communicator, &context)
+        };
+        let complete = {
+            let watch = Arc::clone(&self.watch);
+            move || watch.complete()
+        };
+        for body in [Box::new(guard) as Box<dyn FnOnce() + Send>, Box::new(complete)] {
+            let thread = thread::Builder::new().name("collectives".to_owned()).spawn(body);
+            let thread = thread
+                .map_err(|error| Error::Job(format!("the group's threads cannot be started: {error}")))?;
+            lock(&self.threads).push(thread);
+        }
+        Ok(())
     }
 
     fn join(
@@ -225,11 +242,12 @@ impl Drop for GpuGroup {
             tracing::warn!("closing a group: {error}");
         }
         self.watch.end();
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
-            && thread.join().is_err()
-        {
-            tracing::warn!("the thread of a group has panicked");
+        let threads = mem::take(&mut *lock(&self.threads));
+        // A waker may have dropped the last handle on one of them.
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != thread::current().id()) {
+            if thread.join().is_err() {
+                tracing::warn!("a thread of a group has panicked");
+            }
         }
     }
 }
