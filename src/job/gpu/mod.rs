@@ -4,7 +4,7 @@ mod buffers;
 mod offer;
 
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
 use super::work::Work;
 use crate::lock::lock;
-use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId};
+use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
@@ -83,16 +83,22 @@ impl GpuGroup {
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
         let group = Self { device, stream, communicator, watch, threads, size, description };
-        group.watch()?;
+        group.start_threads()?;
         Ok(group)
     }
 
-    /// Starts the threads.
-    fn watch(&self) -> Result<(), Error> {
+    fn start_threads(&self) -> Result<(), Error> {
+        let (bound, is_bound) = mpsc::channel();
         let guard = {
             let (watch, communicator) = (Arc::clone(&self.watch), Arc::clone(&self.communicator));
             let context = Arc::clone(&self.device.context);
-            move || watch.guard(&communicator, &context)
+            move || {
+                let result = cuda::bind(&context);
+                let has_context = result.is_ok();
+                if bound.send(result).is_ok() && has_context {
+                    watch.guard(&communicator);
+                }
+            }
         };
         let complete = {
             let watch = Arc::clone(&self.watch);
@@ -104,7 +110,8 @@ impl GpuGroup {
                 .map_err(|error| Error::Job(format!("the group's threads cannot be started: {error}")))?;
             lock(&self.threads).push(thread);
         }
-        Ok(())
+        let ended = |_| Error::Job("the group's thread has ended".to_owned());
+        Ok(is_bound.recv().map_err(ended)??)
     }
 
     fn join(
@@ -243,8 +250,11 @@ impl Drop for GpuGroup {
         }
         self.watch.end();
         let threads = mem::take(&mut *lock(&self.threads));
-        // A waker may have dropped the last handle on one of them.
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != thread::current().id()) {
+        if threads.iter().any(|thread| thread.thread().id() == thread::current().id()) {
+            // A future's waker has dropped the last handle: the threads end after it.
+            return;
+        }
+        for thread in threads {
             if thread.join().is_err() {
                 tracing::warn!("a thread of a group has panicked");
             }

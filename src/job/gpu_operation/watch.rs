@@ -12,12 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaContext;
-
 use super::Mark;
 use crate::Error;
 use crate::lock::lock;
-use crate::nccl::{AbortHandle, Communicator, cuda};
+use crate::nccl::{self, AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
 
 /// Interval of the threads' queries, and of those of events while a future waits.
@@ -54,11 +52,17 @@ struct State {
     timeout: Option<Duration>,
     /// True while a future waits.
     hurried: bool,
-    /// Number of threads that wait for something to watch.
-    idle: usize,
+    /// Number of threads that sleep until there is something to watch.
+    sleeping: usize,
     /// True while the communicator is being closed, which has no timeout.
     closing: bool,
     ending: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.inside.is_none()
+    }
 }
 
 struct UnderWay {
@@ -173,7 +177,7 @@ impl Watch {
         }
     }
 
-    /// Ends the threads. The communicator has been closed or aborted.
+    /// Ends the threads once nothing is under way.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.ending = true;
@@ -181,16 +185,16 @@ impl Watch {
     }
 
     fn wake(&self, state: &State) {
-        if state.idle > 0 {
+        if state.sleeping > 0 {
             self.changed.notify_all();
         }
     }
 
     /// Waits for a change of the state.
     fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        state.idle += 1;
+        state.sleeping += 1;
         let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.idle -= 1;
+        state.sleeping -= 1;
         state
     }
 
@@ -198,32 +202,33 @@ impl Watch {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The body of the thread that notices failures, until the first one. It then aborts NCCL's work. Its only CUDA calls
-    /// bind the context, before anything can block them.
-    pub(crate) fn guard(&self, communicator: &Watched, context: &CudaContext) {
-        if let Err(error) = cuda::bind(context) {
-            self.fail(error.into());
-        }
+    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work. The thread's context
+    /// is bound, so that no CUDA call that can block comes before NCCL's abort.
+    pub(crate) fn guard(&self, communicator: &Watched) {
         let mut compared = Instant::now();
         let mut state = lock(&self.state);
         while state.failure.is_none() {
-            if state.ending {
-                return;
-            }
-            if state.under_way.is_empty() && state.inside.is_none() {
+            if state.is_idle() {
+                if state.ending {
+                    return;
+                }
                 state = self.sleep(state);
                 continue;
             }
             drop(state);
             self.look(communicator, &mut compared);
             state = lock(&self.state);
-            if state.failure.is_none() && !state.ending {
+            if state.failure.is_none() && !state.is_idle() {
                 state = self.sleep_for(state, INTERVAL);
             }
         }
         drop(state);
-        if let Err(error) = self.abort.abort() {
+        while let Err(error) = self.abort.abort() {
             tracing::warn!("aborting a group after an error: {error}");
+            // Another thread is inside NCCL, perhaps not for long.
+            if !matches!(error, nccl::Error::Busy { .. }) {
+                break;
+            }
         }
     }
 
@@ -233,6 +238,7 @@ impl Watch {
         loop {
             if state.under_way.is_empty() {
                 if state.ending {
+                    self.changed.notify_all();
                     return;
                 }
                 state.hurried = false;
@@ -256,7 +262,8 @@ impl Watch {
             let state = lock(&self.state);
             let Some(mark) = state.under_way.front().map(|first| Arc::clone(&first.mark)) else { return };
             drop(state);
-            match self.failure().map_or_else(|| mark.is_complete(), |_| Ok(true)) {
+            let failed = self.has_failed.load(Ordering::Acquire);
+            match if failed { Ok(true) } else { mark.is_complete() } {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => _ = self.fail(error),
