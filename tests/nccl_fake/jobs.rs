@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -269,4 +269,42 @@ fn an_operation_is_a_future() {
         };
         assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     });
+}
+
+/// Drops a group when it is woken.
+struct Leave {
+    group: Mutex<Option<Group>>,
+    thread: thread::Thread,
+}
+
+impl Wake for Leave {
+    fn wake(self: Arc<Self>) {
+        drop(self.group.lock().unwrap().take());
+        self.thread.unpark();
+    }
+}
+
+#[test]
+fn a_waker_can_drop_the_last_handle() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    let world = world::single();
+    let group =
+        Job::new(Arc::clone(&world)).group_on_gpu(fake.library(), &CudaContext::new(0).unwrap()).unwrap();
+    group.set_timeout(Some(Duration::from_millis(200)));
+    let mut work = Box::pin(group.all_reduce(memory::<f32>(&group, 5), ReduceOp::Sum));
+    let waker = Arc::new(Leave { group: Mutex::new(Some(group)), thread: thread::current() });
+    let error = loop {
+        match work.as_mut().poll(&mut Context::from_waker(&Arc::clone(&waker).into())) {
+            Poll::Ready(result) => break result.unwrap_err(),
+            Poll::Pending => thread::park(),
+        }
+    };
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    drop((work, waker));
+    let start = Instant::now();
+    while Arc::strong_count(&world) > 1 {
+        assert!(start.elapsed() < Duration::from_secs(30), "the threads of the group do not end");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
