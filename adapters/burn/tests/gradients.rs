@@ -80,7 +80,12 @@ fn a_parameter_without_a_gradient_is_named_on_all_ranks() {
         let mut reducer = Reducer::new(&group, &net).unwrap();
         let input = matrix::<Cpu>(&[[1.0, 2.0, 3.0]], &Default::default());
         let some = GradientsParams::from_grads(net.forward(input).sum().backward(), &net);
-        let own = if group.rank() == 0 { some } else { gradients(&net, 1.0) };
+        let mut all = gradients(&net, 1.0);
+        for parameter in [Some(&net.norm.gamma), net.norm.beta.as_ref()].into_iter().flatten() {
+            let zeros = Tensor::<Inner, 1>::zeros(parameter.val().dims(), &Default::default());
+            all.register(parameter.id, zeros);
+        }
+        let own = if group.rank() == 0 { some } else { all };
         let error = reducer.average(&net, own).unwrap_err();
         assert_eq!(matches!(error, Error::Job(_)), group.rank() == 0, "{error:?}");
         assert_eq!(matches!(error, Error::RankFailed { rank: 0, .. }), group.rank() == 1, "{error:?}");

@@ -1,4 +1,4 @@
-//! Operations under way on a group's stream, and the thread that watches them.
+//! Operations under way on a group's stream, and the threads that watch them.
 
 mod watch;
 
