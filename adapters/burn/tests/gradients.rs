@@ -81,7 +81,7 @@ fn a_parameter_without_a_gradient_is_named_on_all_ranks() {
         let input = matrix::<Cpu>(&[[1.0, 2.0, 3.0]], &Default::default());
         let some = GradientsParams::from_grads(net.forward(input).sum().backward(), &net);
         let mut all = gradients(&net, 1.0);
-        for parameter in [Some(&net.norm.gamma), net.norm.beta.as_ref()].into_iter().flatten() {
+        for parameter in [&net.norm.gamma, &net.norm.beta] {
             let zeros = Tensor::<Inner, 1>::zeros(parameter.val().dims(), &Default::default());
             all.register(parameter.id, zeros);
         }
