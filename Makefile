@@ -52,6 +52,7 @@ adapters: packages-test ## the adapters to frameworks and the training programs:
 	$(CARGO) xtask wheels scikit-learn
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
+	adapters/python/test
 
 loom: ## the shared memory segment under a model of weak memory order, with each ordering and without
 	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model

@@ -4,6 +4,10 @@
 use cudarc::driver::CudaSlice;
 
 #[cfg(feature = "nccl")]
+use super::foreign::DeviceMemory;
+#[cfg(feature = "fabric")]
+use super::foreign::HostMemory;
+#[cfg(feature = "nccl")]
 use super::gpu::GpuGroup;
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
@@ -23,7 +27,7 @@ pub(crate) enum Backing {
 }
 
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on
-/// GPUs, of any [`Element`].
+/// GPUs, of any [`Element`]; or memory of another library: `HostMemory` and `DeviceMemory`.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;
@@ -34,6 +38,24 @@ pub trait Buffer: operations::Operations + Send + 'static {
     /// True if there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Host memory that an operation can own.
+#[cfg(feature = "fabric")]
+pub(crate) trait HostBuffer: Buffer {
+    fn elements(&self) -> &[Self::Element];
+    fn elements_mut(&mut self) -> &mut [Self::Element];
+}
+
+#[cfg(feature = "fabric")]
+impl<T: Element> HostBuffer for Vec<T> {
+    fn elements(&self) -> &[T] {
+        self
+    }
+
+    fn elements_mut(&mut self) -> &mut [T] {
+        self
     }
 }
 
@@ -108,8 +130,18 @@ impl<T: Element> operations::Operations for Vec<T> {
     operations_of!(on_host);
 }
 
+#[cfg(feature = "fabric")]
+impl<T: Element> operations::Operations for HostMemory<T> {
+    operations_of!(on_host);
+}
+
 #[cfg(feature = "nccl")]
 impl<T: Element> operations::Operations for CudaSlice<T> {
+    operations_of!(on_gpu);
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> operations::Operations for DeviceMemory<T> {
     operations_of!(on_gpu);
 }
 

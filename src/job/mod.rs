@@ -31,6 +31,7 @@
 mod backend;
 mod buffer;
 mod connect;
+mod foreign;
 mod formation;
 #[cfg(feature = "nccl")]
 mod gpu;
@@ -56,6 +57,10 @@ use cudarc::driver::CudaContext;
 
 pub use backend::Backend;
 pub use buffer::Buffer;
+#[cfg(feature = "nccl")]
+pub use foreign::DeviceMemory;
+#[cfg(feature = "fabric")]
+pub use foreign::HostMemory;
 pub use group::Group;
 pub use work::Work;
 

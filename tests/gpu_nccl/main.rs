@@ -59,6 +59,7 @@ fn main() {
         2 => [
             jobs::operations,
             jobs::a_missing_rank,
+            jobs::a_rank_that_left,
             memory::one_sided_writes_and_signals,
             split::split,
             split::split_of_all_ranks_in_one_thread,

@@ -150,6 +150,19 @@ fn ranks_that_call_different_operations_read_both_calls() {
 }
 
 #[test]
+fn a_rank_that_left_is_named() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    let errors = on_gpus(&fake, 2, |group| {
+        (group.rank() == 0).then(|| group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().map(drop))
+    });
+    let Some(Err(Error::Mismatch { called, peer: 1, peer_called: Some(left), .. })) = &errors[0] else {
+        panic!("{errors:?}")
+    };
+    assert_eq!((called.as_str(), left.as_str()), ("all_reduce of 5 float, sum", "nothing more, and left"));
+}
+
+#[test]
 fn an_error_of_nccl_reaches_the_other_ranks() {
     let fake = Fake::new();
     let errors = on_gpus(&fake, 1, |group| {

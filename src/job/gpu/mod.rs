@@ -15,7 +15,7 @@ use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
 use super::work::Work;
 use crate::lock::lock;
-use crate::nccl::{self, Collectives, Communicator, Config, UniqueId};
+use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId};
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
@@ -154,47 +154,34 @@ impl GpuGroup {
         queued.map_err(|error| if error.is_refusal() { error } else { self.watch.fail(error) })
     }
 
-    pub(crate) fn all_reduce<T: Element>(&self, data: CudaSlice<T>, op: ReduceOp) -> Work<CudaSlice<T>> {
-        let operation = describe::<T>("all_reduce", data.len(), with_op(op));
+    pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
+        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
         self.start(operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
     }
 
-    pub(crate) fn broadcast<T: Element>(&self, data: CudaSlice<T>, root: usize) -> Work<CudaSlice<T>> {
-        let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
+    pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
+        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
         self.start(operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
     }
 
-    pub(crate) fn all_gather<T: Element>(
-        &self,
-        part: CudaSlice<T>,
-        whole: CudaSlice<T>,
-    ) -> Work<(CudaSlice<T>, CudaSlice<T>)> {
-        let operation = describe::<T>("all_gather", part.len(), "");
+    pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("all_gather", part.len(), "");
         self.start(operation, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
     }
 
-    pub(crate) fn reduce_scatter<T: Element>(
-        &self,
-        whole: CudaSlice<T>,
-        part: CudaSlice<T>,
-        op: ReduceOp,
-    ) -> Work<(CudaSlice<T>, CudaSlice<T>)> {
-        let operation = describe::<T>("reduce_scatter", part.len(), with_op(op));
+    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
         self.start(operation, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
     }
 
-    pub(crate) fn all_reduce_list<T: Element>(
-        &self,
-        data: Vec<CudaSlice<T>>,
-        op: ReduceOp,
-    ) -> Work<Vec<CudaSlice<T>>> {
-        let elements: usize = data.iter().map(CudaSlice::len).sum();
+    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
-            format!("all_reduce_list of {} buffers with {elements} {}, {op}", data.len(), T::DATA_TYPE);
+            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
         self.start(operation, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))

@@ -12,13 +12,13 @@ type Layout = [u64; 3];
 /// Reduces all buffers. The ranks compare their lengths first: in one buffer, lists of other lengths would be mixed.
 pub(super) fn all_reduce<T: Element>(
     communicator: &mut Communicator,
-    list: &mut [Vec<T>],
+    list: &mut [&mut [T]],
     op: ReduceOp,
 ) -> Result<(), Error> {
     if let [one] = list {
         return communicator.all_reduce_in_place(one, op);
     }
-    let elements: usize = list.iter().map(Vec::len).sum();
+    let elements: usize = list.iter().map(|buffer| buffer.len()).sum();
     compare(communicator, layout(list))?;
     if elements.saturating_mul(size_of::<T>()) > FUSED_BYTES {
         return list.iter_mut().try_for_each(|buffer| communicator.all_reduce_in_place(buffer, op));
@@ -35,7 +35,7 @@ pub(super) fn all_reduce<T: Element>(
     Ok(())
 }
 
-fn layout<T>(list: &[Vec<T>]) -> Layout {
+fn layout<T>(list: &[&mut [T]]) -> Layout {
     // FNV-1a, by length.
     let hash = list.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, buffer| {
         (hash ^ buffer.len() as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use self::queue::{Operation, Queue};
+use super::buffer::HostBuffer;
 use super::formation::Formation;
 use super::slot::{Promise, Slot};
 use super::work::Work;
@@ -78,31 +79,31 @@ impl HostGroup {
         Work::host(slot)
     }
 
-    pub(crate) fn all_reduce<T: Element>(&self, data: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data, op))
+    pub(crate) fn all_reduce<B: HostBuffer>(&self, data: B, op: ReduceOp) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
     }
 
-    pub(crate) fn broadcast<T: Element>(&self, data: Vec<T>, root: usize) -> Work<Vec<T>> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data, root))
+    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
     }
 
-    pub(crate) fn all_gather<T: Element>(&self, part: Vec<T>, whole: Vec<T>) -> Work<(Vec<T>, Vec<T>)> {
-        self.start((part, whole), |communicator, (part, whole)| communicator.all_gather(part, whole))
-    }
-
-    pub(crate) fn reduce_scatter<T: Element>(
-        &self,
-        whole: Vec<T>,
-        part: Vec<T>,
-        op: ReduceOp,
-    ) -> Work<(Vec<T>, Vec<T>)> {
-        self.start((whole, part), move |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole, part, op)
+    pub(crate) fn all_gather<B: HostBuffer>(&self, part: B, whole: B) -> Work<(B, B)> {
+        self.start((part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part.elements(), whole.elements_mut())
         })
     }
 
-    pub(crate) fn all_reduce_list<T: Element>(&self, data: Vec<Vec<T>>, op: ReduceOp) -> Work<Vec<Vec<T>>> {
-        self.start(data, move |communicator, data| list::all_reduce(communicator, data, op))
+    pub(crate) fn reduce_scatter<B: HostBuffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        self.start((whole, part), move |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
+        })
+    }
+
+    pub(crate) fn all_reduce_list<B: HostBuffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        self.start(data, move |communicator, data| {
+            let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
+            list::all_reduce(communicator, &mut list, op)
+        })
     }
 
     pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {

@@ -1,0 +1,161 @@
+//! Averages of a module's gradients.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use burn_core::module::{AutodiffModule, ModuleVisitor, Param, ParamId};
+use burn_core::tensor::{DType, Tensor, TensorData, backend::AutodiffBackend};
+use burn_optim::GradientsParams;
+use collectives::train::{self, ReducerOptions};
+use collectives::{Error, job::Group};
+
+use crate::parameters::{Parameter, trained};
+
+/// Averages the gradients of a module over the ranks of a group.
+///
+/// The gradients are exchanged in buckets, in the reverse of the module's order; a bucket is on its way while the next one is
+/// filled. burn returns all gradients together, at the end of `backward`, so that the exchange begins only then.
+pub struct Reducer {
+    reducer: train::Reducer<Vec<f32>>,
+    parameters: Vec<Parameter>,
+}
+
+impl Reducer {
+    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and sizes of
+    /// their parameters.
+    ///
+    /// # Errors
+    /// If the parameters of the ranks differ: names the first difference. [`Error::Buffer`] for a group of GPUs. Otherwise
+    /// those of [`train::Reducer::new`].
+    pub fn new<B: AutodiffBackend, M: AutodiffModule<B>>(group: &Group, module: &M) -> Result<Self, Error> {
+        Self::with_options(group, module, &ReducerOptions::default())
+    }
+
+    /// Like [`Reducer::new`], with sizes of buckets, type on the wire and operator of its own.
+    ///
+    /// # Errors
+    /// Those of [`Reducer::new`].
+    pub fn with_options<B: AutodiffBackend, M: AutodiffModule<B>>(
+        group: &Group,
+        module: &M,
+        options: &ReducerOptions,
+    ) -> Result<Self, Error> {
+        let parameters = trained(module);
+        let described = parameters.iter().map(described).collect::<Vec<_>>();
+        Ok(Self { reducer: train::Reducer::new(group, &described, options)?, parameters })
+    }
+
+    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average over the ranks.
+    /// All ranks call it once per step. Gradients of other modules in `gradients` stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`: both are found before anything
+    /// is sent, and the other ranks wait for this one until their timeout, or until it ends. Otherwise those of
+    /// [`train::Reducer::wait`]. The gradients are lost after an error.
+    pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
+        &mut self,
+        module: &M,
+        mut gradients: GradientsParams,
+    ) -> Result<GradientsParams, Error> {
+        let places = self.parameters.iter().enumerate().map(|(index, each)| (each.id, index)).collect();
+        let data = self.parameters.iter().map(|_| None).collect();
+        let mut taken = Taken { places: &places, gradients: &mut gradients, data };
+        module.visit(&mut taken);
+        let data = checked(&self.parameters, taken.data)?;
+        for (index, data) in data.iter().enumerate().rev() {
+            self.reducer.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
+        }
+        drop(data);
+        self.reducer.wait()?;
+        let averages = (0..self.parameters.len()).map(|index| self.average_of(index)).collect::<Result<_, _>>()?;
+        module.visit(&mut Returned { averages, gradients: &mut gradients });
+        Ok(gradients)
+    }
+
+    fn average_of(&self, index: usize) -> Result<(ParamId, TensorData), Error> {
+        let parameter = self.parameters.get(index).ok_or_else(|| Error::Job(format!("there is no parameter {index}")))?;
+        let average = self.reducer.gradient(index)?;
+        Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
+    }
+
+    /// Time that the last call of [`Reducer::average`] waited for the exchange, after everything was sent.
+    #[must_use]
+    pub fn exposed(&self) -> Duration {
+        self.reducer.exposed()
+    }
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reducer").field("parameters", &self.parameters).finish_non_exhaustive()
+    }
+}
+
+fn described(parameter: &Parameter) -> train::Parameter {
+    train::Parameter::new(parameter.name.clone(), parameter.shape.clone())
+}
+
+fn refused(error: &dyn fmt::Debug) -> Error {
+    Error::Buffer(format!("burn gives no access to a gradient's elements: {error:?}"))
+}
+
+/// All gradients, if each is there and can be averaged.
+fn checked(parameters: &[Parameter], data: Vec<Option<TensorData>>) -> Result<Vec<TensorData>, Error> {
+    let check = |(parameter, data): (&Parameter, Option<TensorData>)| {
+        let name = &parameter.name;
+        let data = data.ok_or_else(|| {
+            Error::Job(format!(
+                "the parameter {name} has no gradient: it must contribute to the loss in every step on every rank; for one \
+                 that is not trained, call set_require_grad(false) before Reducer::new"
+            ))
+        })?;
+        if data.dtype != DType::F32 {
+            let dtype = data.dtype;
+            return Err(Error::Buffer(format!(
+                "the gradient of {name} is {dtype:?}: gradients of f32 only can be averaged"
+            )));
+        }
+        if data.num_elements() != parameter.len() {
+            let (shape, expected) = (&data.shape, &parameter.shape);
+            return Err(Error::Buffer(format!(
+                "the gradient of {name} has the shape {shape:?} instead of {expected:?}: make a new Reducer when the module changes"
+            )));
+        }
+        Ok(data)
+    };
+    parameters.iter().zip(data).map(check).collect()
+}
+
+/// Takes the gradients of a module.
+struct Taken<'a> {
+    places: &'a HashMap<ParamId, usize>,
+    gradients: &'a mut GradientsParams,
+    data: Vec<Option<TensorData>>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Taken<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some(data) = self.places.get(&param.id).and_then(|&index| self.data.get_mut(index))
+            && let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id)
+        {
+            *data = Some(gradient.into_data());
+        }
+    }
+}
+
+/// Returns the averages to the gradients of a module.
+struct Returned<'a> {
+    /// Those that are not returned yet.
+    averages: HashMap<ParamId, TensorData>,
+    gradients: &'a mut GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Returned<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some(average) = self.averages.remove(&param.id) {
+            let gradient = Tensor::<B::InnerBackend, D>::from_data(average, (&param.val().device(), DType::F32));
+            self.gradients.register(param.id, gradient);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Jobs and groups.
+
+use std::time::Duration;
+
+use collectives::ReduceOp;
+use collectives::job::{self, Backend};
+use pyo3::exceptions::{PySystemExit, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyType};
+
+use crate::error::{RankFailed, exception};
+use crate::operation::Operation;
+use crate::tensor::Tensor;
+use crate::work::Work;
+
+/// One rank of a job.
+#[pyclass(frozen, module = "nccl_collectives")]
+pub(crate) struct Job(job::Job);
+
+#[pymethods]
+impl Job {
+    /// Joins the job in which this process was started: by torchrun, mpirun, Slurm or Kubernetes, or with NCCL_BENCH_RANK,
+    /// NCCL_BENCH_SIZE and NCCL_BENCH_ADDR. Without any, a job of one rank.
+    #[staticmethod]
+    fn from_environment(py: Python<'_>) -> PyResult<Self> {
+        py.detach(job::Job::from_environment).map(Self).map_err(|error| exception(py, error))
+    }
+
+    /// This rank, from 0.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    /// Number of ranks.
+    #[getter]
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    /// This rank's number among those of its host.
+    #[getter]
+    fn local_rank(&self) -> usize {
+        self.0.local_rank()
+    }
+
+    /// Number of ranks on this host.
+    #[getter]
+    fn local_size(&self) -> usize {
+        self.0.local_size()
+    }
+
+    /// A group of all ranks, which all make together. `backend` is "host", "gpu", or "auto": GPUs if every rank has one.
+    #[pyo3(signature = (backend = "auto"))]
+    fn group(&self, py: Python<'_>, backend: &str) -> PyResult<Group> {
+        let backend = backend.parse::<Backend>().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        py.detach(|| self.0.group(backend))
+            .map(|group| Group(Some(group)))
+            .map_err(|error| exception(py, error))
+    }
+
+    /// Tells the other ranks that this one has failed: their operations raise RankFailed with the reason.
+    fn fail(&self, reason: &str) {
+        self.0.world().fail(reason);
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// Tells the other ranks about an exception that leaves the block.
+    #[pyo3(signature = (kind, value, _traceback))]
+    fn __exit__(
+        &self,
+        kind: Option<&Bound<'_, PyType>>,
+        value: Option<&Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        // Another rank's failure is known to all; an exit without an error is none.
+        if let (Some(kind), Some(value)) = (kind, value)
+            && !value.is_instance_of::<RankFailed>()
+            && !value.is_instance_of::<PySystemExit>()
+        {
+            self.0.world().fail(&format!("{}: {value}", kind.name()?));
+        }
+        Ok(false)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<nccl_collectives.Job rank {} of {}>", self.0.rank(), self.0.size())
+    }
+}
+
+/// Joins the job in which this process was started: Job.from_environment().
+#[pyfunction]
+pub(crate) fn init(py: Python<'_>) -> PyResult<Job> {
+    Job::from_environment(py)
+}
+
+/// Ranks that call the same operations in the same order.
+// `None` once it is being dropped.
+#[pyclass(frozen, module = "nccl_collectives")]
+pub(crate) struct Group(Option<job::Group>);
+
+impl Group {
+    fn inner(&self) -> PyResult<&job::Group> {
+        self.0.as_ref().ok_or_else(|| PyValueError::new_err("the group has ended"))
+    }
+
+    fn start(
+        &self,
+        py: Python<'_>,
+        operation: Operation,
+        tensors: Vec<Tensor>,
+        async_op: bool,
+    ) -> PyResult<Option<Work>> {
+        let pending = operation.start(py, self.inner()?, tensors)?;
+        if async_op {
+            return Ok(Some(Work::new(pending)));
+        }
+        match pending {
+            Some(mut pending) => pending.wait(py, false).map(|()| None),
+            None => Ok(None),
+        }
+    }
+}
+
+fn operator(name: &str) -> PyResult<ReduceOp> {
+    name.parse().map_err(|error: collectives::UnknownName| PyValueError::new_err(format!("op: {error}")))
+}
+
+#[pymethods]
+impl Group {
+    /// This rank in the group, from 0.
+    #[getter]
+    fn rank(&self) -> PyResult<usize> {
+        Ok(self.inner()?.rank())
+    }
+
+    /// Number of ranks in the group.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.inner()?.size())
+    }
+
+    /// "host" or "gpu".
+    #[getter]
+    fn backend(&self) -> PyResult<&'static str> {
+        Ok(if self.inner()?.backend() == Backend::Gpu { "gpu" } else { "host" })
+    }
+
+    /// The transport, and why it was chosen.
+    fn describe(&self) -> PyResult<String> {
+        Ok(self.inner()?.describe())
+    }
+
+    /// Limits the time of every operation, in seconds. None, as at the beginning, waits forever.
+    #[pyo3(signature = (seconds))]
+    fn set_timeout(&self, seconds: Option<f64>) -> PyResult<()> {
+        let limit = seconds.map(Duration::try_from_secs_f64).transpose();
+        let limit = limit.map_err(|error| {
+            PyValueError::new_err(format!("the timeout is no number of seconds: {error}"))
+        })?;
+        self.inner()?.set_timeout(limit);
+        Ok(())
+    }
+
+    /// Returns once all ranks have called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        let group = self.inner()?;
+        py.detach(|| group.barrier()).map_err(|error| exception(py, error))
+    }
+
+    /// Replaces the tensor on every rank by the reduction of all: op is "avg", "sum", "prod", "max" or "min".
+    #[pyo3(signature = (tensor, op = "avg", *, async_op = false, stream = None))]
+    fn all_reduce(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        op: &str,
+        async_op: bool,
+        stream: Option<usize>,
+    ) -> PyResult<Option<Work>> {
+        let operation = Operation::AllReduce(operator(op)?);
+        self.start(tensor.py(), operation, vec![Tensor::written(tensor, stream)?], async_op)
+    }
+
+    /// Reduces all tensors of a list, which have one type, in one operation.
+    #[pyo3(signature = (tensors, op = "avg", *, async_op = false, stream = None))]
+    fn all_reduce_list(
+        &self,
+        py: Python<'_>,
+        tensors: Vec<Bound<'_, PyAny>>,
+        op: &str,
+        async_op: bool,
+        stream: Option<usize>,
+    ) -> PyResult<Option<Work>> {
+        let operation = Operation::AllReduceList(operator(op)?);
+        let tensors =
+            tensors.iter().map(|tensor| Tensor::written(tensor, stream)).collect::<PyResult<_>>()?;
+        self.start(py, operation, tensors, async_op)
+    }
+
+    /// Replaces the tensor on every rank by that of rank `root`.
+    #[pyo3(signature = (tensor, root = 0, *, async_op = false, stream = None))]
+    fn broadcast(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        root: usize,
+        async_op: bool,
+        stream: Option<usize>,
+    ) -> PyResult<Option<Work>> {
+        let tensors = vec![Tensor::written(tensor, stream)?];
+        self.start(tensor.py(), Operation::Broadcast(root), tensors, async_op)
+    }
+
+    /// Writes the parts of all ranks to `whole`, in rank order. `whole` has `size` times as many elements as `part`.
+    #[pyo3(signature = (part, whole, *, async_op = false, stream = None))]
+    fn all_gather(
+        &self,
+        part: &Bound<'_, PyAny>,
+        whole: &Bound<'_, PyAny>,
+        async_op: bool,
+        stream: Option<usize>,
+    ) -> PyResult<Option<Work>> {
+        let tensors = vec![Tensor::read(part, stream)?, Tensor::written(whole, stream)?];
+        self.start(part.py(), Operation::AllGather, tensors, async_op)
+    }
+
+    /// Writes this rank's part of the reduction of `whole` to `part`. `whole` has `size` times as many elements as `part`.
+    #[pyo3(signature = (whole, part, op = "avg", *, async_op = false, stream = None))]
+    fn reduce_scatter(
+        &self,
+        whole: &Bound<'_, PyAny>,
+        part: &Bound<'_, PyAny>,
+        op: &str,
+        async_op: bool,
+        stream: Option<usize>,
+    ) -> PyResult<Option<Work>> {
+        let operation = Operation::ReduceScatter(operator(op)?);
+        let tensors = vec![Tensor::read(whole, stream)?, Tensor::written(part, stream)?];
+        self.start(whole.py(), operation, tensors, async_op)
+    }
+
+    /// The messages of all ranks, in rank order. Lengths may differ.
+    fn all_gather_bytes<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let group = self.inner()?;
+        let message = message.to_vec();
+        let gathered =
+            py.detach(|| group.all_gather_bytes(&message)).map_err(|error| exception(py, error))?;
+        Ok(gathered.iter().map(|message| PyBytes::new(py, message)).collect())
+    }
+
+    /// The group of the ranks with the same color, in rank order; None for a rank without a color.
+    #[pyo3(signature = (color))]
+    fn split(&self, py: Python<'_>, color: Option<u32>) -> PyResult<Option<Self>> {
+        let group = self.inner()?;
+        let part = py.detach(|| group.split(color)).map_err(|error| exception(py, error))?;
+        Ok(part.map(|part| Self(Some(part))))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let group = self.inner()?;
+        Ok(format!(
+            "<nccl_collectives.Group rank {} of {}, {}>",
+            group.rank(),
+            group.size(),
+            group.describe()
+        ))
+    }
+}
+
+impl Drop for Group {
+    /// Waits for the operations that are under way, while other threads use Python, unless it is ending.
+    fn drop(&mut self) {
+        let mut group = self.0.take();
+        Python::try_attach(|py| py.detach(|| drop(group.take())));
+    }
+}

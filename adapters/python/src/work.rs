@@ -1,0 +1,163 @@
+//! Operations under way.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use collectives::Error;
+use collectives::cudarc::driver::CudaStream;
+use collectives::job;
+use pyo3::prelude::*;
+
+use crate::error::exception;
+use crate::tensor::Tensor;
+
+/// A waiting thread looks for signals (Ctrl-C) at this interval.
+const SIGNALS: Duration = Duration::from_millis(100);
+
+/// An operation of any buffers.
+pub(crate) trait Operating: Send {
+    fn is_done(&self) -> bool;
+    /// Its result, or `None` after `limit`.
+    fn wait_for(&mut self, limit: Duration) -> Option<Result<(), Error>>;
+    fn wait_on(self: Box<Self>, stream: &CudaStream) -> Result<(), Error>;
+}
+
+pub(crate) type Running = Box<dyn Operating>;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl<B: Send> Operating for job::Work<B> {
+    fn is_done(&self) -> bool {
+        self.is_done()
+    }
+
+    fn wait_for(&mut self, limit: Duration) -> Option<Result<(), Error>> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let end = Instant::now() + limit;
+        loop {
+            if let Poll::Ready(result) = Pin::new(&mut *self).poll(&mut Context::from_waker(&waker)) {
+                return Some(result.map(drop));
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            thread::park_timeout(left);
+        }
+    }
+
+    fn wait_on(self: Box<Self>, stream: &CudaStream) -> Result<(), Error> {
+        (*self).wait_on(stream).map(drop)
+    }
+}
+
+/// A running operation with the tensors that it uses.
+pub(crate) struct Pending {
+    running: Option<Running>,
+    tensors: Vec<Tensor>,
+    /// The stream of the framework that uses the tensors.
+    stream: Option<Arc<CudaStream>>,
+}
+
+/// Operations whose [`Work`] was dropped before their end: their tensors must stay until then.
+static ABANDONED: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pending {
+    pub(crate) fn new(running: Running, stream: Option<Arc<CudaStream>>) -> Self {
+        Self { running: Some(running), tensors: Vec::new(), stream }
+    }
+
+    pub(crate) fn keep(mut self, tensors: Vec<Tensor>) -> Self {
+        self.tensors = tensors;
+        let mut abandoned = lock(&ABANDONED);
+        let done = abandoned.extract_if(.., |pending| pending.is_done()).collect::<Vec<_>>();
+        drop(abandoned);
+        // Their tensors are released without the lock, since that may run code of Python.
+        drop(done);
+        self
+    }
+
+    fn is_done(&self) -> bool {
+        self.running.as_ref().is_none_or(|running| running.is_done())
+    }
+
+    /// Waits for the end of the operation: the host does, or with `block = false` and for tensors of a device their stream
+    /// alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
+    pub(crate) fn wait(&mut self, py: Python<'_>, block: bool) -> PyResult<()> {
+        if let Some(stream) = self.stream.clone().filter(|_| !block) {
+            let Some(running) = self.running.take() else { return Ok(()) };
+            return py.detach(|| running.wait_on(&stream)).map_err(|error| exception(py, error));
+        }
+        while let Some(running) = &mut self.running {
+            if let Some(result) = py.detach(|| running.wait_for(SIGNALS)) {
+                self.running = None;
+                return result.map_err(|error| exception(py, error));
+            }
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.is_done() {
+            return;
+        }
+        let left = Self {
+            running: self.running.take(),
+            tensors: mem::take(&mut self.tensors),
+            stream: self.stream.take(),
+        };
+        lock(&ABANDONED).push(left);
+    }
+}
+
+/// An operation under way, from an operation with `async_op=True`.
+#[pyclass(frozen, module = "nccl_collectives")]
+pub(crate) struct Work(Mutex<Option<Pending>>);
+
+impl Work {
+    pub(crate) fn new(pending: Option<Pending>) -> Self {
+        Self(Mutex::new(pending))
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Waits until the tensors can be used again, and raises the error of the operation. For tensors of a GPU, the current
+    /// stream of the operation's call waits, and the host does not, unless `block` is true; the group's timeout and failures
+    /// of other ranks are noticed by waits of the host. A second call returns at once.
+    #[pyo3(signature = (block = false))]
+    fn wait(&self, py: Python<'_>, block: bool) -> PyResult<()> {
+        // Another thread may wait for this operation: it has the lock without the GIL.
+        let taken = py.detach(|| lock(&self.0).take());
+        let Some(mut pending) = taken else { return Ok(()) };
+        let result = pending.wait(py, block);
+        if pending.running.is_some() {
+            *lock(&self.0) = Some(pending);
+        }
+        result
+    }
+
+    /// True once the operation has ended, or has failed.
+    fn is_done(&self) -> bool {
+        lock(&self.0).as_ref().is_none_or(Pending::is_done)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<nccl_collectives.Work done={}>", if self.is_done() { "True" } else { "False" })
+    }
+}
