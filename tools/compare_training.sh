@@ -10,9 +10,10 @@
 # PYTHON    interpreter that has PyTorch (default: python3)
 # STARTS    starts of each program (default: 8)
 # LIMIT     seconds that a start may take (default: 60); a program whose first start fails is not started again
+# TIME      seconds after which nothing more is started (default: no limit)
 # FLAGS     flags of all programs, like "--width 2048 --steps 5"
 set -euo pipefail
-[ $# = 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# = 1 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 here=$(cd "$(dirname "$0")" && pwd)
 sources=${SOURCES:-$here/../adapters/compare/src/bin}
@@ -65,19 +66,25 @@ lines() {
 }
 
 rm -f "$folder"/*.log
+running=""
+for program in $programs; do
+    reason=$(missing "$program")
+    if [ -z "$reason" ]; then
+        running+=" $program"
+    else
+        echo "skipped $program: $reason" | tee -a "$folder/skipped.log" >&2
+    fi
+done
+
 for number in $(seq "$starts"); do
-    for program in $programs; do
-        reason=$(missing "$program")
-        if [ -n "$reason" ]; then
-            [ "$number" != 1 ] || echo "skipped $program: $reason" | tee -a "$folder/skipped.log" >&2
-            continue
-        fi
+    for program in $running; do
+        [ -z "${TIME:-}" ] || [ "$SECONDS" -lt "$TIME" ] || break 2
         # A start that fails after its line does not count.
         if output=$(start "$program" 2>&1); then
             echo "$output"
         else
             echo "start $number failed: ${output//$'\n'/ / }"
-            [ "$number" != 1 ] || programs=" $programs " programs=${programs/ $program / }
+            [ "$number" != 1 ] || running=" $running " running=${running/ $program / }
         fi >>"$folder/$program.log"
     done
 done
@@ -96,7 +103,8 @@ summary() {
         log=$folder/$program.log
         succeeded=$(grep -cs "^$program .* parameters equal$" "$log" || true)
         if [ "${succeeded:-0}" = 0 ]; then
-            if [ -e "$log" ]; then row="| N/A | N/A | N/A | all failed |"; else row="| N/A | N/A | N/A | not run |"; fi
+            row="| N/A | N/A | N/A |"
+            if [ -e "$log" ]; then row+=" failed |"; else row+=" not run |"; fi
         else
             row="|"
             for column in "5 2" "7 2" "9 1"; do
