@@ -99,7 +99,8 @@ impl Group {
         }
     }
 
-    /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason.
+    /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason. The error of
+    /// [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
         let transport = match &self.inner.connection.0 {
@@ -109,7 +110,11 @@ impl Group {
             Backing::Gpu(gpu) => gpu.describe(),
         };
         match &self.inner.reason {
-            Some(reason) => format!("{transport}; not GPUs: {reason}"),
+            Some(reason) => {
+                // The places in which libraries were looked for are on lines of their own.
+                let first = reason.lines().next().unwrap_or_default();
+                format!("{transport}; not GPUs: {}", first.strip_suffix(" Tried:").unwrap_or(first))
+            }
             None => transport.to_owned(),
         }
     }

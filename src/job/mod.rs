@@ -176,7 +176,6 @@ impl Job {
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
         self.preparation.prepare(&self.world);
         let device = Device { library, context: Arc::clone(context) };
-        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Device(device))
     }
 }
