@@ -120,8 +120,8 @@ impl Group {
     }
 
     /// Sets the longest time that an operation of this rank waits for the others; none, the default, waits forever. After that
-    /// it returns [`Error::TimedOut`], and the operations of all other ranks an error with its text. The ranks may set different
-    /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
+    /// it returns [`Error::TimedOut`], and the operations of all other ranks the same on hosts, and [`Error::RankFailed`] with its
+    /// text on GPUs. The ranks may set different times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without.
