@@ -42,7 +42,7 @@ fn main() -> Result<(), Error> {
     let mut job = Job::from_environment()?;
     let (first_rank, mut step, mut failure) = (job.rank(), 0, None);
     while let Err(error) = train(&job, first_rank, &mut step, &mut failure) {
-        // Other errors would come again.
+        // After other errors, a new job would fail in the same way.
         let Error::RankFailed { .. } = error else { return Err(error) };
         println!("step {step}: {error}");
         failure = Some(Instant::now());

@@ -51,7 +51,7 @@ struct Arguments {
     fail_at: Option<usize>,
 }
 
-/// Partial sums of the loss, which keep threads from waiting for each other.
+/// Number of partial sums of the loss: several, so that threads wait less for each other.
 const SUMS: usize = 1024;
 
 const KERNELS: &str = r#"
@@ -114,7 +114,7 @@ struct Model {
     gradients: Vec<CudaSlice<f32>>,
     /// The input, then each layer's output.
     outputs: Vec<CudaSlice<f32>>,
-    /// The derivative of the loss by a layer's output, and by its input.
+    /// The derivatives of the loss with respect to a layer's output, and to its input.
     derivatives: [CudaSlice<f32>; 2],
     target: CudaSlice<f32>,
     loss: CudaSlice<f32>,
@@ -192,7 +192,7 @@ impl Model {
         let (width, batch, last) = (self.width, self.batch, self.weights.len() - 1);
         for (layer, weights) in self.weights.iter().enumerate() {
             let (before, after) = self.outputs.split_at_mut(layer + 1);
-            // Rows of samples are columns here.
+            // A sample is a column, since matrices are stored by columns.
             Self::multiply(
                 &self.blas,
                 (false, false),
@@ -358,7 +358,7 @@ fn learn(mut replica: Replica, model: &mut Model, arguments: &Arguments) -> Resu
             // SAFETY: a signal to this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        // A step that fails has stopped in its middle.
+        // A step that fails may have changed some weights.
         let before = model.weights.clone();
         let since = Instant::now();
         let loss = match replica.learn(model) {

@@ -11,10 +11,9 @@ use crate::nccl;
 
 /// An error of a [`Job`](crate::job::Job), of its groups, or of training.
 ///
-/// [`Error::Job`] and [`Error::Buffer`] are refusals of this rank: nothing was sent, and the group remains usable. Exceptions are
-/// steps in [`train`](crate::train) that cannot be completed, of which the other ranks have been told: missing gradients in
-/// `Reducer::wait`, and updates that fail in `Zero1::step`. After all other errors, every later operation of the group returns the
-/// same error.
+/// From a [`Group`](crate::job::Group), [`Error::Job`] and [`Error::Buffer`] are refusals of this rank: nothing was sent, and the
+/// group remains usable. After any other error, every later operation of the group returns that error.
+/// [`Reducer`](crate::train::Reducer) and [`Zero1`](crate::train::Zero1) say which of their refusals end a step on all ranks.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -52,7 +51,7 @@ pub enum Error {
         called: String,
         /// Another rank.
         peer: usize,
-        /// The other rank's call; `None` if an earlier one differs.
+        /// The other rank's call; `None` if it is not known, because an earlier call differs.
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
@@ -87,7 +86,7 @@ impl Error {
         matches!(self, Self::Job(_) | Self::Buffer(_))
     }
 
-    /// Renames the ranks that a group's backend has numbered itself to those of the job.
+    /// Replaces ranks of a group, as its backend numbers them, by ranks of the job.
     pub(crate) fn in_job(self, ranks: &[usize]) -> Self {
         let of_job = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
         match self {
@@ -130,7 +129,7 @@ fn timeout(reason: &str) -> Option<Error> {
     Some(Error::TimedOut { operation: operation.to_owned(), limit })
 }
 
-/// The error of a world that reports this one, for groups on which another group's ranks meet.
+/// For the parts of a split, which connect over their parent group as over a world.
 impl From<Error> for world::Error {
     fn from(error: Error) -> Self {
         match error {

@@ -3,9 +3,9 @@
 #
 #   tools/compare_revisions.sh BASE HEAD FOLDER [argument of nccl-bench]...
 #
-# Both are built from git, and started STARTS times in turn (default: 4). Exit code 1 means that a row of HEAD is slower by
-# more than LIMIT (default: 10%) in every pair of starts: starts of one program can differ by more than revisions do. FOLDER
-# gets base-N.json, head-N.json and table-N.md.
+# Both are built from git, and started STARTS times in turn (default: 4). Exit code 1: a row of HEAD is slower by more than
+# LIMIT (default: 10%) in every pair of starts; one pair proves nothing, since two starts of one program can differ by more.
+# FOLDER gets base-N.json, head-N.json, table-N.md and table-N.csv.
 #
 #   PROGRAMS    a folder with the programs base and head, built before: nothing is built then
 set -euo pipefail

@@ -1,4 +1,4 @@
-//! What is measured, and the data that verifies it.
+//! The cases that are measured, and the data that verifies them.
 
 use collectives::fabric::Collective;
 
@@ -34,12 +34,12 @@ impl Case {
         }
     }
 
-    /// What a rank sends. Sums of all ranks' are exact.
+    /// The elements that a rank sends. Their sums over all ranks are exact.
     pub(crate) fn sent(self, rank: usize) -> Vec<f32> {
         (0..self.counts().0).map(|index| element(rank, index)).collect()
     }
 
-    /// Fails unless a rank has received what it must.
+    /// Fails unless a rank has received the right elements.
     pub(crate) fn verify(self, rank: usize, received: &[f32]) -> Result<(), String> {
         let wrong = received.iter().enumerate().find(|&(index, &found)| found != self.expected(rank, index));
         wrong.map_or(Ok(()), |(index, found)| {

@@ -20,7 +20,7 @@ struct GpuRank {
     buffers: Option<(Case, CudaSlice<f32>, CudaSlice<f32>)>,
 }
 
-/// The ranks, or why there are none.
+/// The ranks, or the reason why there are none.
 pub(crate) fn team() -> Result<Result<Team, String>, Failure> {
     let gpus = match nccl::device_count() {
         Err(error @ (Error::NoDriver { .. } | Error::NoDevice { .. })) => return Ok(Err(error.to_string())),

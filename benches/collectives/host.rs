@@ -19,7 +19,7 @@ struct HostRank {
     receive: Vec<f32>,
 }
 
-/// The ranks, or why there are none.
+/// The ranks, or the reason why there are none.
 pub(crate) fn team() -> Result<Result<Team, String>, Failure> {
     let ranks = world::threads(world::single(), RANKS)?.into_iter().map(|world| {
         move || -> Result<_, Failure> {

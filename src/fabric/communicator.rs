@@ -122,8 +122,8 @@ impl Communicator {
         self.collectives.size()
     }
 
-    /// Sets the longest time that an operation of this rank waits for others, from the first time that it waits on;
-    /// none, the default, waits forever. After that it returns [`Error::TimedOut`], which closes the communicator and
+    /// Sets the longest time that an operation of this rank waits for others, counted from its first wait; `None`, the
+    /// default, waits forever. After that it returns [`Error::TimedOut`], which closes the communicator and
     /// fails the operations of the other ranks, as any failure does. An operation that never waits is not interrupted.
     /// The ranks may set different times.
     ///

@@ -11,9 +11,13 @@ use super::foreign::HostMemory;
 use super::gpu::GpuGroup;
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
+#[cfg(feature = "fabric")]
+use super::host_buffer::HostBuffer as _;
 use super::work::Work;
 #[cfg(all(feature = "fabric", feature = "nccl"))]
 use crate::Error;
+#[cfg(feature = "nccl")]
+use crate::nccl::DeviceBuffer;
 use crate::{Element, ReduceOp};
 
 /// A rank's connection to the others of its group.
@@ -26,8 +30,8 @@ pub(crate) enum Backing {
     Gpu(Box<GpuGroup>),
 }
 
-/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on
-/// GPUs, of any [`Element`]; or memory of another library: `HostMemory` and `DeviceMemory`.
+/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on hosts, and cudarc's
+/// `CudaSlice<T>` or `DeviceMemory<T>` on GPUs, of any [`Element`]. Other types cannot implement it.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;
@@ -38,24 +42,6 @@ pub trait Buffer: operations::Operations + Send + 'static {
     /// True if there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// Host memory that an operation can own.
-#[cfg(feature = "fabric")]
-pub(crate) trait HostBuffer: Buffer {
-    fn elements(&self) -> &[Self::Element];
-    fn elements_mut(&mut self) -> &mut [Self::Element];
-}
-
-#[cfg(feature = "fabric")]
-impl<T: Element> HostBuffer for Vec<T> {
-    fn elements(&self) -> &[T] {
-        self
-    }
-
-    fn elements_mut(&mut self) -> &mut [T] {
-        self
     }
 }
 
@@ -74,6 +60,24 @@ impl<T: Element> Buffer for CudaSlice<T> {
 
     fn len(&self) -> usize {
         self.len()
+    }
+}
+
+#[cfg(feature = "fabric")]
+impl<T: Element> Buffer for HostMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.elements().len()
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl<T: Element> Buffer for DeviceMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        DeviceBuffer::len(self)
     }
 }
 

@@ -15,12 +15,12 @@ use crate::world::World;
 /// The backend of a new group.
 pub(super) enum Choice {
     Backend(Backend),
-    /// GPUs, of which this is the rank's.
+    /// GPUs; this rank uses this device.
     #[cfg(feature = "nccl")]
     Device(Device),
 }
 
-/// Connects the ranks. Returns the reason too if they could have used GPUs but do not. Collective.
+/// Connects the ranks. With [`Backend::Auto`] on hosts, also returns the reason against GPUs. Collective.
 pub(super) fn connect(
     formation: &Arc<Formation>,
     members: &Members,
@@ -47,7 +47,7 @@ pub(super) fn connect(
     }
 }
 
-/// Refuses ranks that make groups of different backends, before those exchange anything else.
+/// Refuses ranks that ask for different backends, before they exchange anything else.
 fn compare(formation: &Formation, members: &Members, choice: &Choice) -> Result<(), Error> {
     let own = match choice {
         Choice::Backend(backend) => format!("group with Backend::{backend:?}"),

@@ -10,9 +10,8 @@ use std::{marker::PhantomData, sync::Arc};
 #[cfg(feature = "nccl")]
 use cudarc::driver::{CudaStream, sys::CUdeviceptr};
 
-use super::buffer::Buffer;
 #[cfg(feature = "fabric")]
-use super::buffer::HostBuffer;
+use super::host_buffer::HostBuffer;
 use crate::Element;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
@@ -27,13 +26,13 @@ pub struct HostMemory<T> {
 
 #[cfg(feature = "fabric")]
 impl<T: Element> HostMemory<T> {
-    /// Adopts `len` elements at `address`, which `owner` keeps allocated; `()` if something else does. For no elements, the
-    /// address may be null.
+    /// `len` elements at `address`. `owner` keeps them allocated; pass `()` if something else does. If `len` is 0, `address` may
+    /// be null.
     ///
     /// # Safety
-    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this is dropped,
-    /// which an operation does after its end if nothing waits for it. Until then, nothing else writes them, or reads them while
-    /// an operation writes them.
+    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this value is
+    /// dropped. An operation whose [`Work`](super::Work) was dropped drops it at its end. Until then, nothing else writes the
+    /// elements, or reads them while an operation writes them.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(address: *mut T, len: usize, owner: O) -> Self {
         let address = NonNull::new(address).filter(|_| len > 0).unwrap_or(NonNull::dangling());
@@ -47,6 +46,8 @@ unsafe impl<T: Element> Send for HostMemory<T> {}
 
 #[cfg(feature = "fabric")]
 impl<T: Element> HostBuffer for HostMemory<T> {
+    type Element = T;
+
     fn elements(&self) -> &[T] {
         // SAFETY: the caller of `from_raw` guarantees so many elements; a dangling address is that of none.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
@@ -55,15 +56,6 @@ impl<T: Element> HostBuffer for HostMemory<T> {
     fn elements_mut(&mut self) -> &mut [T] {
         // SAFETY: as above; nothing else uses the elements.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
-    }
-}
-
-#[cfg(feature = "fabric")]
-impl<T: Element> Buffer for HostMemory<T> {
-    type Element = T;
-
-    fn len(&self) -> usize {
-        self.len
     }
 }
 
@@ -86,10 +78,13 @@ pub struct DeviceMemory<T> {
 
 #[cfg(feature = "nccl")]
 impl<T: Element> DeviceMemory<T> {
-    /// Adopts `len` elements at `address`, used in the order of `stream`, which `owner` keeps allocated; `()` if something else
-    /// does. With the group's own stream, only that stream is ordered: let it wait for the work that writes the elements, and
-    /// the stream that uses them for the operation ([`Work::wait_on`](super::Work::wait_on)). With another stream, the
-    /// operation waits for the work queued there, and later work there for the operation.
+    /// `len` elements at the device address `address`, used in the order of `stream`. `owner` keeps them allocated; pass `()` if
+    /// something else does.
+    ///
+    /// An operation waits for the work that is queued on `stream`, and work that is queued there later waits for the operation.
+    /// If `stream` is the group's own, order other streams yourself: before the operation, let the group's stream wait for the
+    /// work that writes the elements; afterwards, let the streams that use them wait for the operation
+    /// ([`Work::wait_on`](super::Work::wait_on)).
     ///
     /// # Safety
     /// - The elements are initialised, aligned, and in the stream's context.
@@ -135,15 +130,6 @@ unsafe impl<T: Element> DeviceBufferMut for DeviceMemory<T> {
 }
 
 #[cfg(feature = "nccl")]
-impl<T: Element> Buffer for DeviceMemory<T> {
-    type Element = T;
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-#[cfg(feature = "nccl")]
 impl<T> fmt::Debug for DeviceMemory<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "DeviceMemory({} elements at {:#x})", self.len, self.address)
@@ -153,7 +139,7 @@ impl<T> fmt::Debug for DeviceMemory<T> {
 #[cfg(all(test, feature = "fabric"))]
 mod tests {
     use super::*;
-    use crate::job::{Backend, Job};
+    use crate::job::{Backend, Buffer, Job};
     use crate::{ReduceOp, world};
     use std::sync::Arc;
     use std::thread;

@@ -139,7 +139,7 @@ impl World for Formation {
         self.job.check()
     }
 
-    /// The backend numbers the ranks of the group; the others read those of the job.
+    /// The backend numbers ranks as the group does; the other ranks read the numbers of the job.
     fn fail(&self, reason: &str) {
         let of_job = |rank: usize| self.members.of_job.get(rank).copied().unwrap_or(rank);
         match Difference::find(reason) {

@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// Describes the transport in one line, and where [`Backend::Auto`] has chosen it, the reason. The error of
+    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The error of
     /// [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -119,9 +119,10 @@ impl Group {
         }
     }
 
-    /// Sets the longest time that an operation of this rank waits for the others; none, the default, waits forever. After that
-    /// it returns [`Error::TimedOut`], and the operations of all other ranks the same on hosts, and [`Error::RankFailed`] with its
-    /// text on GPUs. The ranks may set different times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
+    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that
+    /// it returns [`Error::TimedOut`], and the operations of all other ranks the same error on hosts, and [`Error::RankFailed`]
+    /// with its text on GPUs. The ranks may set different times. On GPUs the time includes the work that is queued on the
+    /// buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without.
@@ -134,8 +135,8 @@ impl Group {
         }
     }
 
-    /// The group's own stream, on which its collectives run; none on hosts. Memory that is allocated on it is used by the
-    /// group's operations without making another stream wait.
+    /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is allocated on it make no
+    /// other stream wait.
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
@@ -146,7 +147,7 @@ impl Group {
         }
     }
 
-    /// The device of this rank; none on hosts.
+    /// The context of this rank's device; `None` on hosts.
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
@@ -166,7 +167,7 @@ impl Group {
         }
     }
 
-    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; none for
+    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; `None` for
     /// ranks without a color. Collective: returns when every rank of this group has called it.
     ///
     /// # Errors

@@ -40,6 +40,8 @@ mod gpu_operation;
 mod group;
 #[cfg(feature = "fabric")]
 mod host;
+#[cfg(feature = "fabric")]
+mod host_buffer;
 mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
@@ -73,7 +75,7 @@ use crate::nccl::Library;
 use crate::{Error, world};
 use recovery::Preparation;
 
-/// One rank of a job: of the processes that a launcher has started together, or of their threads.
+/// One rank of a job: a process, or a thread of one, among those that a launcher has started together.
 ///
 /// Clones are the same rank. Dropping the last one, with its groups, leaves the job.
 #[derive(Clone)]
@@ -138,7 +140,7 @@ impl Job {
         &self.world
     }
 
-    /// Tells all other ranks that this one has failed, for `reason`, of which they return [`Error::RankFailed`]: see
+    /// Tells all other ranks that this one has failed. Their operations return [`Error::RankFailed`] with `reason`: see
     /// [`World::fail`](world::World::fail).
     pub fn fail(&self, reason: &str) {
         self.world.fail(reason);
@@ -148,8 +150,8 @@ impl Job {
     /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]).
     ///
     /// # Errors
-    /// When a rank cannot be connected, its own error there, and [`Error::RankFailed`] with its reason on all others; they can
-    /// make another group then.
+    /// A rank that cannot be connected gets its own error, and all others get [`Error::RankFailed`] with its reason. All can make
+    /// another group then, except on GPUs after the ranks have begun to connect over NCCL, where the failure ends the job.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
         self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Backend(backend))
@@ -171,7 +173,7 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// As [`group`](Self::group). A rank that fails after the others have begun to connect ends the job.
+    /// As [`group`](Self::group).
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
         self.preparation.prepare(&self.world);

@@ -7,12 +7,12 @@ use super::Job;
 use crate::world::{self, Recovery};
 use crate::{Error, world::Handle};
 
-/// What a rank needs to go on after a failure, made with its first group.
+/// A rank's [`Recovery`], made with its first group.
 #[derive(Clone, Default)]
 pub(super) struct Preparation(Arc<OnceLock<Result<Recovery, world::Error>>>);
 
 impl Preparation {
-    /// Prepares a rank, unless it is prepared. A collective call of all ranks; an error is that of [`Job::shrink`].
+    /// Prepares a rank, unless it is prepared. Collective. An error is kept, and returned by [`Job::shrink`].
     pub(super) fn prepare(&self, world: &Handle) {
         self.0.get_or_init(|| Recovery::new(world));
     }
@@ -35,7 +35,7 @@ impl Job {
     /// let mut job = Job::from_environment()?;
     /// // Makes a group, and continues from the last checkpoint.
     /// while let Err(error) = train(&job) {
-    ///     // Other errors would come again.
+    ///     // After other errors, a new job would fail in the same way.
     ///     let Error::RankFailed { .. } = error else { return Err(error) };
     ///     job = job.shrink()?;
     /// }
@@ -56,7 +56,7 @@ impl Job {
     /// left out. [`Recovery::shrink`] says which ranks go on, and why two parts of a job never do.
     ///
     /// Local ranks are renumbered, too, and [`Backend::Gpu`](super::Backend::Gpu) chooses GPUs by them. A program that keeps
-    /// buffers on its GPU names that one instead (`Job::group_on_gpu`).
+    /// buffers on its GPU names this GPU instead (`Job::group_on_gpu`).
     ///
     /// # Errors
     /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. [`Error::World`] with

@@ -44,7 +44,7 @@ impl<T> Slot<T> {
 
     /// The result; `None` if it has been taken before.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<T, Error>>> {
-        // Code of the program, which runs outside the lock, as does the drop of the waker that it replaces.
+        // Cloning and dropping a waker run code of the program, which must not happen under the lock.
         let waker = waker.clone();
         let mut content = lock(&self.content);
         if self.is_done() {

@@ -14,7 +14,8 @@ use super::gpu_operation::GpuOperation;
 use super::slot::Slot;
 use crate::Error;
 
-/// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), or as a future.
+/// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a future, or on GPUs by
+/// `wait_on` a stream.
 ///
 /// Operations of a group run in the order of the calls. Dropping a `Work` neither stops the operation nor waits for it; its
 /// buffers are freed afterwards.
@@ -48,7 +49,7 @@ impl<B> Work<B> {
         Self { state: State::Host(slot) }
     }
 
-    /// Waits until the operation is complete, and returns its buffers. Spins shortly, and then sleeps.
+    /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then sleeps.
     ///
     /// # Errors
     /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which have stopped the
@@ -65,8 +66,8 @@ impl<B> Work<B> {
     }
 
     /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the host: work that is
-    /// queued on the stream afterwards reads the result. If the group stops meanwhile, as a later operation's error says,
-    /// that work reads undefined contents.
+    /// queued on the stream afterwards reads the result. If the group stops before the operation is complete, that work reads
+    /// undefined contents, and the error is returned by a later operation.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
@@ -96,7 +97,7 @@ impl<B> Work<B> {
     }
 }
 
-/// The error of a future that is polled after its end.
+/// The error of a result that was taken before.
 fn taken() -> Error {
     Error::Job("this operation has returned its result before: do not poll it again".to_owned())
 }

@@ -41,7 +41,8 @@ gradient!(f64, bf16::from_f64, bf16::to_f64);
 gradient!(bf16, |value| value, |value| value);
 gradient!(f16, |value| bf16::from_f32(value.to_f32()), |value| f16::from_f32(value.to_f32()));
 
-/// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a [`Gradient`].
+/// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a [`Gradient`]. Other types
+/// cannot implement it.
 pub trait Bucket: Buffer {
     /// Borrowed elements: `&[T]`, or cudarc's `CudaView<T>`.
     type View<'a>;
@@ -50,7 +51,7 @@ pub trait Bucket: Buffer {
     /// Memory of bfloat16 numbers.
     #[doc(hidden)]
     type Wire: Buffer;
-    /// The order of copies and operations.
+    /// The streams that order copies and operations; nothing on hosts.
     #[doc(hidden)]
     type Queue: Send;
 
@@ -62,15 +63,15 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn view_mut_len(view: &Self::ViewMut<'_>) -> usize;
 
-    /// The elements of a mutable view, to read.
+    /// A mutable view as a view.
     #[doc(hidden)]
     fn read<'a>(view: &'a Self::ViewMut<'_>) -> Self::View<'a>;
 
-    /// Elements of a view, which has them.
+    /// Some elements of a view; an error if it does not have them.
     #[doc(hidden)]
     fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error>;
 
-    /// Elements of this memory, which has them.
+    /// Some elements of this memory; an error if it does not have them.
     #[doc(hidden)]
     fn view(&self, range: Range<usize>) -> Result<Self::View<'_>, Error>;
 
@@ -131,7 +132,7 @@ pub trait Bucket: Buffer {
     fn wire_get(&mut self, queue: &mut Self::Queue, wire: &Self::Wire) -> Result<(), Error>;
 }
 
-/// The error of elements that memory does not have.
+/// The error of a range outside of `len` elements.
 pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
     Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
 }

@@ -12,13 +12,13 @@ use super::bucket::{Bucket, Gradient, outside};
 use crate::Error;
 use crate::job::{Buffer, Group, Work};
 
-/// The group's stream, and the streams of the program's memory. Copies run on the latter, so that the program's memory is only
-/// used on its own stream, where it may be freed at once, and no stream of the program waits for an operation under way.
+/// The group's stream, and the streams of the program's memory. Copies run on the streams of the program: its memory is then used
+/// on its own stream only, where it may be freed at once, and no stream of the program waits for an operation under way.
 pub struct Streams {
     own: Arc<CudaStream>,
     /// Recorded on `own`.
     done: CudaEvent,
-    /// Each with an event that is recorded on it.
+    /// Streams of the program, each with an event that is recorded on it.
     callers: Vec<(Arc<CudaStream>, CudaEvent)>,
 }
 
@@ -64,7 +64,7 @@ impl Streams {
     }
 }
 
-/// The group's memory is freed on the group's stream.
+/// Buckets are freed on the group's stream, which must wait for the program's copies.
 impl Drop for Streams {
     fn drop(&mut self) {
         if let Err(error) = self.follow() {
@@ -131,7 +131,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     }
 
     fn zeros(queue: &mut Streams, len: usize) -> Result<Self, Error> {
-        // There is no empty memory.
+        // CUDA allocates no empty memory.
         Ok(queue.own.alloc_zeros(len.max(1))?)
     }
 

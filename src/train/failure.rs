@@ -3,8 +3,8 @@
 use crate::Error;
 use crate::job::Group;
 
-/// Tells the other ranks of an error that only this one has, since they wait for what it does not start any more. Errors of the
-/// group's operations are known to them.
+/// Tells the other ranks of an error that only this rank has: they wait for operations that it does not start any more. Errors of
+/// the group's operations are known to them.
 pub(super) fn tell(group: &Group, error: &Error) {
     let is_own = match error {
         #[cfg(feature = "nccl")]

@@ -25,7 +25,7 @@ pub(super) struct Size {
     pub(super) parameters: usize,
 }
 
-/// Elements from which on a bucket is full.
+/// Numbers of elements at which a bucket is full: the first one, and the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) first: usize,

@@ -18,7 +18,7 @@
 //! reducer.average(&mut [&mut weight, &mut bias])?; // then the optimizer's step
 //! # assert_eq!((weight, bias), ([0.5; 6], [0.25; 3]));
 //!
-//! // The same, while the backward pass goes on: each gradient when it is there.
+//! // The same during the backward pass: each gradient as soon as it is computed.
 //! reducer.ready(1, &bias)?;
 //! reducer.ready(0, &weight)?;
 //! reducer.wait()?;

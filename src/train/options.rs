@@ -9,13 +9,13 @@ pub enum Wire {
     /// The gradients' own type.
     #[default]
     Same,
-    /// bfloat16: half as many bytes as `f32`. Every gradient is rounded before it is sent, and every sum of two after that.
-    /// For gradients in host memory, and for those that are bfloat16 already; others in GPU memory are refused.
+    /// bfloat16: half as many bytes as `f32`. Gradients are rounded before they are sent, and so is every partial sum.
+    /// For gradients in host memory. In GPU memory, only gradients that are bfloat16 already are accepted.
     Bf16,
 }
 
 impl Wire {
-    /// The same wire without needless conversions.
+    /// This wire for gradients of a type: [`Wire::Same`] where nothing need be converted.
     pub(super) fn of(self, gradients: DataType) -> Self {
         match self {
             Self::Bf16 if gradients != DataType::Bfloat16 => Self::Bf16,
@@ -35,11 +35,12 @@ impl Wire {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReducerOptions {
-    /// Bytes of gradients from which on a bucket is full, 25 MiB by default. A bucket is larger if its last parameter is.
+    /// Bytes of gradients at which a bucket is full, 25 MiB by default. A bucket ends with the parameter that reaches this size,
+    /// and so can be larger.
     pub bucket_bytes: usize,
     /// The same for the first bucket of a step, 1 MiB by default: communication starts early.
     pub first_bucket_bytes: usize,
-    /// The type between ranks, by default that of the gradients.
+    /// The type in which gradients travel, by default their own.
     pub wire: Wire,
     /// The reduction, by default an average.
     pub op: ReduceOp,

@@ -46,7 +46,7 @@ impl Parameter {
 /// Compares the parameters and options of all ranks. Collective.
 ///
 /// # Errors
-/// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if their elements cannot be counted in bytes.
+/// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if the parameters exceed the address space.
 pub(super) fn agree(
     group: &Group,
     parameters: &[Parameter],

@@ -14,9 +14,9 @@ use crate::{Element as _, Error};
 
 /// Reduces the gradients of a model over all ranks of a group, while the backward pass still computes others.
 ///
-/// Gradients are copied into buckets. The reduction of a bucket starts when all its gradients are [`ready`](Self::ready), and
-/// those of the buckets before it have started: on all ranks in the same order. Buckets are filled in the reverse order of the
-/// parameters in the first step, and afterwards in the order in which rank 0's gradients became ready in it.
+/// Gradients are copied into buckets. The reduction of a bucket starts once all its gradients are [`ready`](Self::ready) and the
+/// buckets before it have started, so that all ranks start buckets in the same order. In the first step, buckets have the
+/// parameters in reverse order; afterwards, in the order in which rank 0's gradients became ready in the first step.
 ///
 /// All ranks get the same bits, so that replicas with equal parameters stay equal.
 ///
@@ -28,18 +28,18 @@ use crate::{Element as _, Error};
 /// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
 /// changes nothing, and the step can go on. `wait` with gradients that are missing fails on all ranks: it tells the others, whose
 /// `wait` returns [`Error::RankFailed`] with the names. After that, and after any error of the group, the reducer returns the same
-/// error from all calls; what to do then is in [`job`](crate::job).
+/// error from all calls. [`job`](crate::job) describes how to go on.
 ///
 /// A rank that does not come to its step keeps the others in `wait`, until the group's timeout
 /// ([`Group::set_timeout`]).
 ///
 /// # Memory
-/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one of half the size (of `f32`). On
-/// hosts, a step allocates none for its data, except for the second one, if the order of the buckets changes.
+/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in bfloat16. On hosts, steps
+/// allocate no memory for data, except the second one if the order of the buckets changes.
 ///
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
-/// These streams do not wait for reductions before `wait`, which makes them wait, and not the host. Order any other stream that
+/// These streams wait for the reductions from `wait` on, and the host does not wait. Order any other stream that
 /// writes gradients or reads averages by events, or cudarc's event tracking. A failure of another rank during the reductions is
 /// returned by a later call: before the results of a step are stored, synchronise the stream and call [`Group::barrier`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
@@ -58,13 +58,13 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     exposed: Duration,
 }
 
-/// Knowledge of the order in which gradients become ready.
+/// The order in which gradients become ready.
 enum Order {
-    /// The first step records it.
+    /// The first step, which records it, is not complete.
     Unknown,
-    /// The next step arranges the buckets.
+    /// Recorded; the second step arranges the buckets by it.
     Known(Vec<u32>),
-    /// The buckets have it.
+    /// The buckets are arranged by it.
     Arranged,
 }
 
@@ -80,9 +80,9 @@ impl<B: Bucket> Reducer<B> {
     /// Prepares the reduction of these parameters' gradients. Collective: returns when every rank of the group has called it.
     ///
     /// # Errors
-    /// [`Error::Job`] on all ranks if parameters or options differ between ranks, which names the first parameter that differs
-    /// and its ranks, if two parameters have one name, or if a rank has too little memory. [`Error::Buffer`] if the group is on another
-    /// backend than the memory. The group can still be used after these. Otherwise errors of the group.
+    /// [`Error::Job`] on all ranks if parameters or options differ between ranks (it names the first difference and the ranks), if
+    /// two parameters have one name, or if a rank has too little memory. [`Error::Buffer`] if the group is on another backend than
+    /// the memory. The group can still be used after these. Otherwise errors of the group.
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         agree(group, parameters, B::Element::DATA_TYPE, options)?;
         together(group, Self::prepare(group, parameters, options))

@@ -10,53 +10,54 @@ use crate::{Error, ReduceOp};
 /// A bucket of a reducer.
 pub(super) enum Slot<B: Bucket> {
     /// Gradients that travel as they are.
-    Same(Traveller<B>),
+    Same(Movable<B>),
     /// Gradients that travel as bfloat16 numbers, and their averages.
-    Bf16 { wire: Traveller<B::Wire>, values: B },
+    Bf16 { wire: Movable<B::Wire>, values: B },
 }
 
-/// Memory, which the operation has while it is under way.
-pub(super) enum Traveller<M> {
-    Here(M),
-    Under(Work<M>),
-    /// An operation has failed.
+/// Memory that moves into an operation, and back at its end.
+pub(super) enum Movable<M> {
+    Idle(M),
+    /// The operation under way owns the memory.
+    Moved(Work<M>),
+    /// An operation has failed, and its memory is freed.
     Lost,
 }
 
-impl<M> Traveller<M> {
-    fn here(&mut self) -> Result<&mut M, Error> {
+impl<M> Movable<M> {
+    fn idle(&mut self) -> Result<&mut M, Error> {
         match self {
-            Self::Here(memory) => Ok(memory),
-            Self::Under(_) | Self::Lost => Err(away()),
+            Self::Idle(memory) => Ok(memory),
+            Self::Moved(_) | Self::Lost => Err(not_idle()),
         }
     }
 
     /// Starts an operation.
-    fn depart(&mut self, start: impl FnOnce(M) -> Work<M>) -> Result<(), Error> {
+    fn start(&mut self, start: impl FnOnce(M) -> Work<M>) -> Result<(), Error> {
         match std::mem::replace(self, Self::Lost) {
-            Self::Here(memory) => {
-                *self = Self::Under(start(memory));
+            Self::Idle(memory) => {
+                *self = Self::Moved(start(memory));
                 Ok(())
             }
             other => {
                 *self = other;
-                Err(away())
+                Err(not_idle())
             }
         }
     }
 
     /// Waits for the operation under way, if any.
-    fn arrive(&mut self, collect: impl FnOnce(Work<M>) -> Result<M, Error>) -> Result<&mut M, Error> {
-        if matches!(self, Self::Under(_))
-            && let Self::Under(work) = std::mem::replace(self, Self::Lost)
+    fn finish(&mut self, collect: impl FnOnce(Work<M>) -> Result<M, Error>) -> Result<&mut M, Error> {
+        if matches!(self, Self::Moved(_))
+            && let Self::Moved(work) = std::mem::replace(self, Self::Lost)
         {
-            *self = Self::Here(collect(work)?);
+            *self = Self::Idle(collect(work)?);
         }
-        self.here()
+        self.idle()
     }
 }
 
-fn away() -> Error {
+fn not_idle() -> Error {
     Error::Job("the gradients of this bucket are being reduced: wait for the step first".to_owned())
 }
 
@@ -64,51 +65,51 @@ impl<B: Bucket> Slot<B> {
     pub(super) fn new(queue: &mut B::Queue, len: usize, wire: Wire) -> Result<Self, Error> {
         let values = B::zeros(queue, len)?;
         Ok(match wire {
-            Wire::Same => Self::Same(Traveller::Here(values)),
-            Wire::Bf16 => Self::Bf16 { wire: Traveller::Here(B::wire_zeros(queue, len)?), values },
+            Wire::Same => Self::Same(Movable::Idle(values)),
+            Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(queue, len)?), values },
         })
     }
 
     /// Copies a gradient into the bucket.
     pub(super) fn put(&mut self, start: usize, gradient: &B::View<'_>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.here()?.put(start, gradient),
-            Self::Bf16 { wire, .. } => B::wire_put(wire.here()?, start, gradient),
+            Self::Same(values) => values.idle()?.put(start, gradient),
+            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, start, gradient),
         }
     }
 
     /// Makes a gradient zero.
     pub(super) fn clear(&mut self, queue: &mut B::Queue, range: Range<usize>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.here()?.clear(queue, range),
-            Self::Bf16 { wire, .. } => B::wire_clear(wire.here()?, queue, range),
+            Self::Same(values) => values.idle()?.clear(queue, range),
+            Self::Bf16 { wire, .. } => B::wire_clear(wire.idle()?, queue, range),
         }
     }
 
     /// Starts the reduction.
     pub(super) fn start(&mut self, group: &Group, op: ReduceOp) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.depart(|values| group.all_reduce(values, op)),
-            Self::Bf16 { wire, .. } => wire.depart(|wire| group.all_reduce(wire, op)),
+            Self::Same(values) => values.start(|values| group.all_reduce(values, op)),
+            Self::Bf16 { wire, .. } => wire.start(|wire| group.all_reduce(wire, op)),
         }
     }
 
     /// Waits for the reduction.
     pub(super) fn finish(&mut self, queue: &mut B::Queue) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.arrive(|work| B::collect(queue, work)).map(drop),
+            Self::Same(values) => values.finish(|work| B::collect(queue, work)).map(drop),
             Self::Bf16 { wire, values } => {
-                let wire = wire.arrive(|work| B::collect(queue, work))?;
+                let wire = wire.finish(|work| B::collect(queue, work))?;
                 values.wire_get(queue, wire)
             }
         }
     }
 
-    /// The values, unless an operation has them.
+    /// The reduced gradients, unless an operation under way owns their memory.
     pub(super) fn values(&self) -> Result<&B, Error> {
         match self {
-            Self::Same(Traveller::Here(values)) | Self::Bf16 { values, .. } => Ok(values),
-            Self::Same(_) => Err(away()),
+            Self::Same(Movable::Idle(values)) | Self::Bf16 { values, .. } => Ok(values),
+            Self::Same(_) => Err(not_idle()),
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::{Element as _, Error};
 ///
 /// All parameters follow each other in their order, and are cut into a shard of equal length for each rank, the last ones with
 /// padding. In a step, every rank receives the average of its shard of the gradients (reduce_scatter), updates its shard of the
-/// parameters, for which it alone has the optimizer's state, and receives the other shards (all_gather). This takes as long as an
-/// all_reduce of the gradients.
+/// parameters, for which it alone has the optimizer's state, and receives the other shards (all_gather). This moves as many bytes
+/// as an all_reduce of the gradients.
 ///
 /// ```
 /// use collectives::job::{Backend, Job};
@@ -46,12 +46,12 @@ use crate::{Element as _, Error};
 /// all steps return the same error.
 ///
 /// # Memory
-/// Besides the optimizer's state, a rank holds a copy of all parameters or gradients, and two shards; with
-/// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, copies of half the size of these (of `f32`).
+/// Besides the optimizer's state, a rank holds memory for all parameters and for two shards. With
+/// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, it also holds all gradients and one shard in bfloat16.
 ///
 /// # GPUs
-/// The update's buffers belong to the group's stream. It is called when the streams of the gradients and parameters wait for
-/// their values, and the all_gather waits for what is queued on these streams when it returns: queue the update on one of them.
+/// Queue the update on the stream of a gradient or parameter. When it is called, these streams wait for its buffers' values; the
+/// all_gather waits for what is queued on them when it returns. The buffers belong to the group's stream.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
     parameters: Vec<Parameter>,
@@ -111,7 +111,8 @@ impl<B: Bucket> Zero1<B> {
         })
     }
 
-    /// The elements of this rank's shard, in the order of all parameters; empty if there are fewer elements than ranks.
+    /// The elements of this rank's shard, by their position among those of all parameters; without padding, and so empty on ranks
+    /// that have padding only.
     #[must_use]
     pub fn shard(&self) -> Range<usize> {
         self.shards.own()
@@ -131,8 +132,8 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// A step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the parameters,
-    /// which it updates, and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each; their padding is without
-    /// meaning, with gradients of 0. All ranks' `parameters` must be equal before the step, and are equal after it.
+    /// which it updates, and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each. Elements of the padding
+    /// have no meaning, and gradients of 0. All ranks' `parameters` must be equal before the step, and are equal after it.
     ///
     /// # Errors
     /// See [`Zero1`].
@@ -168,7 +169,7 @@ impl<B: Bucket> Zero1<B> {
         parameters: &mut [B::ViewMut<'_>],
         update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // An error loses the memory.
+        // After an error the memory is not put back.
         let memory = self.memory.take();
         let memory = memory.ok_or_else(|| Error::Job("this step is called while it runs".to_owned()))?;
         if self.shards.total() == 0 {
@@ -222,7 +223,7 @@ impl<B: Bucket> Zero1<B> {
         let op = self.options.op;
         match wire.take() {
             None => {
-                // There were parameters.
+                // The last step's all_gather left parameters there.
                 whole.clear(&mut self.queue, padding)?;
                 B::follow(&mut self.queue)?;
                 (whole, own) = B::collect(&mut self.queue, self.group.reduce_scatter(whole, own, op))?;

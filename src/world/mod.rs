@@ -203,7 +203,7 @@ pub trait World: Send + Sync {
         false
     }
 
-    /// How this process joins a new world of the ranks that are left after a failure ([`Recovery`]).
+    /// The means of this process to join a new world of the ranks that are left after a failure ([`Recovery`]).
     ///
     /// # Errors
     /// If it cannot live longer than this world.
@@ -238,7 +238,7 @@ pub struct Position {
     pub local_size: usize,
 }
 
-/// A hook of [`World::before_exit`]. Its arguments name the failed rank, and are the exit code that this process will have.
+/// A hook of [`World::before_exit`]. Its arguments are the error, which names the failed rank, and the exit code of this process.
 pub type ExitHook = Box<dyn FnOnce(&Error, i32) + Send>;
 
 /// A call of a rank; see [`World::compare`].

@@ -105,7 +105,7 @@ impl Default for Options {
     }
 }
 
-/// How a process joins a new world of the ranks that are left: see [`World::rejoin`](super::World::rejoin).
+/// The means of a process to join a new world of the ranks that are left: see [`World::rejoin`](super::World::rejoin).
 #[doc(hidden)]
 #[derive(Clone, Debug, Default)]
 pub struct Rejoin {

@@ -73,7 +73,21 @@ int cuCtxCreate_v3(intptr_t *context, void *parameters, int count, unsigned flag
 }
 int cuCtxDestroy_v2(intptr_t context) { return context == 0; }
 int cuCtxGetCurrent(intptr_t *context) { return *context = current, 0; }
-int cuCtxSetCurrent(intptr_t context) { return current = context, 0; }
+/* Number of copies that block other calls. */
+static int copying;
+/* Under the lock. */
+static void wait_for_copies(const char *call) {
+  long start = time(NULL);
+  if (copying) fake_log("%s waits for a copy", call);
+  while (copying && !fake_wait(start)) {
+  }
+}
+int cuCtxSetCurrent(intptr_t context) {
+  fake_lock();
+  wait_for_copies("cuCtxSetCurrent");
+  fake_unlock();
+  return current = context, 0;
+}
 
 int cuStreamCreate(intptr_t *stream, unsigned flags) {
   fake_lock();
@@ -116,6 +130,16 @@ static void wait_for(int number) {
   }
   if (streams[number].hung) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
   order_stream_done(number);
+}
+void copy_blocks(intptr_t stream) {
+  fake_lock();
+  if (fake_get(FAKE_BLOCKING_COPIES)) {
+    copying++;
+    wait_for(stream_number(stream));
+    copying--;
+    fake_tell();
+  }
+  fake_unlock();
 }
 void fake_wait_for_graphs(const struct fake_owner *owner) {
   long start = time(NULL);
@@ -232,6 +256,7 @@ int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
 /* A captured event cannot be queried. */
 int cuEventQuery(intptr_t event) {
   fake_lock();
+  wait_for_copies("cuEventQuery");
   int code = event_of(event)->capture ? CAPTURED_EVENT : event_of(event)->hung ? NOT_READY : 0;
   if (!code) order_event_done(event_number(event));
   fake_unlock();

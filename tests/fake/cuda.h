@@ -87,6 +87,9 @@ void order_event_done(int event);
 void order_free(const struct block *block, const char *call);
 void order_reset(void);
 
+/* A copy to pageable memory, with FAKE_BLOCKING_COPIES. */
+void copy_blocks(intptr_t stream);
+
 void streams_reset(void);
 /* Clears the parts of the capture of FAKE_CAPTURED. */
 void captured_reset(void);

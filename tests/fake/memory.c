@@ -235,7 +235,9 @@ int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t 
   return copy((void *)to, from, bytes, work_on(stream, "copy to", (void *)to, NULL, bytes));
 }
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, intptr_t stream) {
-  return copy(to, (void *)from, bytes, work_on(stream, "copy from", NULL, (void *)from, bytes));
+  int code = work_on(stream, "copy from", NULL, (void *)from, bytes);
+  if (code == NOW) copy_blocks(stream);
+  return copy(to, (void *)from, bytes, code);
 }
 int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, intptr_t stream) {
   return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));

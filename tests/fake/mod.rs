@@ -42,6 +42,8 @@ pub(crate) enum Knob {
     DriverVersion,
     /// Result of cuDeviceGetCount.
     DeviceCount,
+    /// Copies to the host wait for their stream, and cuEventQuery and cuCtxSetCurrent for them.
+    BlockingCopies,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

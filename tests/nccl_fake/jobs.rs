@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,6 +177,29 @@ fn a_failed_rank_ends_the_operations_of_the_others() {
 }
 
 #[test]
+fn a_copy_that_blocks_the_driver_does_not_delay_the_end() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    fake.set(Knob::BlockingCopies, 1);
+    let errors = on_gpus(&fake, 2, |group| {
+        if group.rank() == 1 {
+            fake.until("cuEventQuery waits for a copy");
+            group.world().fail("step 7: the loss is NaN");
+            return None;
+        }
+        let compute = group.context().unwrap().new_stream().unwrap();
+        let loss = group.all_reduce(memory::<f32>(group, 1), ReduceOp::Sum).wait_on(&compute).unwrap();
+        let start = Instant::now();
+        compute.clone_dtoh(&loss).unwrap();
+        // Unless NCCL's work is aborted, the fake ends the copy after 20 s.
+        assert!(start.elapsed() < Duration::from_secs(15));
+        group.all_reduce(loss, ReduceOp::Sum).wait().err()
+    });
+    let Some(Error::RankFailed { rank: 1, reason, .. }) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!(reason, "failed: step 7: the loss is NaN");
+}
+
+#[test]
 fn ranks_that_call_different_operations_read_both_calls() {
     let fake = Fake::new();
     fake.set(Knob::Hang, 2);
@@ -246,4 +269,42 @@ fn an_operation_is_a_future() {
         };
         assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     });
+}
+
+/// Drops a group when it is woken.
+struct Leave {
+    group: Mutex<Option<Group>>,
+    thread: thread::Thread,
+}
+
+impl Wake for Leave {
+    fn wake(self: Arc<Self>) {
+        drop(self.group.lock().unwrap().take());
+        self.thread.unpark();
+    }
+}
+
+#[test]
+fn a_waker_can_drop_the_last_handle() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    let world = world::single();
+    let group =
+        Job::new(Arc::clone(&world)).group_on_gpu(fake.library(), &CudaContext::new(0).unwrap()).unwrap();
+    group.set_timeout(Some(Duration::from_millis(200)));
+    let mut work = Box::pin(group.all_reduce(memory::<f32>(&group, 5), ReduceOp::Sum));
+    let waker = Arc::new(Leave { group: Mutex::new(Some(group)), thread: thread::current() });
+    let error = loop {
+        match work.as_mut().poll(&mut Context::from_waker(&Arc::clone(&waker).into())) {
+            Poll::Ready(result) => break result.unwrap_err(),
+            Poll::Pending => thread::park(),
+        }
+    };
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    drop((work, waker));
+    let start = Instant::now();
+    while Arc::strong_count(&world) > 1 {
+        assert!(start.elapsed() < Duration::from_secs(30), "the threads of the group do not end");
+        thread::sleep(Duration::from_millis(1));
+    }
 }

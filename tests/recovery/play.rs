@@ -1,4 +1,4 @@
-//! A job of ranks with fates.
+//! A job in which some ranks die, stop, leave or come late: their fates.
 
 use crate::job::{Ended, Process, command, reserve_port, soon, start};
 use std::env;
@@ -71,7 +71,7 @@ impl Play {
         self.processes[process].ended(soon())
     }
 
-    /// Ends of all processes. Panics unless those in `going_on` have gone on together, as the ranks of these bits.
+    /// Waits for the ends of all processes. Panics unless those in `going_on` have gone on together, as the ranks of these bits.
     pub(crate) fn assert_goes_on(&mut self, going_on: &[usize], bits: u64) -> Vec<Ended> {
         let ended: Vec<Ended> = (0..self.processes.len()).map(|process| self.ended(process)).collect();
         for (rank, &process) in going_on.iter().enumerate() {

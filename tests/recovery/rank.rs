@@ -16,8 +16,8 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// Plays a rank in a job of which some ranks have a fate, `step:rank:fate` separated by spaces, by their first numbers. The
-/// others go on, and end once `RECOVERY_LEFT` ranks have made some steps.
+/// Runs a rank of a job. `fates` is a list of `step:rank:fate`, separated by spaces, with ranks as they were numbered at first. The
+/// other ranks go on, and end once `RECOVERY_LEFT` ranks have made some steps together.
 pub(crate) fn run(fates: &str) {
     let mut options = world::Options::from_environment().unwrap();
     if fates == "exit-on-failure" {
@@ -50,7 +50,7 @@ fn say(what: &str) {
     println!("{what} {time}");
 }
 
-/// A file by which processes tell each other something.
+/// A file whose existence is a signal between processes.
 fn flag(name: &str) -> PathBuf {
     PathBuf::from(env::var("RECOVERY_FOLDER").unwrap()).join(name)
 }
@@ -102,7 +102,7 @@ fn train(mut job: Job, fates: &str) -> Result<(), Error> {
         return job.shrink_within(limit).map(drop);
     }
     let (mut step, mut steps_left, mut fails) = (0, STEPS, false);
-    // A step that is made again has no fate.
+    // A repeated step has no fate.
     let mut fated = 0;
     while steps_left > 0 {
         if let Some(fate) = fate_of(fates, first, &step.to_string()).filter(|_| step >= fated) {
@@ -135,7 +135,7 @@ fn train(mut job: Job, fates: &str) -> Result<(), Error> {
                 job = job.shrink_within(limit)?;
                 say("shrunk");
                 carrier = Carrier::connect(&job);
-                // From the step of that rank that has come least far.
+                // From the smallest step of all ranks.
                 if let Ok(steps) = job.world().all_gather(&u64::to_le_bytes(step)) {
                     step = steps
                         .into_iter()

@@ -6,8 +6,8 @@ use collectives::{Error, job::Group};
 
 use crate::parameters::Path;
 
-/// Gives all ranks the parameters of rank `root`, with what burn treats like them (running averages of normalisations): of any
-/// element type, also those that are not trained. Collective; call it once, before the optimizer's first step.
+/// Gives all ranks the parameters of rank `root`: of any element type, also those that are not trained, and the running averages
+/// of normalisations, which burn keeps as parameters. Collective; call it once, before the optimizer's first step.
 ///
 /// # Errors
 /// [`Error::Job`] if the ranks' parameters differ in number, names, shapes or types: names the first difference, on all ranks

@@ -14,7 +14,7 @@ use crate::parameters::{Parameter, trained};
 
 /// Averages the gradients of a module over the ranks of a group.
 ///
-/// The gradients are exchanged in buckets, in the reverse of the module's order; a bucket is on its way while the next one is
+/// The gradients are reduced in buckets, in the reverse of the module's order; a bucket is reduced while the next one is
 /// filled. burn returns all gradients together, at the end of `backward`, so that the exchange begins only then.
 pub struct Reducer {
     reducer: train::Reducer<Vec<f32>>,
@@ -22,7 +22,7 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and sizes of
+    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and shapes of
     /// their parameters.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Reducer {
         Self::with_options(group, module, &ReducerOptions::default())
     }
 
-    /// Like [`Reducer::new`], with sizes of buckets, type on the wire and operator of its own.
+    /// Like [`Reducer::new`], with options, which must be equal on all ranks.
     ///
     /// # Errors
     /// Those of [`Reducer::new`].
@@ -50,9 +50,8 @@ impl Reducer {
     /// All ranks call it once per step. Gradients of other modules in `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`: both are found before anything
-    /// is sent, and the other ranks wait for this one until their timeout, or until it ends. Otherwise those of
-    /// [`train::Reducer::wait`]. The gradients are lost after an error.
+    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`; the other ranks get
+    /// [`Error::RankFailed`] with that reason. Otherwise those of [`train::Reducer::wait`]. The gradients are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -62,7 +61,8 @@ impl Reducer {
         let data = self.parameters.iter().map(|_| None).collect();
         let mut taken = Taken { places: &places, gradients: &mut gradients, data };
         module.visit(&mut taken);
-        let data = checked(&self.parameters, taken.data)?;
+        let data = checked(&self.parameters, taken.data)
+            .inspect_err(|error| self.reducer.group().world().fail(&error.to_string()))?;
         for (index, data) in data.iter().enumerate().rev() {
             self.reducer.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
         }
@@ -81,7 +81,7 @@ impl Reducer {
         Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
     }
 
-    /// Time that the last call of [`Reducer::average`] waited for the exchange, after everything was sent.
+    /// Time for which the last [`Reducer::average`] waited until the reductions were complete.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.reducer.exposed()

@@ -74,17 +74,22 @@ fn gradients_of_other_modules_stay() {
 }
 
 #[test]
-fn a_parameter_without_a_gradient_is_named_before_anything_is_sent() {
+fn a_parameter_without_a_gradient_is_named_on_all_ranks() {
     run(2, |group| {
         let net = Net::<Cpu>::new(4, &Default::default());
         let mut reducer = Reducer::new(&group, &net).unwrap();
         let input = matrix::<Cpu>(&[[1.0, 2.0, 3.0]], &Default::default());
-        let gradients = GradientsParams::from_grads(net.forward(input).sum().backward(), &net);
-        let error = reducer.average(&net, gradients).unwrap_err();
-        assert!(matches!(error, Error::Job(_)), "{error:?}");
+        let some = GradientsParams::from_grads(net.forward(input).sum().backward(), &net);
+        let mut all = gradients(&net, 1.0);
+        for parameter in [&net.norm.gamma, &net.norm.beta] {
+            let zeros = Tensor::<Inner, 1>::zeros(parameter.val().dims(), &Default::default());
+            all.register(parameter.id, zeros);
+        }
+        let own = if group.rank() == 0 { some } else { all };
+        let error = reducer.average(&net, own).unwrap_err();
+        assert_eq!(matches!(error, Error::Job(_)), group.rank() == 0, "{error:?}");
+        assert_eq!(matches!(error, Error::RankFailed { rank: 0, .. }), group.rank() == 1, "{error:?}");
         assert!(error.to_string().contains("parameter norm.gamma has no gradient"), "{error}");
-        // The group can still be used.
-        group.barrier().unwrap();
     });
 }
 

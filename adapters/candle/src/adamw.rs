@@ -40,7 +40,7 @@ impl Moments {
         Ok(Self { first: like.zeros_like()?, second: like.zeros_like()? })
     }
 
-    /// The parameters after step `steps`, counted from 1.
+    /// Updates the moments in step `steps`, counted from 1, and returns the new parameters.
     pub(crate) fn update(
         &mut self,
         params: &ParamsAdamW,
@@ -60,10 +60,10 @@ impl Moments {
 }
 
 impl AdamW {
-    /// Prepares the optimizer of all variables of a model, on the group's tensors.
+    /// Prepares the optimizer of all variables of a model, which are on the group's device.
     ///
     /// # Errors
-    /// If there are no variables, or their memory does not suffice.
+    /// If there are no variables, they do not fit the group, or there is too little memory.
     pub fn new(group: &Group, variables: &VarMap, params: ParamsAdamW) -> Result<Self, Error> {
         let variables = parameters::sorted(group, variables)?;
         let moments = variables.iter().map(|named| Moments::zeros(&named.var)).collect::<Result<_, _>>()?;
@@ -119,7 +119,7 @@ impl AdamW {
         Ok(state)
     }
 
-    /// Takes the state from what [`state`](Self::state), also that of [`Zero1`](crate::Zero1), has given.
+    /// Takes the state that [`state`](Self::state) or [`Zero1::state`](crate::Zero1::state) has returned.
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.

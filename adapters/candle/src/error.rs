@@ -7,7 +7,7 @@ use collectives::job::Group;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Other ranks, or the communication with them.
+    /// Other ranks, or the communication with them, have failed.
     #[error(transparent)]
     Collectives(#[from] collectives::Error),
     /// candle has failed.
@@ -31,16 +31,21 @@ impl Error {
     #[must_use]
     pub fn is_of_group(&self) -> bool {
         use collectives::Error as Of;
-        matches!(self, Self::Collectives(error) if !matches!(error, Of::Job(_) | Of::Buffer(_)))
+        match self {
+            Self::Collectives(Of::Job(_) | Of::Buffer(_)) => false,
+            #[cfg(feature = "cuda")]
+            Self::Collectives(Of::Cuda(_)) => false,
+            other => matches!(other, Self::Collectives(_)),
+        }
     }
 }
 
-/// Tells the other ranks about an error of this one, for which they would wait.
+/// Tells the other ranks about an error of this rank, since they would wait for it.
 pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
     if let Err(error) = &result
         && !error.is_of_group()
     {
-        group.world().fail(&format!("failed: {error}"));
+        group.world().fail(&error.to_string());
     }
     result
 }

@@ -14,7 +14,7 @@ use crate::named::Named;
 /// The variables of a model, sorted by name.
 ///
 /// # Errors
-/// If there are none, one is two parameters, one is not contiguous, or their device does not fit the group.
+/// If there are none, one has two names, one is not contiguous, or their devices differ or do not fit the group.
 pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Error> {
     let Ok(data) = variables.data().lock() else {
         return Err(Error::Tensor("a thread has panicked while it changed the VarMap".to_owned()));
@@ -46,7 +46,7 @@ pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Er
     Ok(all)
 }
 
-/// Checks that a group's operations can have tensors of this device.
+/// Checks that a group's operations can take tensors of this device.
 pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> {
     let (of_tensors, backend) = match device {
         Device::Cpu => ("the CPU", Backend::Host),

@@ -33,7 +33,7 @@ impl Reducer {
     ///
     /// # Errors
     /// On all ranks if names, shapes or types differ between ranks. On this one, if a variable has another type, or is on a device
-    /// that the group does not fit.
+    /// that does not fit the group; the others then get [`RankFailed`](collectives::Error::RankFailed).
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
         Self::with_options(group, variables, &ReducerOptions::default())
     }
@@ -109,7 +109,7 @@ trait Average {
 }
 
 struct Typed<B: Memory> {
-    /// Of one more parameter than variables: a one for each variable that has a gradient.
+    /// After the variables, it has one parameter more: 1 for each variable that has a gradient on this rank, 0 for the others.
     reducer: train::Reducer<B>,
     variables: Vec<Named>,
 }

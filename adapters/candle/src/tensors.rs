@@ -9,7 +9,7 @@ use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::{Error, parameters};
 
-/// The CPU, or this rank's GPU: that of its number on its host.
+/// The CPU, or this rank's GPU: the one with this rank's number on its host.
 ///
 /// # Errors
 /// If there is no such GPU, or this crate was built without the feature `cuda`.
@@ -27,9 +27,9 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
 
 /// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has called it.
 ///
-/// On a GPU, its collectives run on a stream of their own of candle's device. Streams wait for each other with events, and the
-/// thread for neither. Use one thread for a device of `Device::new_cuda`: its stream is another one for every thread.
-/// [`device`] makes one with a stream for all.
+/// On a GPU, its collectives run on a stream of the group's own, on candle's device. This stream and candle's wait for each other by
+/// events, and the thread waits for neither. [`device`] makes a device with one stream for all threads. A device of
+/// `Device::new_cuda` has another stream in every thread: use it in one thread only.
 ///
 /// # Errors
 /// If a rank cannot be connected, or NCCL cannot be loaded.
@@ -48,7 +48,7 @@ fn on_gpu(job: &Job, device: &candle_core::CudaDevice) -> Result<Group, Error> {
         .map_err(collectives::Error::from)
         .and_then(|library| job.group_on_gpu(library, device.cuda_stream().context()));
     if let Err(error) = &group {
-        job.fail(&format!("failed: {error}"));
+        job.fail(&error.to_string());
     }
     Ok(group?)
 }

@@ -91,8 +91,8 @@ impl Zero1 {
         tell(&self.group, self.typed.state(&self.group))
     }
 
-    /// Takes this rank's shard from what [`state`](Self::state), also that of [`AdamW`](crate::AdamW), or of another number of
-    /// ranks, has given.
+    /// Takes this rank's shard of the state that [`state`](Self::state), with any number of ranks, or
+    /// [`AdamW::state`](crate::AdamW::state) has returned.
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.
@@ -106,8 +106,8 @@ impl Zero1 {
         self.typed.state_bytes()
     }
 
-    /// Time of the last [`step`](Self::step) without the update: communication, with its waiting and copies. On GPUs, where streams
-    /// wait, only the time of the calls.
+    /// Time of the last [`step`](Self::step) without the update: communication, with its copies and the wait for other ranks. On
+    /// GPUs, where streams wait, only the time of the calls.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.typed.exposed()
@@ -172,7 +172,7 @@ impl<B: Memory> Typed<B> {
         self.variables.iter().map(of).collect()
     }
 
-    /// The whole tensor of which this is the own shard.
+    /// The whole tensor, with padding, of which every rank passes its shard. Collective.
     fn gather(&self, group: &Group, shard: &Tensor) -> Result<Tensor, Error> {
         let len = shard.elem_count() * group.size();
         let whole = Tensor::zeros(len, shard.dtype(), &self.device)?;

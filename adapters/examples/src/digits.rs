@@ -16,7 +16,7 @@ use crate::{Common, Score, Task, data, initial, task};
 const PIXELS: usize = 64;
 const DIGITS: usize = 10;
 const HIDDEN: usize = 64;
-/// One image of this many is not trained on.
+/// Of this many images, one is for tests, and not trained on.
 const TEST_SHARE: usize = 5;
 
 /// Images and their digits.
@@ -116,7 +116,7 @@ impl Task for Digits {
         self.epochs * self.report_every()
     }
 
-    /// An epoch. The images that are left over are those of another epoch's last step.
+    /// An epoch of full batches. Images that do not fill a batch are left out; each epoch leaves out others.
     fn report_every(&self) -> u64 {
         (self.training.len() / self.batch) as u64
     }

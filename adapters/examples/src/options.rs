@@ -41,10 +41,10 @@ pub struct Common {
     /// Go on from the checkpoint, with any number of ranks, which all read the file
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// A rank that ends itself without a word, to see the others go on
+    /// Rank that kills its own process, to see the others go on
     #[arg(long, value_name = "RANK", requires = "fail_at")]
     pub fail_rank: Option<usize>,
-    /// The step before which it does so
+    /// Step before which the rank of --fail-rank kills itself
     #[arg(long, value_name = "STEP", requires = "fail_rank")]
     pub fail_at: Option<u64>,
     /// A folder with the data, instead of the cache that `cargo xtask wheels scikit-learn` fills

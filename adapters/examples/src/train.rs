@@ -36,7 +36,7 @@ pub fn run<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -
     let trained = train(&job, options, make);
     if let Err(error) = &trained {
         // The others would wait for this rank.
-        job.world().fail(&format!("failed: {error:#}"));
+        job.fail(&format!("{error:#}"));
     }
     trained
 }
@@ -68,7 +68,7 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
             && options.fail_rank == Some(team.group.rank())
             && !team.is_smaller
         {
-            // An end that neither handlers nor the other ranks hear of.
+            // SIGKILL runs no handler: the other ranks are told nothing.
             // SAFETY: takes no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
@@ -77,7 +77,7 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
             Err(failure) if is_of_group(&failure) => {
                 let step;
                 (team, step) = team.shrunk(&failure, progress.step, &device, task.variables(), options)?;
-                // The last checkpoint may not be there yet.
+                // After the last step, the line of output and the checkpoint may still be due.
                 let settled = step < task.steps();
                 progress = Progress { step, settled, window: Window::new() };
             }
@@ -111,7 +111,7 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
 struct Progress {
     /// Number of steps that this rank has done.
     step: u64,
-    /// True if the line of output and the checkpoint of the last one are there, where they are due.
+    /// True if the line of output and the checkpoint of the last step, where due, are written.
     settled: bool,
     window: Window,
 }
@@ -187,7 +187,7 @@ fn report<T: Task>(group: &Group, task: &T, window: &Window, done: u64) -> Resul
     let mut sums = [loss.unwrap_or_default(), window.samples as f64, score.correct, score.of];
     group.all_reduce_in_place(&mut sums, ReduceOp::Sum).map_err(Error::from)?;
     let [loss, samples, correct, of] = sums;
-    // Without samples after a failure.
+    // There are no samples if a failure came between the last step and its report.
     if group.rank() != 0 || samples == 0.0 {
         return Ok(());
     }

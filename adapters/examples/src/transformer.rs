@@ -16,7 +16,7 @@ const CONTEXT: usize = 32;
 const WIDTH: usize = 64;
 const HEADS: usize = 4;
 const LAYERS: usize = 2;
-/// Windows of the text's last tenth, which is not trained on.
+/// Number of windows for tests, in the text's last tenth, which is not trained on.
 const TEST_WINDOWS: usize = 48;
 const REPORT_EVERY: u64 = 10;
 const EPSILON: f32 = 1e-5;

@@ -68,7 +68,7 @@ impl Job {
         this
     }
 
-    /// Tells the other ranks about an exception that leaves the block.
+    /// Tells the other ranks about an exception that leaves the block, except RankFailed and SystemExit.
     #[pyo3(signature = (kind, value, _traceback))]
     fn __exit__(
         &self,
@@ -76,7 +76,7 @@ impl Job {
         value: Option<&Bound<'_, PyAny>>,
         _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
-        // Another rank's failure is known to all; an exit without an error is none.
+        // Another rank's failure is known to all. SystemExit ends this process only, without a failure.
         if let (Some(kind), Some(value)) = (kind, value)
             && !value.is_instance_of::<RankFailed>()
             && !value.is_instance_of::<PySystemExit>()
@@ -149,7 +149,7 @@ impl Group {
         Ok(if self.inner()?.backend() == Backend::Gpu { "gpu" } else { "host" })
     }
 
-    /// The transport, and why it was chosen.
+    /// The transport; where "auto" has chosen hosts, also the reason.
     fn describe(&self) -> PyResult<String> {
         Ok(self.inner()?.describe())
     }

@@ -154,7 +154,7 @@ impl TaggedEndpoint {
         self.objects.descriptor.filter(|_| self.deferred.is_empty())
     }
 
-    /// True when nothing has arrived that would not make the descriptor ready.
+    /// True when nothing has arrived of which the descriptor would not tell: the thread may sleep on it.
     pub(super) fn may_sleep(&self) -> bool {
         self.objects.may_sleep()
     }

@@ -62,7 +62,7 @@ pub(crate) trait Transport {
     fn check(&mut self) -> Result<(), Error>;
     /// Polls for completions once, and checks from time to time; yields the processor from time to time when there are none.
     fn progress(&mut self) -> Result<(), Error>;
-    /// The same for a rank that waits for a completion: sleeps, and checks, after a while without one.
+    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one, checks and sleeps.
     fn wait(&mut self) -> Result<(), Error>;
     /// True when `request` has completed, which frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;

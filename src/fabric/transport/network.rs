@@ -151,7 +151,8 @@ impl Network {
     }
 
     /// Removes the name of this rank's shared memory once all its peers have mapped it, which libfabric does when it gets an
-    /// address: the memory of ranks that are killed from then on is free at once. `peers` are the addresses there.
+    /// address: the memory of ranks that are killed from then on is freed at once. `peers` are the peers' addresses in shared
+    /// memory. Collective.
     fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
         let all = self.world.all_gather(&[u8::from(shm::are_mapped(peers))])?;
         if all.iter().all(|mapped| mapped == &[1]) {

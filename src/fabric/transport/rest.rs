@@ -1,7 +1,7 @@
 //! Sleep of a rank that has waited for messages for long.
 //!
-//! Where all endpoints have a descriptor (`tcp` of libfabric 1.19 and later), the rank sleeps on them, and a message wakes it. Others (`shm`) have
-//! none that a message makes ready: they are polled between short sleeps.
+//! Where all endpoints have a descriptor that a message makes ready (`tcp` of libfabric 1.19 and later), the rank sleeps on their
+//! descriptors. Otherwise (`shm`) it polls between short sleeps.
 
 use std::ptr;
 use std::time::Duration;
@@ -18,11 +18,11 @@ const NAP: Duration = Duration::from_micros(100);
 /// The same in the first 10 ms or so.
 const SHORT_NAP: Duration = Duration::from_micros(30);
 const SHORT_NAPS: u32 = 128;
-/// Wake-ups in a row by descriptors, without a completion, after which a rank does not rely on them for once: a
-/// descriptor that is always ready would keep it from sleeping.
+/// Wake-ups in a row by descriptors without a completion, after which a rank sleeps once without them: a descriptor that is
+/// always ready would keep it from sleeping.
 const MAX_FUTILE_WAKES: u32 = 64;
 
-/// The rest of a rank between polls.
+/// The waiting of a rank between polls.
 pub(super) struct Rest {
     spin: Spin,
     oversubscribed: bool,

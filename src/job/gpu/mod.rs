@@ -3,7 +3,8 @@
 mod buffers;
 mod offer;
 
-use std::sync::{Arc, Mutex};
+use std::mem;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
 use super::work::Work;
 use crate::lock::lock;
-use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId};
+use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
-/// Interval of the queries while NCCL connects.
+/// Interval of the queries whether NCCL has connected.
 const POLL: Duration = Duration::from_millis(1);
-/// Limit for taking a communicator that exists.
+/// Time limit for taking the communicator once its ranks are connected.
 const READY: Duration = Duration::from_secs(60);
 
 /// One rank of a group over GPUs.
@@ -30,7 +31,7 @@ pub(crate) struct GpuGroup {
     stream: Arc<CudaStream>,
     communicator: Arc<Watched>,
     watch: Arc<Watch>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     size: usize,
     description: String,
 }
@@ -80,14 +81,37 @@ impl GpuGroup {
         let size = world.size();
         let watch = Watch::new(world, topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
-        let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
-            let (watch, communicator) = (Arc::clone(&watch), Arc::clone(&communicator));
-            move || watch.run(&communicator)
-        });
-        let thread =
-            thread.map_err(|error| Error::Job(format!("the group's thread cannot be started: {error}")))?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Self { device, stream, communicator, watch, thread, size, description })
+        let threads = Mutex::default();
+        let group = Self { device, stream, communicator, watch, threads, size, description };
+        group.start_threads()?;
+        Ok(group)
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        let (bound, is_bound) = mpsc::channel();
+        let guard = {
+            let (watch, communicator) = (Arc::clone(&self.watch), Arc::clone(&self.communicator));
+            let context = Arc::clone(&self.device.context);
+            move || {
+                let result = cuda::bind(&context);
+                let has_context = result.is_ok();
+                if bound.send(result).is_ok() && has_context {
+                    watch.guard(&communicator);
+                }
+            }
+        };
+        let complete = {
+            let watch = Arc::clone(&self.watch);
+            move || watch.complete()
+        };
+        for body in [Box::new(guard) as Box<dyn FnOnce() + Send>, Box::new(complete)] {
+            let thread = thread::Builder::new().name("collectives".to_owned()).spawn(body);
+            let thread = thread
+                .map_err(|error| Error::Job(format!("the group's threads cannot be started: {error}")))?;
+            lock(&self.threads).push(thread);
+        }
+        let ended = |_| Error::Job("the group's thread has ended".to_owned());
+        Ok(is_bound.recv().map_err(ended)??)
     }
 
     fn join(
@@ -225,11 +249,15 @@ impl Drop for GpuGroup {
             tracing::warn!("closing a group: {error}");
         }
         self.watch.end();
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
-            && thread.join().is_err()
-        {
-            tracing::warn!("the thread of a group has panicked");
+        let threads = mem::take(&mut *lock(&self.threads));
+        if threads.iter().any(|thread| thread.thread().id() == thread::current().id()) {
+            // A future's waker has dropped the last handle: the threads end after it.
+            return;
+        }
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::warn!("a thread of a group has panicked");
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Device {
 const HAS: u8 = 1;
 const LACKS: u8 = 0;
 
-/// This rank's device if every rank has one of its own, otherwise the reason on the first that has none. Collective.
+/// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none. Collective.
 pub(crate) fn choose(
     formation: &Formation,
     members: &Members,
@@ -38,7 +38,7 @@ pub(crate) fn choose(
     })
 }
 
-/// The device of this rank: that of its number on its host, or the only one that it sees.
+/// The device of this rank: the one whose number is the rank's on its host, or the only one that it sees.
 fn find(formation: &Formation) -> Result<(Device, String), String> {
     let library = Library::load().map_err(|error| error.to_string())?;
     let count = nccl::device_count().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Operations under way on a group's stream, and the thread that watches them.
+//! Operations under way on a group's stream, and the threads that watch them.
 
 mod watch;
 
@@ -16,7 +16,7 @@ use crate::Error;
 use crate::lock::lock;
 use crate::nccl::cuda;
 
-/// Times from the beginning of a wait until it yields, and until it sleeps.
+/// Times after which a wait yields, and after which it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(1);
 /// Interval of the queries of a wait that sleeps.

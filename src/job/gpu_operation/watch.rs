@@ -1,21 +1,24 @@
-//! A thread that notices failures while operations of a group are under way, and ends them.
+//! Threads that notice failures and completions while operations of a group are under way.
 //!
 //! NCCL's operations wait on the GPU for other ranks, and calls of NCCL may wait on the host; neither notices a rank that
-//! has failed, is missing, or has called something else. The thread runs only while there is something to watch.
+//! has failed, is missing, or has called something else. The threads run only while there is something to watch.
+//!
+//! CUDA calls of one thread can block those of others, for instance during a copy of pageable memory that waits for an
+//! operation. Only an abort ends that, so the thread that aborts does not query events: the other one does.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::Mark;
 use crate::Error;
 use crate::lock::lock;
-use crate::nccl::{AbortHandle, Communicator};
+use crate::nccl::{self, AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
 
-/// Interval of the thread's queries, and while a future waits.
+/// Interval of the threads' queries, and of those of events while a future waits.
 const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
 /// Time after which the calls of the ranks are compared, and again.
@@ -26,7 +29,7 @@ const CALLS: usize = 64;
 /// The communicator of a group, which one thread at a time uses; none once it has ended.
 pub(crate) type Watched = Mutex<Option<Communicator>>;
 
-/// State of a group's operations.
+/// State of a group's operations. No CUDA call is made while its lock is held.
 pub(crate) struct Watch {
     world: Handle,
     rank: usize,
@@ -49,11 +52,17 @@ struct State {
     timeout: Option<Duration>,
     /// True while a future waits.
     hurried: bool,
-    /// True while the thread waits for something to watch.
-    idle: bool,
+    /// Number of threads that sleep until there is something to watch.
+    sleeping: usize,
     /// True while the communicator is being closed, which has no timeout.
     closing: bool,
     ending: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.inside.is_none()
+    }
 }
 
 struct UnderWay {
@@ -137,7 +146,8 @@ impl Watch {
         value
     }
 
-    /// Stops the group with this error, or an earlier one, which it returns: aborts NCCL's work and tells the other ranks.
+    /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
+    /// [`guard`](Self::guard) abort NCCL's work.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let error = match error {
             // Perhaps only the consequence of another rank's failure.
@@ -150,13 +160,10 @@ impl Watch {
         }
         state.failure = Some(error.clone());
         self.has_failed.store(true, Ordering::Release);
-        self.wake(&state);
+        self.changed.notify_all();
         drop(state);
         if !matches!(error, Error::RankFailed { .. } | Error::Mismatch { .. } | Error::World(_)) {
             self.world.fail(&error.to_string());
-        }
-        if let Err(abort) = self.abort.abort() {
-            tracing::warn!("aborting a group after an error: {abort}");
         }
         error
     }
@@ -170,68 +177,104 @@ impl Watch {
         }
     }
 
-    /// Ends the thread once nothing is under way.
+    /// Ends the threads once nothing is under way.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.ending = true;
-        self.wake(&state);
+        self.changed.notify_all();
     }
 
     fn wake(&self, state: &State) {
-        if state.idle {
+        if state.sleeping > 0 {
             self.changed.notify_all();
         }
     }
 
-    /// The body of the thread.
-    pub(crate) fn run(&self, communicator: &Watched) {
+    /// Waits for a change of the state.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.sleeping -= 1;
+        state
+    }
+
+    fn sleep_for<'a>(&self, state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work. The thread's context
+    /// is bound, so that no CUDA call that can block comes before NCCL's abort.
+    pub(crate) fn guard(&self, communicator: &Watched) {
         let mut compared = Instant::now();
         let mut state = lock(&self.state);
-        loop {
-            if state.under_way.is_empty() && state.inside.is_none() {
+        while state.failure.is_none() {
+            if state.is_idle() {
                 if state.ending {
                     return;
                 }
-                state.hurried = false;
-                state.idle = true;
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.idle = false;
+                state = self.sleep(state);
                 continue;
             }
             drop(state);
-            self.pop_complete();
             self.look(communicator, &mut compared);
             state = lock(&self.state);
-            let interval = if state.hurried { INTERVAL_OF_FUTURES } else { INTERVAL };
-            // The operations that have ended are popped before the next wait.
-            if !(state.under_way.is_empty() && state.inside.is_none()) {
-                state = self.changed.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner).0;
+            if state.failure.is_none() && !state.is_idle() {
+                state = self.sleep_for(state, INTERVAL);
+            }
+        }
+        drop(state);
+        while let Err(error) = self.abort.abort() {
+            tracing::warn!("aborting a group after an error: {error}");
+            // Another thread is inside NCCL, perhaps not for long.
+            if !matches!(error, nccl::Error::Busy { .. }) {
+                break;
             }
         }
     }
 
-    /// Removes the operations that have ended, and wakes their futures.
+    /// The body of the thread that queries events, until the end.
+    pub(crate) fn complete(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if state.under_way.is_empty() {
+                if state.ending {
+                    self.changed.notify_all();
+                    return;
+                }
+                state.hurried = false;
+                state = self.sleep(state);
+                continue;
+            }
+            drop(state);
+            self.pop_complete();
+            state = lock(&self.state);
+            // The operations that have ended are popped before the next wait.
+            if !state.under_way.is_empty() {
+                let interval = if state.hurried { INTERVAL_OF_FUTURES } else { INTERVAL };
+                state = self.sleep_for(state, interval);
+            }
+        }
+    }
+
+    /// Removes the operations that have ended, and wakes their futures. No other thread removes any.
     fn pop_complete(&self) {
         loop {
-            let mut state = lock(&self.state);
-            let Some(first) = state.under_way.front() else { return };
-            let ended = match first.mark.is_complete() {
-                _ if state.failure.is_some() => true,
-                Ok(complete) => complete,
-                Err(error) => {
-                    drop(state);
-                    self.fail(error);
-                    continue;
-                }
-            };
-            if !ended {
-                return;
+            let state = lock(&self.state);
+            let Some(mark) = state.under_way.front().map(|first| Arc::clone(&first.mark)) else { return };
+            drop(state);
+            let failed = self.has_failed.load(Ordering::Acquire);
+            match if failed { Ok(true) } else { mark.is_complete() } {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => _ = self.fail(error),
             }
-            let Some(UnderWay { mark, .. }) = state.under_way.pop_front() else { return };
+            let mut state = lock(&self.state);
+            let ended = state.under_way.pop_front();
             if let Some(next) = state.under_way.front_mut() {
                 next.since = Instant::now();
             }
             drop(state);
+            drop(ended);
             let waker = lock(&mark.waker).take();
             if let Some(waker) = waker
                 && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()

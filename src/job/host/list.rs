@@ -3,13 +3,15 @@
 use crate::fabric::{Communicator, Error};
 use crate::{Element, ReduceOp};
 
-/// Lists of at most so many bytes are copied into one buffer: above, copying takes longer than the operations' latencies.
+/// Lists of up to this many bytes are copied into one buffer. For longer ones, copying takes longer than the operations'
+/// latencies.
 const FUSED_BYTES: usize = 1 << 20;
 
 /// Number of buffers, number of elements, and a hash of the lengths.
 type Layout = [u64; 3];
 
-/// Reduces all buffers. The ranks compare their lengths first: in one buffer, lists of other lengths would be mixed.
+/// Reduces all buffers. The ranks compare their lengths first: two lists with the same number of elements, cut differently, would
+/// mix in one buffer.
 pub(super) fn all_reduce<T: Element>(
     communicator: &mut Communicator,
     list: &mut [&mut [T]],
@@ -36,7 +38,7 @@ pub(super) fn all_reduce<T: Element>(
 }
 
 fn layout<T>(list: &[&mut [T]]) -> Layout {
-    // FNV-1a, by length.
+    // As FNV-1a, but of lengths instead of bytes, with a rotation that brings their high bits into play.
     let hash = list.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, buffer| {
         (hash ^ buffer.len() as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
     });

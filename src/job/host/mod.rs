@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use self::queue::{Operation, Queue};
-use super::buffer::HostBuffer;
 use super::formation::Formation;
+use super::host_buffer::HostBuffer;
 use super::slot::{Promise, Slot};
 use super::work::Work;
 use crate::lock::lock;

@@ -17,7 +17,7 @@ use crate::{Error, fabric};
 pub(super) trait Operation: Send {
     fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error>;
 
-    /// Delivers the buffers, after [`Operation::run`]; or the error, perhaps without.
+    /// Delivers the buffers after [`Operation::run`], or the error, for which it may not have run.
     fn deliver(self: Box<Self>, result: Result<(), Error>);
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Queue {
     ranks: Vec<usize>,
     /// Longest time that an operation waits for other ranks.
     timeout: Mutex<Option<Duration>>,
-    /// True if this host has a core for both threads of each rank.
+    /// True if this host has a core for each of the two threads of every rank.
     pub(super) spin: bool,
 }
 
@@ -51,7 +51,7 @@ struct Entries {
 
 enum Entry {
     Operation(Box<dyn Operation>),
-    /// The communicator is for the thread that waits for this.
+    /// The turn of a thread that waits to use the communicator.
     Turn(Promise<()>),
 }
 
@@ -118,7 +118,7 @@ impl Queue {
         self.change(|entries| entries.waiting.push_back(Entry::Operation(operation)));
     }
 
-    /// Runs it on this thread, once the operations before are complete.
+    /// Runs a call on this thread, once the operations before are complete.
     pub(super) fn run_here<R>(
         &self,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,

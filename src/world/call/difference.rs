@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// End of the text; it begins with the calls.
+/// The end of the text, after the two calls.
 const RULE: &str = "; all ranks call the same operations in the same order with the same lengths";
 
 /// The call that a rank reports when it leaves, and the addition for it.
@@ -15,11 +15,11 @@ pub(crate) struct Difference {
     pub(crate) rank: usize,
     pub(crate) called: String,
     pub(crate) peer: usize,
-    /// `None` if an earlier call differs.
+    /// `None` if it is not known, because an earlier call differs.
     pub(crate) peer_called: Option<String>,
 }
 
-/// A peer's call that is not known.
+/// Stands for a peer's call that is not known.
 const EARLIER: &str = "something else in an operation before";
 
 impl fmt::Display for Difference {

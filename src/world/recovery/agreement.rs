@@ -20,7 +20,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 const SILENT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of processes that are asked at once.
 const MAX_QUESTIONS: usize = 32;
-/// Time limit of the rendezvous of a new world.
+/// Smallest and largest time limit of the rendezvous of a new world.
 const MEET_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
 /// A world of the processes that are left, and this process's place in it.
@@ -57,7 +57,7 @@ struct Caller<'a> {
     deadline: Instant,
     start: Instant,
     views: Vec<Option<View>>,
-    /// Times of the first question without an answer since the last answer, and of the last question.
+    /// For each process that gives no answer: the times of the first question without an answer, and of the last question.
     silent: Vec<Option<(Instant, Instant)>>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Caller<'a> {
         observer.next()
     }
 
-    /// Asks the processes before this one, more at a time, until one has called; the others only if none has.
+    /// Asks the processes before this one, in batches of growing size, until one has called; those after it only if none has.
     fn survey(&mut self) {
         let (me, all) = (self.site.me, self.site.processes.len());
         let (mut begin, mut count) = (0, 1);
@@ -265,7 +265,7 @@ impl<'a> Caller<'a> {
         Error::TimedOut(format!("the ranks that are left did not agree within {limit} s: {}", self.states()))
     }
 
-    /// What is known of the others, except those that have ended.
+    /// The known states of the others, except those that have ended.
     fn states(&self) -> String {
         let texts = self.views.iter().enumerate().filter(|(other, _)| *other != self.site.me);
         let texts = texts.filter_map(|(other, view)| {

@@ -17,7 +17,7 @@ use site::Site;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a rank needs to go on after a failure of others; made while all ranks live.
+/// A rank's preparation to go on after other ranks have failed, made while all ranks live.
 ///
 /// ```no_run
 /// use collectives::world::{self, Recovery};
@@ -87,14 +87,14 @@ impl Recovery {
     /// Returns once all processes that are left have called. One that lives and does not call within `limit` of the others'
     /// calls is left out, as is one that gives no answer for a third of it; both get [`Error::LeftOut`] if they call later. A
     /// process that has lost one of several ranks is left out with the others, unless the job has one process only. Another
-    /// failure during the call is dealt with; at most three times `limit` and the time of a rendezvous pass.
+    /// failure during the call is dealt with. The call takes at most three times `limit` and the time of a rendezvous.
     ///
     /// Only one world can form: processes go on without those that have ended (their port refuses connections) or left, and
     /// without silent ones only if they are more than these, or as many with the lowest rank among them.
     ///
     /// # Errors
     /// [`Error::LeftOut`] if the others go on without this rank. [`Error::TimedOut`] if too many ranks may live elsewhere,
-    /// or the ranks do not agree; then it may be called again. [`Error::Mismatch`] if it has returned a world before.
+    /// or the ranks do not agree; then it may be called again. [`Error::Mismatch`] if a call has returned a world before.
     pub fn shrink(&self, limit: Duration) -> Result<(Handle, Self), Error> {
         if let Some(world) = self.world.upgrade()
             && world.check().is_ok()

@@ -15,12 +15,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Time limit for all addresses of a process.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// What is known of another process.
+/// The state of another process, as far as this one knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// It has ended, or has left the job: nobody listens at any of its addresses, or it says so.
+    /// It has ended (nobody listens at any of its addresses), or has answered that it has left the job.
     Gone,
-    /// It gives no answer, so that it may live.
+    /// It gives no answer, for this reason, and may live.
     Silent(String),
     State(State),
 }

@@ -27,7 +27,7 @@ pub(super) struct Site {
 /// State of the ranks of this process.
 struct Local {
     threads: Vec<Thread>,
-    /// True while a thread shrinks the job for those that have called.
+    /// True while a rank of this process shrinks the job for all that have called.
     running: bool,
     /// True once the job has been shrunk.
     finished: bool,

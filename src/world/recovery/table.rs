@@ -1,4 +1,4 @@
-//! The processes of a job, as each of them knows all.
+//! The processes of a job, as each of them knows them.
 
 use crate::world::{Error, Handle, Host, Rejoin, addresses, host};
 use std::fmt::Write;
@@ -36,7 +36,7 @@ struct Introduction {
     token: String,
     host: Host,
     key: String,
-    /// Why its process cannot go on after a failure; empty if it can.
+    /// The reason why its process cannot go on after a failure; empty if it can.
     refusal: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Introduced {
     pub(super) rejoin: Rejoin,
 }
 
-/// Gathers who shares a process, and a key for the job. A collective call.
+/// Gathers which ranks share a process, and a key for the job. Collective.
 ///
 /// # Errors
 /// If the gather fails, a process cannot go on after a failure, or processes have different numbers of ranks.
@@ -111,7 +111,7 @@ pub(super) fn on_one_host(processes: &[Process]) -> bool {
     processes.iter().all(|process| process.host.id == processes[0].host.id)
 }
 
-/// Gathers the addresses of all processes' services. A collective call. `port` is that of this process, or an error.
+/// Gathers the addresses of all processes' services. Collective. `port` is that of this process, or an error.
 ///
 /// # Errors
 /// If the gather fails, or a process has no service.

@@ -1,4 +1,4 @@
-//! What a process does next, from what it knows of the others. Without sockets and clocks.
+//! The next step of a process, from what it knows of the others. Without sockets and clocks.
 
 use super::question::View;
 use super::service::{Decision, State};
@@ -16,7 +16,7 @@ pub(super) enum Step {
     Follow(Decision),
     /// A world has formed that this process is no member of.
     LeftOut(Decision),
-    /// Those that may live elsewhere are too many: `(left, uncertain)`.
+    /// Too few processes are left, compared with those that may live elsewhere: `(left, uncertain)`.
     TooFew(Vec<usize>, Vec<usize>),
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Observer<'a> {
     /// Time since the call.
     pub(super) elapsed: Duration,
     pub(super) limit: Duration,
-    /// Time since the last answer of that silent process that answered last.
+    /// Time for which all silent processes have given no answer: the shortest of their silences.
     pub(super) silence: Duration,
 }
 

@@ -33,7 +33,7 @@ pub const TOUCHES: [&str; 13] = [
 /// Networks that a fault can be limited to: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
 pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
 
-/// What a fault can need of a job, besides variables (`NCCL_...`), with the words for it.
+/// Names of the properties of a job that a fault can need, besides variables (`NCCL_...`), each with its words for people.
 pub const NEEDS: [(&str, &str); 6] = [
     (SEVERAL_NODES, "several nodes"),
     ("many-ranks", "more than 80 ranks"),
@@ -73,7 +73,7 @@ pub struct Fault {
     pub build: Option<String>,
     /// Networks that can have it, from [`NETWORKS`]; empty for all.
     pub networks: Vec<String>,
-    /// What a job must have for it, all of these: from [`NEEDS`], or names of variables.
+    /// Properties without which a job cannot have the fault: names of [`NEEDS`], or of variables.
     pub needs: Vec<String>,
     /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
     pub conditions: Vec<String>,

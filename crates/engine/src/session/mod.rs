@@ -107,8 +107,8 @@ impl Session {
         self
     }
 
-    /// Has a signal, and the end of another process, call `observer` before this process ends, as [`Session::run`] does. For
-    /// a process that uses `world` before it.
+    /// Makes a signal, and the end of another process, call `observer` before this process ends, as [`Session::run`] does. For
+    /// programs that use `world` before [`Session::run`].
     pub fn watch(&self, world: &world::Handle, observer: &Arc<dyn Observer>) {
         let saved = Arc::clone(observer);
         self.salvage.set(move |outcome| saved.salvage(outcome));

@@ -55,7 +55,7 @@ fn silent(job: &Job<'_>, communicator: &Communicator, ended: &BTreeSet<usize>) -
     }
     let stops = |writer: usize| {
         let last = job.writer(writer).map(|writer| writer.last);
-        // The lines of two files have no order.
+        // Lines of different files have no order.
         last.is_some_and(|last| last.input != communicator.last.input || last < communicator.last)
     };
     let is_silent =

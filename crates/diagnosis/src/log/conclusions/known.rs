@@ -17,7 +17,7 @@ use crate::log::digest::Writer;
 struct Known {
     name: String,
     fault: &'static Fault,
-    /// What the fault needs and the log shows that the job lacks.
+    /// The property that the fault needs and that the job lacks, as the log shows.
     lacks: Option<String>,
 }
 

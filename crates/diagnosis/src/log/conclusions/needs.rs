@@ -1,4 +1,4 @@
-//! What known faults need of a job, and the log shows that it lacks.
+//! Properties of a job that known faults need, and that the job lacks, as its log shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::job::Job;
 use crate::knowledge::faults::{Fault, NEEDS};
 use crate::log::digest::Communicator;
 
-/// The first thing that the fault needs and the job lacks, in words; `None` where the job has all, or the log does not tell.
+/// The first property that the fault needs and the job lacks, in words; `None` if it lacks none, or the log does not tell.
 pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
     if !fault.applies_to_network(network) {
         let names: Vec<&str> = fault.networks.iter().map(|name| words(name)).collect();
@@ -39,7 +39,7 @@ fn lacks(job: &Job<'_>, need: &str) -> bool {
         "many-ranks" => groups.iter().all(|group| group.ranks <= 80),
         "one-gpu-per-host" => groups.iter().any(|group| has_host_of_several(job, group)),
         "nvls" => all.iter().all(|each| each.ranks == 1 || each.nvls_channels == Some(0)),
-        // What follows can be in the log of a rank that is not here.
+        // The following properties can be in the log of a rank that is not here.
         _ if groups.iter().any(|group| group.members.len() != group.ranks as usize) => false,
         "one-rank" => all.iter().all(|each| each.ranks > 1),
         "split" => all.iter().all(|each| !each.made_by.is_empty() && !each.made_by.contains("Split")),

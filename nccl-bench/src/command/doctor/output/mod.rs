@@ -145,8 +145,8 @@ fn interrupted(examinations: &[Examination]) -> Option<&str> {
     examinations.iter().find_map(|examination| examination.interrupted.as_deref())
 }
 
-/// The health of all examinations: broken where one is, healthy only where all are. It cannot be told where a signal has
-/// interrupted one: what ranks and logs say then can follow from that.
+/// The health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal has interrupted one: failures
+/// in the logs can follow from the signal.
 fn health(examinations: &[Examination]) -> Health {
     if interrupted(examinations).is_some() {
         return Health::CannotTell;

@@ -50,7 +50,7 @@ pub(super) struct Collector {
     before: Mutex<Vec<Examination>>,
     state: Mutex<State>,
     is_first: bool,
-    /// The exit code, once the report was written, also that of an early end. Held while it is.
+    /// The exit code, once the report was written, also after an early end. Locked while it is written.
     reported: Mutex<Option<u8>>,
 }
 
