@@ -55,7 +55,8 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)).
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). On hosts all ranks return it, since the one that was the first to
+    /// wait so long has not failed.
     #[error(
         "{operation} has not finished within {limit:?}: a rank has not called it, or is slow; look at the other ranks"
     )]
@@ -109,7 +110,7 @@ impl From<world::Error> for Error {
         match error {
             world::Error::RankFailed { rank, host, reason } => match Difference::find(&reason) {
                 Some(difference) => difference.into(),
-                None => Self::RankFailed { rank, host, reason },
+                None => timeout(&reason).unwrap_or(Self::RankFailed { rank, host, reason }),
             },
             world::Error::Mismatch(text) => match Difference::find(&text) {
                 Some(difference) => difference.into(),
@@ -118,6 +119,14 @@ impl From<world::Error> for Error {
             other => Self::World(other),
         }
     }
+}
+
+/// The timeout of another rank's operation, from the reason that the rank has told: the text of `fabric::Error::TimedOut`.
+fn timeout(reason: &str) -> Option<Error> {
+    let text = reason.strip_prefix("failed: ")?.strip_suffix(" s, the timeout")?;
+    let (operation, seconds) = text.rsplit_once(": not complete after ")?;
+    let limit = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+    Some(Error::TimedOut { operation: operation.to_owned(), limit })
 }
 
 /// For the parts of a split, which connect over their parent group as over a world.
@@ -185,6 +194,21 @@ mod tests {
             let Error::Mismatch { rank, peer, .. } = error.in_job(&[4, 6, 9]) else { panic!() };
             assert_eq!((rank, peer), (4, 9));
         }
+    }
+
+    #[cfg(feature = "fabric")]
+    #[test]
+    fn a_timeout_of_another_rank_does_not_blame_it() {
+        let limit = Duration::from_millis(1500);
+        let timed_out = fabric::Error::TimedOut { operation: "all_reduce".to_owned(), limit };
+        let failed = |reason| world::Error::RankFailed { rank: 2, host: "b".to_owned(), reason };
+        let error = Error::from(failed(format!("failed: {timed_out}")));
+        assert!(
+            matches!(&error, Error::TimedOut { operation, limit: found } if operation == "all_reduce" && *found == limit),
+            "{error:?}"
+        );
+        let other = Error::from(failed("failed: lost: not complete after x s, the timeout".to_owned()));
+        assert!(matches!(other, Error::RankFailed { rank: 2, .. }), "{other:?}");
     }
 
     #[test]

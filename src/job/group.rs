@@ -99,7 +99,8 @@ impl Group {
         }
     }
 
-    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason.
+    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The error of
+    /// [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
         let transport = match &self.inner.connection.0 {
@@ -109,14 +110,19 @@ impl Group {
             Backing::Gpu(gpu) => gpu.describe(),
         };
         match &self.inner.reason {
-            Some(reason) => format!("{transport}; not GPUs: {reason}"),
+            Some(reason) => {
+                // The places in which libraries were looked for are on lines of their own.
+                let first = reason.lines().next().unwrap_or_default();
+                format!("{transport}; not GPUs: {}", first.strip_suffix(" Tried:").unwrap_or(first))
+            }
             None => transport.to_owned(),
         }
     }
 
     /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that
-    /// it returns [`Error::TimedOut`], and the operations of all other ranks an error with its text. The ranks may set different
-    /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
+    /// it returns [`Error::TimedOut`], and the operations of all other ranks the same error on hosts, and [`Error::RankFailed`]
+    /// with its text on GPUs. The ranks may set different times. On GPUs the time includes the work that is queued on the
+    /// buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without.

@@ -39,7 +39,7 @@ impl<T> Slot<T> {
     pub(crate) fn wait(&self) -> Result<T, Error> {
         self.waiter.wait(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
-        result.unwrap_or_else(|| Err(Error::Job("the result has been taken before".to_owned())))
+        result.unwrap_or_else(|| Err(Error::Job("this operation has returned its result before".to_owned())))
     }
 
     /// The result; `None` if it has been taken before.

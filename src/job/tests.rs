@@ -57,6 +57,19 @@ fn operations_that_own_their_buffers_return_them_in_order() {
 }
 
 #[test]
+fn one_rank_has_its_results_at_once() {
+    on_groups(1, |group| {
+        let reduced = group.all_reduce(vec![3.0_f32; 5], ReduceOp::Avg);
+        let gathered = group.all_gather(vec![7_u8; 2], vec![0; 2]);
+        let refused = group.broadcast(vec![0_u8], 1);
+        assert!(reduced.is_done() && gathered.is_done() && refused.is_done());
+        assert_eq!(reduced.wait().unwrap(), [3.0; 5]);
+        assert_eq!(gathered.wait().unwrap().1, [7; 2]);
+        assert!(matches!(refused.wait(), Err(Error::Buffer(_))));
+    });
+}
+
+#[test]
 fn blocking_operations_come_after_those_under_way() {
     on_groups(2, |group| {
         for round in 0..50_u32 {
@@ -193,6 +206,24 @@ fn a_failed_rank_tells_its_reason() {
 }
 
 #[test]
+fn a_failed_rank_does_not_hide_its_reason_by_a_later_call() {
+    let errors = on_groups(3, |group| {
+        let job = Job::new(Arc::clone(group.world()));
+        if group.rank() == 1 {
+            job.fail("the loss is NaN");
+            return group.barrier().unwrap_err();
+        }
+        group.all_reduce(vec![1.0_f32; 100], ReduceOp::Sum).wait().unwrap_err()
+    });
+    for error in errors {
+        assert_eq!(
+            error.to_string(),
+            format!("rank 1 on host {} failed: the loss is NaN", world::host().name)
+        );
+    }
+}
+
+#[test]
 fn futures_and_dropped_groups_end_in_order() {
     use std::pin::pin;
     use std::task::{Context, Poll, Wake};
@@ -262,7 +293,7 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
     assert!(results[1].is_none());
     let waiting = [&results[0], &results[2]].map(|result| result.as_ref().unwrap());
     let timed_out = |error: &Error| matches!(error, Error::TimedOut { limit: found, .. } if *found == limit);
-    assert!(waiting.iter().any(|(error, ..)| timed_out(error)), "{waiting:?}");
+    assert!(waiting.iter().all(|(error, ..)| timed_out(error)), "{waiting:?}");
     for (error, waited, again) in waiting {
         assert!(error.to_string().contains("all_reduce"), "{error}");
         assert!(
@@ -307,6 +338,8 @@ fn automatic_groups_say_where_they_run_and_why() {
     assert_eq!(groups[1].0, *backend);
     if *backend == Backend::Host {
         let (_, reason) = description.split_once("; not GPUs: ").unwrap();
-        assert_eq!(*refused, Some(format!("Backend::Gpu: {reason}")));
+        assert!(!reason.contains('\n') && !reason.ends_with(':'), "{reason}");
+        let refused = refused.as_ref().unwrap();
+        assert!(refused.starts_with(&format!("Backend::Gpu: {reason}")), "{refused}");
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::job::slot::{Promise, Slot};
 use crate::lock::lock;
+use crate::world::Handle;
 use crate::world::sync::SpinPark;
 use crate::{Error, fabric};
 
@@ -28,6 +29,7 @@ pub(super) struct Queue {
     progress: SpinPark,
     /// Used by the thread that has made `Entries::busy` true.
     communicator: Mutex<Option<fabric::Communicator>>,
+    world: Handle,
     /// Ranks of the job by rank of the group.
     ranks: Vec<usize>,
     /// Longest time that an operation waits for other ranks.
@@ -64,7 +66,14 @@ struct Turn<'a>(&'a Queue);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.change(|entries| entries.busy = false);
+        let mut entries = lock(&self.0.entries);
+        entries.busy = false;
+        // Waking the progress thread for nothing takes longer than a small operation.
+        let idle = entries.waiting.is_empty() && !entries.ending;
+        drop(entries);
+        if !idle {
+            self.0.changed();
+        }
     }
 }
 
@@ -72,6 +81,7 @@ impl Queue {
     /// The queue and its progress thread.
     pub(super) fn start(
         communicator: fabric::Communicator,
+        world: Handle,
         ranks: Vec<usize>,
         spin: bool,
     ) -> Result<(Arc<Self>, JoinHandle<()>), Error> {
@@ -80,6 +90,7 @@ impl Queue {
             changes: AtomicUsize::new(0),
             progress: SpinPark::default(),
             communicator: Mutex::new(Some(communicator)),
+            world,
             ranks,
             timeout: Mutex::new(None),
             spin,
@@ -114,6 +125,21 @@ impl Queue {
     ) -> Result<R, Error> {
         let _turn = self.take_turn()?;
         self.call(call)
+    }
+
+    /// Runs the operation on this thread, or returns it if others are before it.
+    pub(super) fn try_here<O: Operation>(&self, mut operation: Box<O>) -> Option<Box<O>> {
+        let mut entries = lock(&self.entries);
+        if entries.busy || !entries.waiting.is_empty() {
+            return Some(operation);
+        }
+        entries.busy = true;
+        drop(entries);
+        let turn = Turn(self);
+        let result = self.call(|communicator| operation.run(communicator));
+        drop(turn);
+        operation.deliver(result);
+        None
     }
 
     /// Ends the progress thread once all operations are complete; with `discard`, those that have not begun fail.
@@ -152,6 +178,11 @@ impl Queue {
 
     fn change(&self, change: impl FnOnce(&mut Entries)) {
         change(&mut lock(&self.entries));
+        self.changed();
+    }
+
+    /// Tells the progress thread of a change.
+    fn changed(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.progress.notify();
     }
@@ -204,7 +235,9 @@ impl Queue {
             return Err(Error::Job("the group has ended".to_owned()));
         };
         communicator.set_timeout(*lock(&self.timeout));
-        let result = match catch_unwind(AssertUnwindSafe(|| call(communicator))) {
+        // The call of a rank that has failed would differ from those of the others, and that difference hide its reason.
+        let checked = || self.world.check().map_err(fabric::Error::World);
+        let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error @ fabric::Error::OtherOperation { .. })) => Error::from(error).in_job(&self.ranks),
             Ok(Err(error)) => error.into(),

@@ -5,6 +5,10 @@ use std::fmt;
 /// The end of the text, after the two calls.
 const RULE: &str = "; all ranks call the same operations in the same order with the same lengths";
 
+/// The call that a rank reports when it leaves, and the addition for it.
+const LEFT: &str = "nothing more, and left";
+const LEFT_EARLY: &str = "; the rank that left had fewer steps, or an error of its own: see its output";
+
 /// Two ranks that called different operations at the same place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
@@ -22,7 +26,9 @@ impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, called, peer, peer_called } = self;
         let peer_called = peer_called.as_deref().unwrap_or(EARLIER);
-        write!(formatter, "rank {rank} called {called} while rank {peer} called {peer_called}{RULE}")
+        write!(formatter, "rank {rank} called {called} while rank {peer} called {peer_called}{RULE}")?;
+        let left = called == LEFT || peer_called == LEFT;
+        formatter.write_str(if left { LEFT_EARLY } else { "" })
     }
 }
 
@@ -52,7 +58,9 @@ mod tests {
             peer_called: Some("barrier".to_owned()),
         };
         let earlier = Difference { peer_called: None, ..parts.clone() };
-        for difference in [parts, earlier] {
+        let left = Difference { peer_called: Some(LEFT.to_owned()), ..parts.clone() };
+        assert!(left.to_string().ends_with(LEFT_EARLY) && !earlier.to_string().ends_with(LEFT_EARLY));
+        for difference in [parts, earlier, left] {
             assert_eq!(Difference::find(&difference.to_string()), Some(difference.clone()));
             let reason = format!("failed: all_reduce: {difference}");
             assert_eq!(Difference::find(&reason), Some(difference));
