@@ -38,6 +38,7 @@ mod gpu;
 #[cfg(feature = "nccl")]
 mod gpu_operation;
 mod group;
+mod guard;
 #[cfg(feature = "fabric")]
 mod host;
 mod recovery;
@@ -176,7 +177,6 @@ impl Job {
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
         self.preparation.prepare(&self.world);
         let device = Device { library, context: Arc::clone(context) };
-        self.preparation.prepare(&self.world);
         Group::of_job(&self.world, Choice::Device(device))
     }
 }

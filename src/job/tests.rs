@@ -1,7 +1,9 @@
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Poll, Wake};
 use std::thread;
 
-use super::{Backend, Group, Job};
+use super::{Backend, Group, HostMemory, Job};
 use crate::{Error, ReduceOp, world};
 
 /// Runs `body` on a thread for each rank, and returns the results by rank.
@@ -194,9 +196,6 @@ fn a_failed_rank_tells_its_reason() {
 
 #[test]
 fn futures_and_dropped_groups_end_in_order() {
-    use std::pin::pin;
-    use std::task::{Context, Poll, Wake};
-
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -271,6 +270,51 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
         );
         assert_eq!(error.to_string(), again.to_string());
     }
+}
+
+/// A panic's payload, or the owner of a buffer.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("this drop panics");
+    }
+}
+
+/// Waits for an operation of its group, and panics.
+struct BadWaker(Group, mpsc::Sender<Result<Vec<i32>, Error>>);
+
+impl Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        self.1.send(self.0.all_reduce(vec![1], ReduceOp::Sum).wait()).unwrap();
+        std::panic::panic_any(PanicsWhenDropped);
+    }
+}
+
+#[test]
+fn code_of_the_program_cannot_stop_the_progress_thread() {
+    let polled = Barrier::new(2);
+    on_groups(2, |group| {
+        if group.rank() == 1 {
+            polled.wait();
+            group.all_reduce(vec![1_u8], ReduceOp::Sum).wait().unwrap();
+            assert_eq!(group.all_reduce(vec![1], ReduceOp::Sum).wait().unwrap(), [2], "that of the waker");
+            group.all_reduce(vec![1; 5], ReduceOp::Sum).wait().unwrap();
+            return group.barrier().unwrap();
+        }
+        let (sender, waited) = mpsc::channel();
+        let waker = Arc::new(BadWaker(group.clone(), sender)).into();
+        let mut work = pin!(group.all_reduce(vec![1_u8], ReduceOp::Sum));
+        assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        polled.wait();
+        let error = waited.recv().unwrap().unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("a waker of a future"), "{error}");
+        let elements = Box::leak(Box::new([1_i32; 5]));
+        // SAFETY: nothing else uses the elements, which stay allocated.
+        let buffer = unsafe { HostMemory::from_raw(elements.as_mut_ptr(), 5, PanicsWhenDropped) };
+        drop(group.all_reduce(buffer, ReduceOp::Sum));
+        group.barrier().unwrap();
+    });
 }
 
 #[test]

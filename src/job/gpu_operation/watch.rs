@@ -4,13 +4,13 @@
 //! has failed, is missing, or has called something else. The thread runs only while there is something to watch.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::Mark;
 use crate::Error;
+use crate::job::guard::guarded;
 use crate::lock::lock;
 use crate::nccl::{AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
@@ -233,10 +233,8 @@ impl Watch {
             }
             drop(state);
             let waker = lock(&mark.waker).take();
-            if let Some(waker) = waker
-                && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
-            {
-                tracing::warn!("the waker of a future has panicked");
+            if let Some(waker) = waker {
+                guarded("the waker of a future", || waker.wake());
             }
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use self::queue::{Operation, Queue};
 use super::buffer::HostBuffer;
 use super::formation::Formation;
-use super::slot::{Promise, Slot};
+use super::slot::Promise;
 use super::work::Work;
 use crate::lock::lock;
 use crate::world::Handle;
@@ -74,7 +74,7 @@ impl HostGroup {
         if let Some(error) = self.queue.failure() {
             return Work::ready(Err(error));
         }
-        let (slot, promise) = Slot::new(self.queue.spin);
+        let (slot, promise) = self.queue.slot();
         self.queue.push(Box::new(Owned { buffers, call: Some(call), promise }));
         Work::host(slot)
     }

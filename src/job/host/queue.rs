@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use crate::job::slot::{Promise, Slot};
+use crate::job::guard::guarded;
+use crate::job::slot::{Promise, Slot, waits_for_itself};
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
 use crate::{Error, fabric};
@@ -33,7 +34,9 @@ pub(super) struct Queue {
     /// Longest time that an operation waits for other ranks.
     timeout: Mutex<Option<Duration>>,
     /// True if this host has a core for both threads of each rank.
-    pub(super) spin: bool,
+    spin: bool,
+    /// The progress thread.
+    thread: OnceLock<ThreadId>,
 }
 
 #[derive(Default)]
@@ -44,7 +47,6 @@ struct Entries {
     ending: bool,
     /// Error of the operation that has stopped the group.
     failure: Option<Error>,
-    progress: Option<ThreadId>,
 }
 
 enum Entry {
@@ -83,6 +85,7 @@ impl Queue {
             ranks,
             timeout: Mutex::new(None),
             spin,
+            thread: OnceLock::new(),
         });
         let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
             let queue = Arc::clone(&queue);
@@ -90,7 +93,7 @@ impl Queue {
         });
         let thread =
             thread.map_err(|error| Error::Job(format!("the progress thread cannot be started: {error}")))?;
-        lock(&queue.entries).progress = Some(thread.thread().id());
+        let _ = queue.thread.set(thread.thread().id());
         Ok((queue, thread))
     }
 
@@ -129,22 +132,25 @@ impl Queue {
 
     /// True on the progress thread.
     pub(super) fn is_here(&self) -> bool {
-        lock(&self.entries).progress == Some(thread::current().id())
+        self.thread.get() == Some(&thread::current().id())
+    }
+
+    /// A place for a result that the progress thread delivers.
+    pub(super) fn slot<T>(&self) -> (Arc<Slot<T>>, Promise<T>) {
+        Slot::new(self.spin, self.thread.get().copied())
     }
 
     fn take_turn(&self) -> Result<Turn<'_>, Error> {
-        let mut entries = lock(&self.entries);
-        if entries.progress == Some(thread::current().id()) {
-            let reason =
-                "a waker of a future cannot wait for an operation of the group, whose progress it stops";
-            return Err(Error::Job(reason.to_owned()));
+        if self.is_here() {
+            return Err(waits_for_itself());
         }
+        let mut entries = lock(&self.entries);
         if !entries.busy && entries.waiting.is_empty() {
             entries.busy = true;
             return Ok(Turn(self));
         }
         drop(entries);
-        let (slot, promise) = Slot::new(self.spin);
+        let (slot, promise) = self.slot();
         self.change(|entries| entries.waiting.push_back(Entry::Turn(promise)));
         slot.wait()?;
         Ok(Turn(self))
@@ -179,7 +185,7 @@ impl Queue {
                     let turn = Turn(self);
                     let result = self.call(|communicator| operation.run(communicator));
                     drop(turn);
-                    operation.deliver(result);
+                    guarded("the waker of a future, or the drop of a buffer,", || operation.deliver(result));
                 }
                 Next::Run(Entry::Turn(promise)) => promise.fill(Ok(())),
                 Next::Wait => {
