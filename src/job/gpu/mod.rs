@@ -13,6 +13,7 @@ pub(crate) use offer::{Device, choose};
 
 use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
+use super::guard::is_group_thread;
 use super::work::Work;
 use crate::lock::lock;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId};
@@ -226,7 +227,7 @@ impl Drop for GpuGroup {
         }
         self.watch.end();
         let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        if let Some(thread) = thread.filter(|_| !is_group_thread())
             && thread.join().is_err()
         {
             tracing::warn!("the thread of a group has panicked");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Mark;
 use crate::Error;
-use crate::job::guard::guarded;
+use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
 use crate::nccl::{AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
@@ -185,6 +185,7 @@ impl Watch {
 
     /// The body of the thread.
     pub(crate) fn run(&self, communicator: &Watched) {
+        enter_group_thread();
         let mut compared = Instant::now();
         let mut state = lock(&self.state);
         loop {

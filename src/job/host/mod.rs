@@ -10,6 +10,7 @@ use std::time::Duration;
 use self::queue::{Operation, Queue};
 use super::buffer::HostBuffer;
 use super::formation::Formation;
+use super::guard::is_group_thread;
 use super::slot::Promise;
 use super::work::Work;
 use crate::lock::lock;
@@ -145,7 +146,7 @@ impl Drop for HostGroup {
             self.world.fail("its thread panicked");
         }
         let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|_| !self.queue.is_here())
+        if let Some(thread) = thread.filter(|_| !is_group_thread())
             && thread.join().is_err()
         {
             tracing::warn!("the progress thread of a group has panicked");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use crate::job::guard::guarded;
+use crate::job::guard::{enter_group_thread, guarded};
 use crate::job::slot::{Promise, Slot, waits_for_itself};
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -131,7 +131,7 @@ impl Queue {
     }
 
     /// True on the progress thread.
-    pub(super) fn is_here(&self) -> bool {
+    fn is_here(&self) -> bool {
         self.thread.get() == Some(&thread::current().id())
     }
 
@@ -178,6 +178,7 @@ impl Queue {
     }
 
     fn progress(&self) {
+        enter_group_thread();
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
             match self.next() {
