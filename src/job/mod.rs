@@ -38,6 +38,7 @@ mod gpu;
 #[cfg(feature = "nccl")]
 mod gpu_operation;
 mod group;
+mod guard;
 #[cfg(feature = "fabric")]
 mod host;
 #[cfg(feature = "fabric")]

@@ -1,10 +1,11 @@
 //! A result that one thread delivers and another waits for.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::thread::{self, ThreadId};
 
+use super::guard::guarded;
 use crate::Error;
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -16,6 +17,8 @@ pub(crate) struct Slot<T> {
     waiter: SpinPark,
     /// True to spin at the beginning of a wait.
     spin: bool,
+    /// The thread that delivers the result, which cannot wait for it.
+    from: Option<ThreadId>,
 }
 
 struct Content<T> {
@@ -24,11 +27,11 @@ struct Content<T> {
 }
 
 impl<T> Slot<T> {
-    /// A slot and the promise to fill it. Set `spin` if a core is free while a thread waits.
-    pub(crate) fn new(spin: bool) -> (Arc<Self>, Promise<T>) {
+    /// A slot and the promise to fill it, which the thread `from` does. Set `spin` if a core is free while a thread waits.
+    pub(crate) fn new(spin: bool, from: Option<ThreadId>) -> (Arc<Self>, Promise<T>) {
         let content = Mutex::new(Content { result: None, waker: None });
-        let slot =
-            Arc::new(Self { content, done: AtomicBool::new(false), waiter: SpinPark::default(), spin });
+        let (done, waiter) = (AtomicBool::new(false), SpinPark::default());
+        let slot = Arc::new(Self { content, done, waiter, spin, from });
         (Arc::clone(&slot), Promise(slot))
     }
 
@@ -37,6 +40,9 @@ impl<T> Slot<T> {
     }
 
     pub(crate) fn wait(&self) -> Result<T, Error> {
+        if !self.is_done() && self.from == Some(thread::current().id()) {
+            return Err(waits_for_itself());
+        }
         self.waiter.wait(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
         result.unwrap_or_else(|| Err(Error::Job("this operation has returned its result before".to_owned())))
@@ -67,12 +73,17 @@ impl<T> Slot<T> {
         drop(content);
         self.waiter.notify();
         if let Some(waker) = waker {
-            // A waker that panics must not end this thread.
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::warn!("the waker of a future has panicked");
-            }
+            guarded("the waker of a future", || waker.wake());
         }
     }
+}
+
+/// The error of a wait on the thread whose progress it stops.
+pub(crate) fn waits_for_itself() -> Error {
+    Error::Job(
+        "a waker of a future, or the drop of a buffer, cannot wait for an operation of the group, whose progress it stops"
+            .to_owned(),
+    )
 }
 
 /// The duty to fill a slot. Dropping it fills the slot with an error.
@@ -100,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_result_is_delivered_once_to_a_waiting_thread() {
-        let (slot, promise) = Slot::new(false);
+        let (slot, promise) = Slot::new(false, None);
         let waiting = thread::spawn({
             let slot = Arc::clone(&slot);
             move || slot.wait()
@@ -114,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_promise_that_is_not_kept_is_an_error() {
-        let (slot, promise) = Slot::<u8>::new(false);
+        let (slot, promise) = Slot::<u8>::new(false, None);
         drop(promise);
         assert!(matches!(slot.wait(), Err(Error::Job(_))));
     }
@@ -129,7 +140,7 @@ mod tests {
         );
         // SAFETY: the functions do not use the pointer.
         let waker = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) };
-        let (slot, promise) = Slot::new(false);
+        let (slot, promise) = Slot::new(false, None);
         assert!(slot.poll(&waker).is_pending());
         promise.fill(Ok(7));
         assert_eq!(slot.wait().unwrap(), 7);

@@ -1,7 +1,10 @@
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Poll, Wake};
 use std::thread;
+use std::time::Duration;
 
-use super::{Backend, Group, Job};
+use super::{Backend, Group, HostMemory, Job};
 use crate::{Error, ReduceOp, world};
 
 /// Runs `body` on a thread for each rank, and returns the results by rank.
@@ -225,9 +228,6 @@ fn a_failed_rank_does_not_hide_its_reason_by_a_later_call() {
 
 #[test]
 fn futures_and_dropped_groups_end_in_order() {
-    use std::pin::pin;
-    use std::task::{Context, Poll, Wake};
-
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -274,7 +274,7 @@ fn a_rank_that_panics_ends_the_operations_of_the_others() {
 
 #[test]
 fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     let limit = Duration::from_secs(3);
     let done = std::sync::Barrier::new(3);
@@ -302,6 +302,91 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
         );
         assert_eq!(error.to_string(), again.to_string());
     }
+}
+
+/// A panic's payload, or the owner of a buffer.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("this drop panics");
+    }
+}
+
+/// Waits for an operation of its group, and panics.
+struct BadWaker(Group, mpsc::Sender<Result<Vec<i32>, Error>>);
+
+impl Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        self.1.send(self.0.all_reduce(vec![1], ReduceOp::Sum).wait()).unwrap();
+        std::panic::panic_any(PanicsWhenDropped);
+    }
+}
+
+#[test]
+fn code_of_the_program_cannot_stop_the_progress_thread() {
+    let polled = Barrier::new(2);
+    on_groups(2, |group| {
+        if group.rank() == 1 {
+            polled.wait();
+            group.all_reduce(vec![1_u8], ReduceOp::Sum).wait().unwrap();
+            assert_eq!(group.all_reduce(vec![1], ReduceOp::Sum).wait().unwrap(), [2], "that of the waker");
+            group.all_reduce(vec![1; 5], ReduceOp::Sum).wait().unwrap();
+            return group.barrier().unwrap();
+        }
+        let (sender, waited) = mpsc::channel();
+        let waker = Arc::new(BadWaker(group.clone(), sender)).into();
+        let mut work = pin!(group.all_reduce(vec![1_u8], ReduceOp::Sum));
+        assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        polled.wait();
+        let error = waited.recv().unwrap().unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("a waker of a future"), "{error}");
+        let elements = Box::leak(Box::new([1_i32; 5]));
+        // SAFETY: nothing else uses the elements, which stay allocated.
+        let buffer = unsafe { HostMemory::from_raw(elements.as_mut_ptr(), 5, PanicsWhenDropped) };
+        drop(group.all_reduce(buffer, ReduceOp::Sum));
+        group.barrier().unwrap();
+    });
+}
+
+/// Drops a group once another thread is about to drop one.
+struct DropsWhenWoken(Mutex<Option<Group>>, Arc<Barrier>, mpsc::Sender<()>);
+
+impl Wake for DropsWhenWoken {
+    fn wake(self: Arc<Self>) {
+        self.1.wait();
+        drop(self.0.lock().unwrap().take());
+        self.2.send(()).unwrap();
+    }
+}
+
+#[test]
+fn wakers_of_two_groups_can_drop_each_other() {
+    let polled = Barrier::new(2);
+    on_ranks(2, |job| {
+        let groups = [(); 2].map(|()| job.group(Backend::Host).unwrap());
+        if job.rank() == 1 {
+            polled.wait();
+            return groups
+                .iter()
+                .for_each(|group| drop(group.all_reduce(vec![1_u8], ReduceOp::Sum).wait().unwrap()));
+        }
+        let (both, (sender, dropped)) = (Arc::new(Barrier::new(2)), mpsc::channel());
+        let wakers =
+            [(); 2].map(|()| Arc::new(DropsWhenWoken(Mutex::default(), both.clone(), sender.clone())));
+        let mut works = [0, 1].map(|this| groups[this].all_reduce(vec![1_u8], ReduceOp::Sum));
+        for (work, waker) in works.iter_mut().zip(&wakers) {
+            let waker = Arc::clone(waker).into();
+            assert!(pin!(work).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        for (group, waker) in groups.into_iter().rev().zip(&wakers) {
+            *waker.0.lock().unwrap() = Some(group);
+        }
+        polled.wait();
+        for _ in 0..2 {
+            dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    });
 }
 
 #[test]

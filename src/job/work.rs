@@ -53,8 +53,8 @@ impl<B> Work<B> {
     ///
     /// # Errors
     /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which have stopped the
-    /// group; [`Error::Buffer`] for buffers that do not fit, after which the group can still be used. The buffers are freed
-    /// in all cases.
+    /// group; [`Error::Buffer`] for buffers that do not fit, after which the group can still be used; on hosts,
+    /// [`Error::Job`] in a waker that the group calls, whose operations it would stop. The buffers are freed in all cases.
     pub fn wait(self) -> Result<B, Error> {
         match self.state {
             State::Ready(result) => result.unwrap_or_else(|| Err(taken())),

@@ -74,6 +74,15 @@ struct Memory<B: Bucket> {
     wire: Option<(B::Wire, B::Wire)>,
 }
 
+/// Tells the other ranks, which wait in the all_gather, when the update panics.
+struct Unwinding<'a>(&'a Group);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        self.0.world().fail("the update of its shard panicked");
+    }
+}
+
 impl<B: Bucket> Zero1<B> {
     /// Prepares steps for these parameters. Collective: returns when every rank of the group has called it. Options of buckets have
     /// no effect.
@@ -171,7 +180,7 @@ impl<B: Bucket> Zero1<B> {
     ) -> Result<(), Error> {
         // After an error the memory is not put back.
         let memory = self.memory.take();
-        let memory = memory.ok_or_else(|| Error::Job("this step is called while it runs".to_owned()))?;
+        let memory = memory.ok_or_else(|| Error::Job("a step of this optimizer has panicked".to_owned()))?;
         if self.shards.total() == 0 {
             self.memory = Some(memory);
             return Ok(());
@@ -184,7 +193,10 @@ impl<B: Bucket> Zero1<B> {
         B::follow(&mut self.queue)?;
         B::lead(&mut self.queue)?;
         let len = memory.values.len();
-        let updated = update(&mut memory.values, &memory.gradients).and_then(|()| {
+        let unwinding = Unwinding(&self.group);
+        let updated = update(&mut memory.values, &memory.gradients);
+        std::mem::forget(unwinding);
+        let updated = updated.and_then(|()| {
             if memory.values.len() == len {
                 return Ok(());
             }

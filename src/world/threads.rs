@@ -142,12 +142,13 @@ impl Team {
             return Err(error);
         }
         let number = self.completed.load(Ordering::SeqCst);
-        if call.contributions[thread].replace(contribution).is_some() {
+        if call.contributions[thread].is_some() {
             return Err(Error::Mismatch(format!(
                 "rank {} is in two collective calls at once; one thread at a time may call",
                 self.rank(thread)
             )));
         }
+        call.contributions[thread] = Some(contribution);
         call.arrived += 1;
         if call.arrived == self.per_process {
             let contributions = call.contributions.iter_mut().filter_map(Option::take).collect();

@@ -1,5 +1,8 @@
 //! Sharded optimizers against the same ones with the whole state on every rank.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+
 use collectives::Error;
 use collectives::train::{ReducerOptions, Wire, Zero1};
 
@@ -156,6 +159,33 @@ fn buffers_that_do_not_fit_are_refused_and_the_step_can_be_tried_again() {
         .unwrap();
         assert_eq!((a, b), ([1.0; 2], [1.0; 3]));
     });
+}
+
+#[test]
+fn an_update_that_panics_fails_the_step_on_all_ranks() {
+    let told = Barrier::new(2);
+    let errors = on_every_rank(2, |group| {
+        let mut zero: Zero1 = Zero1::new(group, &parameters(&[4]), &ReducerOptions::default()).unwrap();
+        let mut values = [0.0; 4];
+        if group.rank() == 1 {
+            let step = zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| Ok(()));
+            told.wait();
+            return step.unwrap_err().to_string();
+        }
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| panic!("this update panics"))
+        }));
+        assert!(panicked.is_err());
+        // The program goes on, and calls nothing.
+        told.wait();
+        zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| Ok(())).unwrap_err().to_string()
+    });
+    assert_eq!(errors[0], "a step of this optimizer has panicked");
+    assert!(
+        errors[1].contains("rank 0") && errors[1].contains("update of its shard panicked"),
+        "{}",
+        errors[1]
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::job::{all_ended, assert_all_well, assert_barriers_hold, soon, start_job};
 use collectives::world::{self, Error, Handle};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::a_late_thread_is_named", a_late_thread_is_named),
     ("threads::a_late_thread_of_another_process_is_named", a_late_thread_of_another_process_is_named),
     ("threads::different_collectives_are_an_error", different_collectives_are_an_error),
+    (
+        "threads::a_second_call_of_a_rank_does_not_change_its_first",
+        a_second_call_of_a_rank_does_not_change_its_first,
+    ),
     ("threads::processes_with_different_counts_are_an_error", processes_with_different_counts_are_an_error),
     ("threads::of_several_processes_meet", of_several_processes_meet),
     ("threads::see_a_process_that_died", see_a_process_that_died),
@@ -222,4 +227,25 @@ fn see_a_process_that_died() {
     assert_eq!(first.code, Some(3), "{first:?}");
     assert!(first.stderr.contains("rank 2 on host"), "{first:?}");
     assert!(first.stderr.contains("the process of ranks 2 to 3"), "{first:?}");
+}
+
+fn a_second_call_of_a_rank_does_not_change_its_first() {
+    let mut worlds = world::threads(world::single(), 2).unwrap();
+    let (last, first) = (worlds.pop().unwrap(), worlds.pop().unwrap());
+    let (sender, results) = mpsc::channel();
+    thread::scope(|scope| {
+        for message in [1, 2] {
+            let (first, sender) = (&first, sender.clone());
+            scope.spawn(move || sender.send((message, first.all_gather(&[message]))).unwrap());
+        }
+        // The one that came second.
+        let (refused, error) = results.recv().unwrap();
+        assert!(
+            matches!(&error, Err(Error::Mismatch(text)) if text.contains("two collective calls")),
+            "{error:?}"
+        );
+        let all = last.all_gather(&[9]).unwrap();
+        assert_eq!(all, [[3 - refused], [9]]);
+        assert_eq!(results.recv().unwrap(), (3 - refused, Ok(all)));
+    });
 }

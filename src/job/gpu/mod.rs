@@ -14,6 +14,7 @@ pub(crate) use offer::{Device, choose};
 
 use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
+use super::guard::is_group_thread;
 use super::work::Work;
 use crate::lock::lock;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
@@ -250,7 +251,7 @@ impl Drop for GpuGroup {
         }
         self.watch.end();
         let threads = mem::take(&mut *lock(&self.threads));
-        if threads.iter().any(|thread| thread.thread().id() == thread::current().id()) {
+        if is_group_thread() {
             // A future's waker has dropped the last handle: the threads end after it.
             return;
         }

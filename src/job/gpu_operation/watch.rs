@@ -7,13 +7,13 @@
 //! operation. Only an abort ends that, so the thread that aborts does not query events: the other one does.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::Mark;
 use crate::Error;
+use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
 use crate::nccl::{self, AbortHandle, Communicator};
 use crate::world::{self, Called, Handle};
@@ -205,6 +205,7 @@ impl Watch {
     /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work. The thread's context
     /// is bound, so that no CUDA call that can block comes before NCCL's abort.
     pub(crate) fn guard(&self, communicator: &Watched) {
+        enter_group_thread();
         let mut compared = Instant::now();
         let mut state = lock(&self.state);
         while state.failure.is_none() {
@@ -234,6 +235,7 @@ impl Watch {
 
     /// The body of the thread that queries events, until the end.
     pub(crate) fn complete(&self) {
+        enter_group_thread();
         let mut state = lock(&self.state);
         loop {
             if state.under_way.is_empty() {
@@ -276,10 +278,8 @@ impl Watch {
             drop(state);
             drop(ended);
             let waker = lock(&mark.waker).take();
-            if let Some(waker) = waker
-                && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
-            {
-                tracing::warn!("the waker of a future has panicked");
+            if let Some(waker) = waker {
+                guarded("the waker of a future", || waker.wake());
             }
         }
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use self::queue::{Operation, Queue};
 use super::formation::Formation;
+use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
-use super::slot::{Promise, Slot};
+use super::slot::Promise;
 use super::work::Work;
 use crate::lock::lock;
 use crate::world::Handle;
@@ -74,7 +75,7 @@ impl HostGroup {
         if let Some(error) = self.queue.failure() {
             return Work::ready(Err(error));
         }
-        let (slot, promise) = Slot::new(self.queue.spin);
+        let (slot, promise) = self.queue.slot();
         let operation = Box::new(Owned { buffers, call: Some(call), promise });
         // One rank waits for nobody: a thread would only add its own start to the duration.
         let left = if self.world.size() == 1 { self.queue.try_here(operation) } else { Some(operation) };
@@ -150,7 +151,7 @@ impl Drop for HostGroup {
             self.world.fail("its thread panicked");
         }
         let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|_| !self.queue.is_here())
+        if let Some(thread) = thread.filter(|_| !is_group_thread())
             && thread.join().is_err()
         {
             tracing::warn!("the progress thread of a group has panicked");

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use crate::job::slot::{Promise, Slot};
+use crate::job::guard::{enter_group_thread, guarded};
+use crate::job::slot::{Promise, Slot, waits_for_itself};
 use crate::lock::lock;
 use crate::world::Handle;
 use crate::world::sync::SpinPark;
@@ -35,7 +36,9 @@ pub(super) struct Queue {
     /// Longest time that an operation waits for other ranks.
     timeout: Mutex<Option<Duration>>,
     /// True if this host has a core for each of the two threads of every rank.
-    pub(super) spin: bool,
+    spin: bool,
+    /// The progress thread.
+    thread: OnceLock<ThreadId>,
 }
 
 #[derive(Default)]
@@ -46,7 +49,6 @@ struct Entries {
     ending: bool,
     /// Error of the operation that has stopped the group.
     failure: Option<Error>,
-    progress: Option<ThreadId>,
 }
 
 enum Entry {
@@ -94,6 +96,7 @@ impl Queue {
             ranks,
             timeout: Mutex::new(None),
             spin,
+            thread: OnceLock::new(),
         });
         let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
             let queue = Arc::clone(&queue);
@@ -101,7 +104,7 @@ impl Queue {
         });
         let thread =
             thread.map_err(|error| Error::Job(format!("the progress thread cannot be started: {error}")))?;
-        lock(&queue.entries).progress = Some(thread.thread().id());
+        let _ = queue.thread.set(thread.thread().id());
         Ok((queue, thread))
     }
 
@@ -154,23 +157,26 @@ impl Queue {
     }
 
     /// True on the progress thread.
-    pub(super) fn is_here(&self) -> bool {
-        lock(&self.entries).progress == Some(thread::current().id())
+    fn is_here(&self) -> bool {
+        self.thread.get() == Some(&thread::current().id())
+    }
+
+    /// A place for a result that the progress thread delivers.
+    pub(super) fn slot<T>(&self) -> (Arc<Slot<T>>, Promise<T>) {
+        Slot::new(self.spin, self.thread.get().copied())
     }
 
     fn take_turn(&self) -> Result<Turn<'_>, Error> {
-        let mut entries = lock(&self.entries);
-        if entries.progress == Some(thread::current().id()) {
-            let reason =
-                "a waker of a future cannot wait for an operation of the group, whose progress it stops";
-            return Err(Error::Job(reason.to_owned()));
+        if self.is_here() {
+            return Err(waits_for_itself());
         }
+        let mut entries = lock(&self.entries);
         if !entries.busy && entries.waiting.is_empty() {
             entries.busy = true;
             return Ok(Turn(self));
         }
         drop(entries);
-        let (slot, promise) = Slot::new(self.spin);
+        let (slot, promise) = self.slot();
         self.change(|entries| entries.waiting.push_back(Entry::Turn(promise)));
         slot.wait()?;
         Ok(Turn(self))
@@ -203,6 +209,7 @@ impl Queue {
     }
 
     fn progress(&self) {
+        enter_group_thread();
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
             match self.next() {
@@ -210,7 +217,7 @@ impl Queue {
                     let turn = Turn(self);
                     let result = self.call(|communicator| operation.run(communicator));
                     drop(turn);
-                    operation.deliver(result);
+                    guarded("the waker of a future, or the drop of a buffer,", || operation.deliver(result));
                 }
                 Next::Run(Entry::Turn(promise)) => promise.fill(Ok(())),
                 Next::Wait => {

@@ -106,7 +106,8 @@ fn strangers_neither_stop_nor_fill_the_service() {
         .collect();
     let host = crate::world::host();
     let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-    let process = Process { first: 0, ranks: 1, host, addresses, port: service.port };
+    let loopback = String::new();
+    let process = Process { first: 0, ranks: 1, host, loopback, addresses, port: service.port };
     assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
     drop(connections);
     assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));

@@ -1,10 +1,11 @@
 //! The processes of a job, as each of them knows them.
 
-use crate::world::{Error, Handle, Host, Rejoin, addresses, host};
+use crate::world::{Error, Handle, Host, Rejoin, addresses, host, machine};
 use std::fmt::Write;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// A process of a job.
@@ -15,6 +16,8 @@ pub(super) struct Process {
     /// Number of its ranks.
     pub(super) ranks: usize,
     pub(super) host: Host,
+    /// Its loopback interface, by the kernel and the network namespace: containers of one host may have their own.
+    pub(super) loopback: String,
     /// Addresses of its service, any of which may be the right one; none in a job of one process.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) port: u16,
@@ -35,6 +38,7 @@ impl Process {
 struct Introduction {
     token: String,
     host: Host,
+    loopback: String,
     key: String,
     /// The reason why its process cannot go on after a failure; empty if it can.
     refusal: String,
@@ -59,7 +63,7 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
     let rejoin = world.rejoin();
     let refusal = rejoin.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
     let host = host();
-    let mine = [token()?, &host.id, &host.name, &new_key()?, &refusal].join("\n");
+    let mine = [token()?, &host.id, &host.name, &loopback(), &new_key()?, &refusal].join("\n");
     let all = world.all_gather(mine.as_bytes())?;
     let all: Vec<Introduction> = all.iter().map(|text| read_introduction(text)).collect::<Result<_, _>>()?;
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| !other.refusal.is_empty()) {
@@ -74,6 +78,7 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
                 first: rank,
                 ranks: 1,
                 host: other.host.clone(),
+                loopback: other.loopback.clone(),
                 addresses: Vec::new(),
                 port: 0,
             }),
@@ -98,17 +103,27 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
 fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
-    let Ok([token, id, name, key, refusal]) = <[String; 5]>::try_from(lines) else {
+    let Ok([token, id, name, loopback, key, refusal]) = <[String; 6]>::try_from(lines) else {
         return Err(Error::Mismatch(
             "a rank gathers something else while others prepare for failures".to_owned(),
         ));
     };
-    Ok(Introduction { token, host: Host { name, id }, key, refusal })
+    Ok(Introduction { token, host: Host { name, id }, loopback, key, refusal })
 }
 
-/// True if all processes are on one host.
+/// True if all processes are on one host and reach each other over its loopback interface. Over another one, a live process
+/// would refuse connections as one that has ended does.
 pub(super) fn on_one_host(processes: &[Process]) -> bool {
-    processes.iter().all(|process| process.host.id == processes[0].host.id)
+    share_loopback(processes) && processes.iter().all(|process| process.host.id == processes[0].host.id)
+}
+
+fn share_loopback(processes: &[Process]) -> bool {
+    processes.iter().all(|process| process.loopback == processes[0].loopback)
+}
+
+fn loopback() -> String {
+    let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());
+    format!("{} {namespace}", machine())
 }
 
 /// Gathers the addresses of all processes' services. Collective. `port` is that of this process, or an error.
@@ -128,7 +143,9 @@ pub(super) fn exchange_addresses(
         Some(address) => vec![address],
         None => match addresses() {
             // A machine without a network, which is several hosts by `NCCL_HOSTID`.
-            none if none.is_empty() => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            none if none.is_empty() && share_loopback(&introduced.processes) => {
+                vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
+            }
             addresses => addresses,
         },
     };
@@ -176,5 +193,28 @@ fn token() -> Result<&'static str, Error> {
             let new = new_key()?;
             Ok(TOKEN.get_or_init(|| new))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_host_by_name_need_one_loopback_interface_too() {
+        let process = |id: &str, loopback: &str| Process {
+            first: 0,
+            ranks: 1,
+            host: Host { name: "node1".to_owned(), id: id.to_owned() },
+            loopback: loopback.to_owned(),
+            addresses: Vec::new(),
+            port: 0,
+        };
+        assert!(on_one_host(&[process("node1", "a 1"), process("node1", "a 1")]));
+        // Containers, and hosts that restored one image of memory.
+        assert!(!on_one_host(&[process("node1", "a 1"), process("node1", "a 2")]));
+        assert!(!on_one_host(&[process("node1", "a 1"), process("node2", "a 1")]));
+        assert_eq!(loopback(), loopback());
+        assert!(!loopback().ends_with(" 0"), "{}", loopback());
     }
 }

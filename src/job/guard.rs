@@ -1,0 +1,27 @@
+//! Code of the program on a group's thread.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls code of the program on a thread of a group, which a panic must not end: operations would never return.
+pub(super) fn guarded(subject: &str, call: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+        tracing::warn!("{subject} has panicked");
+        // Its drop may panic, too.
+        std::mem::forget(panic);
+    }
+}
+
+thread_local! {
+    static IS_OF_GROUP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as one of a group.
+pub(super) fn enter_group_thread() {
+    IS_OF_GROUP.set(true);
+}
+
+/// True on a thread of any group. It must not wait for the end of another one, which may wait for its own.
+pub(super) fn is_group_thread() -> bool {
+    IS_OF_GROUP.get()
+}
