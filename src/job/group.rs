@@ -286,8 +286,8 @@ impl Group {
             Backing::Host(host) => host.all_gather_bytes(mine),
             // The ranks of the whole job exchange without the GPUs.
             #[cfg(feature = "nccl")]
-            Backing::Gpu(_) if self.size() == self.inner.world.size() => {
-                Ok(self.inner.world.all_gather(mine)?)
+            Backing::Gpu(gpu) if self.size() == self.inner.world.size() => {
+                gpu.exchange("all_gather_bytes", || self.inner.world.all_gather(mine))
             }
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) => gpu.all_gather_bytes(mine),

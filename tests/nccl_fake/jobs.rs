@@ -219,6 +219,35 @@ fn ranks_that_call_different_operations_read_both_calls() {
 }
 
 #[test]
+fn bytes_that_other_ranks_do_not_gather_are_noticed() {
+    for timeout in [None, Some(Duration::from_millis(200))] {
+        let fake = Fake::new();
+        fake.set(Knob::Hang, 1);
+        let errors = on_gpus(&fake, 2, |group| {
+            group.set_timeout(timeout.filter(|_| group.rank() == 1));
+            match group.rank() {
+                0 => group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().map(drop).unwrap_err(),
+                _ => group.all_gather_bytes(b"name").unwrap_err(),
+            }
+        });
+        if timeout.is_some() {
+            assert!(
+                matches!(&errors[1], Error::TimedOut { operation, .. } if operation == "all_gather_bytes"),
+                "{errors:?}"
+            );
+            assert!(errors[0].to_string().contains("all_gather_bytes"), "{errors:?}");
+            continue;
+        }
+        for error in errors {
+            let Error::Mismatch { rank: 0, called, peer: 1, peer_called: Some(other) } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!((called.as_str(), other.as_str()), ("all_reduce of 5 float, sum", "all_gather_bytes"));
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_left_is_named() {
     let fake = Fake::new();
     fake.set(Knob::Hang, 1);

@@ -214,6 +214,15 @@ impl GpuGroup {
         })
     }
 
+    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are noticed.
+    pub(crate) fn exchange<T>(
+        &self,
+        operation: &str,
+        call: impl FnOnce() -> Result<T, world::Error>,
+    ) -> Result<T, Error> {
+        self.watch.during_exchange(operation, call)
+    }
+
     pub(crate) fn barrier(&self) -> Result<(), Error> {
         let one = self.stream.alloc_zeros::<u32>(1)?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {

@@ -129,6 +129,24 @@ impl Watch {
         }
     }
 
+    /// Watches an exchange of messages without NCCL, as an operation.
+    pub(crate) fn during_exchange<T>(
+        &self,
+        operation: &str,
+        call: impl FnOnce() -> Result<T, world::Error>,
+    ) -> Result<T, Error> {
+        self.enter(operation)?;
+        let result = call();
+        lock(&self.state).inside = None;
+        result.map_err(|error| {
+            // The others wait for this rank if it alone was refused.
+            if self.failure().is_none() && self.world.check().is_ok() {
+                self.world.fail(&error.to_string());
+            }
+            self.fail(error.into())
+        })
+    }
+
     /// Watches a call that ends the communicator, which may take as long as other ranks use theirs. Tells ranks that still
     /// call operations that this one has left.
     pub(crate) fn during_close<T>(&self, call: impl FnOnce() -> T) -> T {
