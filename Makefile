@@ -51,6 +51,7 @@ adapters: packages-test ## the adapters to frameworks and the training programs:
 	cd adapters && $(CARGO) fmt --all --check
 	$(CARGO) xtask wheels scikit-learn
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd adapters/compare && $(CARGO) fmt --check && $(CARGO) clippy --locked --all-targets -- -D warnings
 	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
 	adapters/python/test
 
