@@ -4,7 +4,7 @@
 use burn_cuda::CudaDevice;
 use candle_core::{CpuStorage, CudaStorage, Error, InplaceOp1, Layout, Result, Tensor};
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator};
+use collectives::nccl::{self, Collectives as _, Communicator};
 
 /// Replaces a contiguous tensor of `f32` by the mean of the tensors of all ranks.
 pub fn mean(communicator: &Communicator, tensor: &Tensor) -> Result<()> {
@@ -39,7 +39,7 @@ pub fn communicator(
     id: &nccl::UniqueId,
 ) -> std::result::Result<Communicator, nccl::Error> {
     let library = nccl::Library::load()?;
-    Communicator::init(library, &device.cuda_stream(), rank, ranks, id, &nccl::Config::new())
+    Communicator::builder(library, &device.cuda_stream()).rank(rank, ranks).id(id).init()
 }
 
 /// The same GPU as a device of burn.
