@@ -73,7 +73,7 @@ impl AdamW {
     /// Updates the variables that have gradients.
     ///
     /// # Errors
-    /// Of candle.
+    /// [`Error::Candle`].
     pub fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
         self.steps += 1;
         for (Named { var, .. }, moments) in self.variables.iter().zip(&mut self.moments) {
@@ -89,7 +89,7 @@ impl AdamW {
     /// Every rank's state becomes that of rank `root`. Collective.
     ///
     /// # Errors
-    /// Of the group.
+    /// Errors of the group: see [`collectives::Error`].
     pub fn broadcast(&mut self, group: &Group, root: usize) -> Result<(), Error> {
         let result = self.run_broadcast(group, root);
         tell(group, result)
@@ -109,7 +109,7 @@ impl AdamW {
     /// The state, to save: a tensor for each name.
     ///
     /// # Errors
-    /// Of candle.
+    /// [`Error::Candle`].
     pub fn state(&self) -> Result<HashMap<String, Tensor>, Error> {
         let mut state = HashMap::from([(STEPS.to_owned(), steps_tensor(self.steps)?)]);
         for (Named { name, .. }, Moments { first, second }) in self.variables.iter().zip(&self.moments) {

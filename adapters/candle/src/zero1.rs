@@ -132,7 +132,7 @@ struct Typed<B: Memory> {
     zero1: train::Zero1<B>,
     variables: Vec<Named>,
     device: Device,
-    /// Of the own shard, with its padding.
+    /// Moments of the own shard, with its padding.
     moments: Moments,
     steps: u32,
     params: ParamsAdamW,

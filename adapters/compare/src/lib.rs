@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// What the measurement needs of the ranks.
+/// Communication that the measurement needs.
 pub trait Ranks {
     /// This rank.
     fn rank(&self) -> usize;

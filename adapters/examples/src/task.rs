@@ -30,13 +30,13 @@ pub trait Task {
     /// The mean loss of some samples.
     ///
     /// # Errors
-    /// Of candle.
+    /// Errors of candle.
     fn loss(&self, samples: &[usize]) -> Result<Tensor>;
 
     /// The answers to this rank's part of the questions that are not trained on.
     ///
     /// # Errors
-    /// Of candle.
+    /// Errors of candle.
     fn evaluate(&self, rank: usize, size: usize) -> Result<Score>;
 }
 

@@ -17,11 +17,11 @@ pub(crate) enum Operation {
     AllReduce(ReduceOp),
     /// From a root.
     Broadcast(usize),
-    /// Of a part and the whole.
+    /// Gathers the parts of all ranks in the whole.
     AllGather,
-    /// Of the whole and a part.
+    /// Divides the reduced whole into a part for each rank.
     ReduceScatter(ReduceOp),
-    /// Of any number of tensors of one type.
+    /// An all_reduce of any number of tensors of one type.
     AllReduceList(ReduceOp),
 }
 

@@ -20,7 +20,7 @@ use compare::burn_net::{Cpu, Layers, Net};
 use compare::{Options, Ranks as _, Training, measure};
 use tokio::runtime::Runtime;
 
-/// Of the orchestrator; that of rank r is `PORT + 1 + r`.
+/// Port of the orchestrator; that of rank r is `PORT + 1 + r`.
 const PORT: u16 = 29_650;
 
 struct Burn {
