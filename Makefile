@@ -12,7 +12,7 @@ CARGO ?= cargo
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
-HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations recovery train command_line mpi_launcher fabric_transfer
+HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
 
 # What measurements say that they were built from.
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
