@@ -89,7 +89,13 @@ impl<'a> Caller<'a> {
             self.survey();
             let formed = match self.next() {
                 Step::Wait => None,
-                Step::Lead(members) => self.lead(&members)?,
+                Step::Lead(members) => {
+                    let has_read_all = self.read_news();
+                    if let Some(members) = self.site.gone_on() {
+                        return Err(self.left_out(members));
+                    }
+                    if has_read_all { self.lead(&members)? } else { None }
+                }
                 Step::Join(leader, decision) => self.join(leader, &decision),
                 Step::Follow(decision) => {
                     let next = self.place_in(&decision)?;
@@ -161,6 +167,14 @@ impl<'a> Caller<'a> {
             };
             self.views[other] = Some(view);
         }
+    }
+
+    /// Waits until this process's service has read all news that have arrived, and returns true; false if that takes too long.
+    /// A process that was stopped may find those that told it so ended before its service has run. The service answers
+    /// connections in their order, so its answer to a question of this process comes after the news.
+    fn read_news(&self) -> bool {
+        let me = &self.site.processes[self.site.me];
+        !matches!(ask(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))
     }
 
     /// Forms a world as its first process. `None` if not all members come.

@@ -1,6 +1,9 @@
 use super::*;
+use crate::world::recovery::agreement::agree;
 use crate::world::recovery::question::{self, View};
-use crate::world::recovery::table::Process;
+use crate::world::recovery::site::Site;
+use crate::world::recovery::table::{Introduced, Process};
+use crate::world::{Error, Rejoin};
 use proptest::prelude::*;
 
 /// A stream that has received some bytes, in pieces, and takes up to `room` bytes at a time.
@@ -86,6 +89,32 @@ fn a_process_that_is_told_that_others_go_on_is_out() {
     assert_eq!((service.gone_on("ours"), ask(&service, 2, "ours")), (Some(3), Frame::HasLeft));
 }
 
+/// Process number `rank` of a job with a rank per process on this host.
+fn process(rank: usize, port: u16) -> Process {
+    let (host, addresses) = (crate::world::host(), vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+    Process { first: rank, ranks: 1, host, loopback: String::new(), addresses, port }
+}
+
+#[test]
+fn a_process_reads_the_news_of_those_that_have_ended() {
+    let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (listener, ended) = (listen(), listen());
+    listener.set_nonblocking(true).unwrap();
+    let ports = [ended.local_addr().unwrap().port(), listener.local_addr().unwrap().port()];
+    let service = Arc::new(Service::new(ports[1]));
+    let (key, processes) = ("reads the news".to_owned(), vec![process(0, ports[0]), process(1, ports[1])]);
+    // Process 0 tells process 1, whose service does not run, and ends.
+    question::tell(&processes[1], 1, &key, 1);
+    drop(ended);
+    let introduced = Introduced { key, processes, me: 1, thread: 0, rejoin: Rejoin::default() };
+    let site = Site::of_process(introduced, Some(Arc::clone(&service)));
+    let agreed = thread::spawn(|| agree(site, 1, Duration::from_secs(60)).map(|ranks| ranks.len()));
+    // Leads, unless it waits for the service.
+    thread::spawn(move || run(&service, &listener));
+    let agreed = agreed.join().unwrap();
+    assert!(matches!(&agreed, Err(Error::LeftOut(text)) if text.contains("1 of the 2")), "{agreed:?}");
+}
+
 #[test]
 fn strangers_neither_stop_nor_fill_the_service() {
     let service = Service::of_process(true).unwrap();
@@ -104,10 +133,7 @@ fn strangers_neither_stop_nor_fill_the_service() {
             stream
         })
         .collect();
-    let host = crate::world::host();
-    let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-    let loopback = String::new();
-    let process = Process { first: 0, ranks: 1, host, loopback, addresses, port: service.port };
+    let process = process(0, service.port);
     assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
     drop(connections);
     assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
