@@ -32,6 +32,11 @@ impl Spin {
         Self { since: None, oversubscribed }
     }
 
+    /// Time since the first step; zero before the clock runs.
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     /// The step after some polls. The first call starts the clock, so that short waits do not read it.
     pub(crate) fn next(&mut self) -> Next {
         let Some(since) = self.since else {

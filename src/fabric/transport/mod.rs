@@ -60,9 +60,10 @@ pub(crate) trait Transport {
     /// Checks, in an operation that waits, that the other ranks are alive, that they call the same operations, and that
     /// the timeout has not passed.
     fn check(&mut self) -> Result<(), Error>;
-    /// Polls for completions once, and checks from time to time; yields the processor from time to time when there are none.
+    /// Polls for completions once, and checks from time to time.
     fn progress(&mut self) -> Result<(), Error>;
-    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one, checks and sleeps.
+    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one yields the processor,
+    /// then checks and sleeps.
     fn wait(&mut self) -> Result<(), Error>;
     /// True when `request` has completed, which frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;

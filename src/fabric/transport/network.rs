@@ -22,10 +22,6 @@ use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::Next;
 use crate::world;
 
-/// Polls without a completion between two yields of the processor.
-const POLLS_PER_YIELD: u32 = 1000;
-/// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
-const POLLS_PER_YIELD_OVERSUBSCRIBED: u32 = 16;
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
 /// Time that a rank waits in an operation before it compares its calls with the other ranks'.
@@ -51,7 +47,6 @@ pub(crate) struct Network {
     uses_cma: bool,
     world: world::Handle,
     rank: usize,
-    polls_per_yield: u32,
     oversubscribed: bool,
     idle: u32,
     rest: Rest,
@@ -91,7 +86,6 @@ impl Network {
             uses_cma: false,
             world: world.clone(),
             rank: world.rank(),
-            polls_per_yield: POLLS_PER_YIELD,
             oversubscribed: false,
             idle: 0,
             rest: Rest::new(false),
@@ -196,7 +190,6 @@ impl Network {
         let masks = local.clone().filter_map(|(message, _)| message.get(size_of::<u64>() + 1..));
         self.oversubscribed = local.count() > affinity::available_processors(masks);
         if self.oversubscribed {
-            self.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
             self.rest = Rest::new(true);
         }
         Ok(())
@@ -429,9 +422,6 @@ impl Transport for Network {
             return Ok(());
         }
         self.idle = self.idle.wrapping_add(1);
-        if self.idle.is_multiple_of(self.polls_per_yield) {
-            std::thread::yield_now();
-        }
         if self.idle.is_multiple_of(POLLS_PER_CHECK) {
             self.check()?;
         }
@@ -441,8 +431,8 @@ impl Transport for Network {
     fn wait(&mut self) -> Result<(), Error> {
         self.progress()?;
         match self.rest.next(self.idle) {
-            // `progress` yields.
-            Next::Poll | Next::Yield => {}
+            Next::Poll => {}
+            Next::Yield => std::thread::yield_now(),
             Next::Sleep => {
                 self.check()?;
                 self.rest.sleep(&self.endpoints);

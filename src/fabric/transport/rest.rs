@@ -11,30 +11,39 @@ use crate::fabric::spin::{Next, Spin};
 
 /// Polls without a completion before the clock is read.
 const POLLS_BEFORE_CLOCK: u32 = 32;
-/// Longest sleep on descriptors, between two checks of the other ranks.
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// Sleep between two polls of endpoints without a descriptor.
-const NAP: Duration = Duration::from_micros(100);
-/// The same in the first 10 ms or so.
-const SHORT_NAP: Duration = Duration::from_micros(30);
-const SHORT_NAPS: u32 = 128;
+/// A sleep on descriptors, between two checks of the other ranks, relative to the time that the rank has waited.
+const SLEEP: Share = Share { part: 20, least: Duration::from_millis(1), most: Duration::from_millis(10) };
+/// A sleep between two polls of endpoints without a descriptor. A poll and the timer take some 20 us.
+const NAP: Share = Share { part: 200, least: Duration::from_micros(30), most: Duration::from_micros(500) };
 /// Wake-ups in a row by descriptors without a completion, after which a rank sleeps once without them: a descriptor that is
 /// always ready would keep it from sleeping.
 const MAX_FUTILE_WAKES: u32 = 64;
+
+/// A part of a time, within limits.
+struct Share {
+    part: u32,
+    least: Duration,
+    most: Duration,
+}
+
+impl Share {
+    fn of(&self, time: Duration) -> Duration {
+        (time / self.part).clamp(self.least, self.most)
+    }
+}
 
 /// The waiting of a rank between polls.
 pub(super) struct Rest {
     spin: Spin,
     oversubscribed: bool,
     futile_wakes: u32,
-    naps: u32,
     descriptors: Vec<libc::pollfd>,
 }
 
 impl Rest {
     pub(super) fn new(oversubscribed: bool) -> Self {
         let (spin, descriptors) = (Spin::new(oversubscribed), Vec::new());
-        Self { spin, oversubscribed, futile_wakes: 0, naps: 0, descriptors }
+        Self { spin, oversubscribed, futile_wakes: 0, descriptors }
     }
 
     /// The next step, after `idle` polls without a completion.
@@ -47,7 +56,7 @@ impl Rest {
     fn next_by_clock(&mut self, idle: u32) -> Next {
         if idle == POLLS_BEFORE_CLOCK {
             self.spin = Spin::new(self.oversubscribed);
-            (self.futile_wakes, self.naps) = (0, 0);
+            self.futile_wakes = 0;
         }
         self.spin.next()
     }
@@ -61,11 +70,10 @@ impl Rest {
         let can_rely = self.descriptors.len() == endpoints.len() && self.futile_wakes < MAX_FUTILE_WAKES;
         if !can_rely {
             self.futile_wakes = 0;
-            self.naps = self.naps.saturating_add(1);
-            let nap = if self.naps <= SHORT_NAPS { SHORT_NAP } else { NAP };
+            let nap = NAP.of(self.spin.waited());
             with_precise_timers(|| poll(&mut [], nap));
         } else if endpoints.iter().all(TaggedEndpoint::may_sleep) {
-            let woken = poll(&mut self.descriptors, LONGEST_SLEEP);
+            let woken = poll(&mut self.descriptors, SLEEP.of(self.spin.waited()));
             self.futile_wakes = if woken { self.futile_wakes + 1 } else { 0 };
         }
     }
