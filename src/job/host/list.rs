@@ -50,7 +50,7 @@ fn compare(communicator: &mut Communicator, own: Layout) -> Result<(), Error> {
     let Some(first) = layouts.first() else { return Ok(()) };
     match layouts.iter().position(|layout| layout != first) {
         None => Ok(()),
-        Some(rank) => Err(Error::OtherOperation {
+        Some(rank) => Err(Error::Mismatch {
             rank: 0,
             called: describe(first),
             peer: rank,

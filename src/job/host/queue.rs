@@ -246,7 +246,7 @@ impl Queue {
         let checked = || self.world.check().map_err(fabric::Error::World);
         let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error @ fabric::Error::OtherOperation { .. })) => Error::from(error).in_job(&self.ranks),
+            Ok(Err(error @ fabric::Error::Mismatch { .. })) => Error::from(error).in_job(&self.ranks),
             Ok(Err(error)) => error.into(),
             Err(_) => Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" }),
         };
