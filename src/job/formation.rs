@@ -174,36 +174,21 @@ impl World for Formation {
 mod tests {
     use super::*;
     use crate::world::Error;
-    use std::thread;
 
     /// Forms parts of even and odd ranks of four; returns the results of `make` after the end.
     fn form(make: impl Fn(&Formation, usize) -> Result<usize, Error> + Sync) -> Vec<Result<usize, Error>> {
-        let ranks = world::threads(world::single(), 4).unwrap();
-        thread::scope(|scope| {
-            let threads: Vec<_> = ranks
-                .into_iter()
-                .map(|job| {
-                    let make = &make;
-                    scope.spawn(move || {
-                        let rank = job.rank();
-                        let ranks = vec![rank % 2, rank % 2 + 2];
-                        let position =
-                            Position { rank: rank / 2, size: 2, local_rank: rank / 2, local_size: 2 };
-                        let members = Members { of_parent: ranks.clone(), of_job: ranks, position };
-                        let exchange = Arc::clone(&job);
-                        let formation = Formation::new(
-                            Arc::clone(&job),
-                            members,
-                            Box::new(move |mine| exchange.all_gather(mine)),
-                        );
-                        let result = formation.finish(make(&formation, rank));
-                        assert_eq!(job.all_gather(&[]).unwrap().len(), 4, "the job is usable");
-                        assert!(formation.barrier().is_err(), "the formation has ended");
-                        result
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        world::on_ranks(4, |job| {
+            let rank = job.rank();
+            let ranks = vec![rank % 2, rank % 2 + 2];
+            let position = Position { rank: rank / 2, size: 2, local_rank: rank / 2, local_size: 2 };
+            let members = Members { of_parent: ranks.clone(), of_job: ranks, position };
+            let exchange = Arc::clone(&job);
+            let exchange = Box::new(move |mine: &[u8]| exchange.all_gather(mine));
+            let formation = Formation::new(Arc::clone(&job), members, exchange);
+            let result = formation.finish(make(&formation, rank));
+            assert_eq!(job.all_gather(&[]).unwrap().len(), 4, "the job is usable");
+            assert!(formation.barrier().is_err(), "the formation has ended");
+            result
         })
     }
 

@@ -9,17 +9,7 @@ use crate::{Error, ReduceOp, world};
 
 /// Runs `body` on a thread for each rank, and returns the results by rank.
 fn on_ranks<T: Send>(ranks: usize, body: impl Fn(&Job) -> T + Sync) -> Vec<T> {
-    let jobs = Job::new(world::single()).threads(ranks).unwrap();
-    thread::scope(|scope| {
-        let threads: Vec<_> = jobs
-            .into_iter()
-            .map(|job| {
-                let body = &body;
-                scope.spawn(move || body(&job))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    world::on_ranks(ranks, |world| body(&Job::new(world)))
 }
 
 fn on_groups<T: Send>(ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {

@@ -36,6 +36,8 @@ mod launcher;
 mod limits;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(test)]
+mod on_ranks;
 mod options;
 mod process_exit;
 mod recovery;
@@ -67,6 +69,8 @@ pub use tcp::tcp;
 pub use threads::threads;
 
 pub(crate) use call::Mismatch;
+#[cfg(test)]
+pub(crate) use on_ranks::on_ranks;
 
 use options::YEAR;
 

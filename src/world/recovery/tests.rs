@@ -1,17 +1,11 @@
 use super::*;
-use crate::world::{single, threads};
-use std::thread;
+use crate::world::on_ranks;
 
 /// Runs a rank per thread of this process, each with its recovery.
 fn with_ranks<T: Send>(count: usize, rank: impl Fn(Handle, Recovery) -> T + Sync) -> Vec<T> {
-    let worlds = threads(single(), count).unwrap();
-    thread::scope(|scope| {
-        let run = |world| {
-            let recovery = Recovery::new(&world).unwrap();
-            rank(world, recovery)
-        };
-        let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    on_ranks(count, |world| {
+        let recovery = Recovery::new(&world).unwrap();
+        rank(world, recovery)
     })
 }
 
