@@ -31,8 +31,8 @@ impl<T: Element> HostMemory<T> {
     ///
     /// # Safety
     /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this value is
-    /// dropped. An operation whose [`Work`](super::Work) was dropped drops it at its end. Until then, nothing else writes the
-    /// elements, or reads them while an operation writes them.
+    /// dropped. If the [`Work`](super::Work) of an operation is dropped, the operation drops this value at its end. Until then, nothing
+    /// else writes the elements, or reads them while an operation writes them.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(address: *mut T, len: usize, owner: O) -> Self {
         let address = NonNull::new(address).filter(|_| len > 0).unwrap_or(NonNull::dangling());

@@ -1,9 +1,9 @@
 //! The ranks of a group while it is made: its backend connects over this world.
 //!
 //! Parts of a group need different numbers of exchanges to connect, and a rank may fail at any of them. So all ranks of
-//! the parent exchange in rounds, of which each carries the message of an exchange, or that this rank is ready or has
-//! failed, until no rank needs another round. A failure ends the making of the group on all its ranks, with the rank's own
-//! reason, and leaves the parent usable.
+//! the parent exchange in rounds, until no rank needs another one. In each round, a rank sends the message of an exchange,
+//! or says that it is ready, or that it has failed. A failure ends the making of the group on all its ranks, with the failed
+//! rank's reason. The parent can still be used.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

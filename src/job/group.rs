@@ -219,24 +219,25 @@ impl Group {
         Members { of_parent, of_job, position }
     }
 
-    /// Reduces all ranks' `data`, which has the same length on every rank, to its [`reduction`](ReduceOp) on every rank.
+    /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element. It has the same length
+    /// on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
         B::all_reduce(&self.inner.connection, data, op)
     }
 
-    /// Every rank's `data` becomes that of rank `root` of the group. It has the same length on every rank.
+    /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
         B::broadcast(&self.inner.connection, data, root)
     }
 
-    /// Gathers all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on every rank, and `whole`
-    /// that many elements for each rank. Returns `(part, whole)`.
+    /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on every rank, and `whole`
+    /// has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
         B::all_gather(&self.inner.connection, part, whole)
     }
 
-    /// Cuts the reduction of all ranks' `whole` into one block for each rank, of the length of `part`, which becomes this
-    /// rank's block. Returns `(whole, part)`.
+    /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block in `part`. `whole` has
+    /// the same length on every rank, [`size`](Self::size) times that of `part`, and stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         B::reduce_scatter(&self.inner.connection, whole, part, op)
     }

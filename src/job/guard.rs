@@ -21,7 +21,7 @@ pub(super) fn enter_group_thread() {
     IS_OF_GROUP.set(true);
 }
 
-/// True on a thread of any group. It must not wait for the end of another one, which may wait for its own.
+/// True on a thread of any group. It must not wait for the end of another group's thread, which may wait for the end of this one.
 pub(super) fn is_group_thread() -> bool {
     IS_OF_GROUP.get()
 }

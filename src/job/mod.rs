@@ -97,7 +97,7 @@ impl Job {
         Ok(Self::new(world::from_environment(&options)?))
     }
 
-    /// A rank of any other world.
+    /// A rank of `world`, which may come from any of the functions in [`world`](crate::world).
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
         Self { world, preparation: Preparation::default() }
@@ -106,7 +106,7 @@ impl Job {
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
     ///
     /// # Errors
-    /// If `per_process` is 0 or differs between processes, or another process has failed.
+    /// [`Error::World`] if `per_process` is 0 or differs between processes, or [`Error::RankFailed`] if another process has failed.
     pub fn threads(self, per_process: usize) -> Result<Vec<Self>, Error> {
         let ranks = world::threads(self.world, per_process)?;
         Ok(ranks.into_iter().map(Self::new).collect())
@@ -124,7 +124,7 @@ impl Job {
         self.world.size()
     }
 
-    /// This rank's number among those of its host.
+    /// This rank's number among those of its host, `0..local_size`.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.world.local_rank()
@@ -136,7 +136,7 @@ impl Job {
         self.world.local_size()
     }
 
-    /// The ranks' slow and reliable operations.
+    /// The job's world: barrier, gather of small messages, and failure notices.
     #[must_use]
     pub fn world(&self) -> &world::Handle {
         &self.world

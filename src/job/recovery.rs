@@ -25,7 +25,7 @@ impl From<Recovery> for Preparation {
 }
 
 impl Job {
-    /// Goes on after a failure, with [`Job::shrink_within`] 10 s.
+    /// Goes on after a failure: [`Job::shrink_within`] a limit of 10 s.
     ///
     /// ```no_run
     /// use collectives::Error;

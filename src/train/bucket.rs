@@ -79,7 +79,7 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn streams(group: &Group) -> Result<Self::Streams, Error>;
 
-    /// Makes the memory of a view known, before it is copied.
+    /// Registers the stream of a view's memory, before the view is copied.
     #[doc(hidden)]
     fn register(streams: &mut Self::Streams, view: &Self::View<'_>) -> Result<(), Error>;
 

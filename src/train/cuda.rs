@@ -12,8 +12,10 @@ use super::bucket::{Bucket, Gradient, outside};
 use crate::Error;
 use crate::job::{Buffer, Group, Work};
 
-/// The group's stream, and the streams of the program's memory. Copies run on the streams of the program: its memory is then used
-/// on its own stream only, where it may be freed at once, and no stream of the program waits for an operation under way.
+/// The group's stream, and the streams of the program's memory.
+///
+/// Copies run on the program's streams. So memory of the program is used on its own stream only, and may be freed there at once; and
+/// no stream of the program waits for an operation under way.
 pub struct Streams {
     own: Arc<CudaStream>,
     /// Recorded on `own`.
@@ -23,7 +25,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Makes a stream of the program known. It waits for the group's operations so far.
+    /// Registers a stream of the program, and makes it wait for the group's operations so far.
     fn register(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
         if caller.context() != self.own.context() {
             return Err(Error::Buffer(format!(

@@ -1,10 +1,10 @@
-//! Failures of one rank, of which the others must learn.
+//! Failures of one rank that the others must learn about.
 
 use crate::Error;
 use crate::job::Group;
 
-/// Tells the other ranks of an error that only this rank has: they wait for operations that it does not start any more. Errors of
-/// the group's operations are known to them.
+/// Tells the other ranks about an error that only this rank has: they wait for operations that it will not start. They know errors of
+/// the group's operations already.
 pub(super) fn tell_failure(group: &Group, error: &Error) {
     let is_own = match error {
         #[cfg(feature = "nccl")]

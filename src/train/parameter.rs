@@ -36,7 +36,7 @@ impl Parameter {
         self.shape.iter().fold(1, |len: usize, &dimension| len.saturating_mul(dimension))
     }
 
-    /// True without elements.
+    /// True if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -117,7 +117,8 @@ impl<B: Bucket> Reducer<B> {
         B::make_program_wait(&mut self.streams)
     }
 
-    /// The gradient of parameter `index` is ready. Copies it into its bucket, whose reduction starts when the bucket is full.
+    /// Copies the gradient of parameter `index`, of as many elements as the parameter, into its bucket. When the bucket is full, its
+    /// reduction starts.
     ///
     /// # Errors
     /// See [`Reducer`].
@@ -136,7 +137,7 @@ impl<B: Bucket> Reducer<B> {
         copied.map_err(|error| self.fail(error))
     }
 
-    /// Parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
+    /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
     ///
     /// # Errors
     /// See [`Reducer`].
@@ -191,7 +192,7 @@ impl<B: Bucket> Reducer<B> {
         slot.values()?.view(place.range.clone())
     }
 
-    /// A whole step: reduces the gradients of all parameters, in their order, in place.
+    /// Does a whole step: replaces the gradients by their reductions. `gradients` has one for each parameter, in their order.
     ///
     /// # Errors
     /// See [`Reducer`]. [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
@@ -220,14 +221,14 @@ impl<B: Bucket> Reducer<B> {
         Ok(())
     }
 
-    /// Time for which the last [`wait`](Self::wait) has blocked the host until the reductions were complete: communication that
-    /// the backward pass did not hide. On GPUs, where the streams wait, only the time of the calls.
+    /// Exposed communication: the time for which the last [`wait`](Self::wait) blocked the host, since the backward pass did not hide
+    /// all of it. On GPUs, where the streams wait, only the time of the calls. Zero before the first step.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed
     }
 
-    /// Number of buckets.
+    /// Number of buckets. It can change once, in the second step, with the order of the gradients.
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.layout.buckets.len()

@@ -25,17 +25,17 @@ impl Shards {
         Self { starts, len: total.div_ceil(ranks.max(1)), rank, ranks }
     }
 
-    /// Elements of all parameters.
+    /// Number of elements of all parameters.
     pub(super) fn total(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Elements of every shard, with padding.
+    /// Number of elements of every shard, with padding.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Elements of all shards, with padding.
+    /// Number of elements of all shards, with padding.
     pub(super) fn padded(&self) -> usize {
         self.len * self.ranks
     }

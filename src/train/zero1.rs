@@ -140,9 +140,10 @@ impl<B: Bucket> Zero1<B> {
         &self.parameters
     }
 
-    /// A step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the parameters,
-    /// which it updates, and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each. Elements of the padding
-    /// have no meaning, and gradients of 0. All ranks' `parameters` must be equal before the step, and are equal after it.
+    /// Does a step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
+    /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters. The
+    /// parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the step,
+    /// and are equal after it.
     ///
     /// # Errors
     /// See [`Zero1`].

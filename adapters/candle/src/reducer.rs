@@ -109,7 +109,8 @@ trait Average {
 }
 
 struct Typed<B: Memory> {
-    /// After the variables, it has one parameter more: 1 for each variable that has a gradient on this rank, 0 for the others.
+    /// Its parameters are the variables, and a last one that says which of them have a gradient on this rank: 1 for each that has
+    /// one, 0 for the others.
     reducer: train::Reducer<B>,
     variables: Vec<Named>,
 }

@@ -18,9 +18,9 @@ use crate::{Error, parameters};
 
 /// AdamW with its state divided among the ranks: stage 1 of ZeRO ([`train::Zero1`]).
 ///
-/// A rank has the moments of its shard of the parameters only: those of all ranks together are as large as
-/// [`AdamW`](crate::AdamW)'s on every rank. It averages the gradients itself, so that it replaces a [`Reducer`](crate::Reducer),
-/// too. All variables have one type.
+/// A rank has the moments of its shard of the parameters only. The shards of all ranks together are as large as the state that
+/// [`AdamW`](crate::AdamW) keeps on every rank. It averages the gradients itself, so that it replaces a
+/// [`Reducer`](crate::Reducer), too. All variables have one type.
 pub struct Zero1 {
     group: Group,
     typed: Box<dyn Sharded + Send>,
@@ -91,8 +91,8 @@ impl Zero1 {
         tell(&self.group, self.typed.state(&self.group))
     }
 
-    /// Takes this rank's shard of the state that [`state`](Self::state), with any number of ranks, or
-    /// [`AdamW::state`](crate::AdamW::state) has returned.
+    /// Takes this rank's shard of a state that [`state`](Self::state) has returned, with any number of ranks, or
+    /// [`AdamW::state`](crate::AdamW::state).
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.

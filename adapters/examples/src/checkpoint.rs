@@ -25,7 +25,7 @@ impl Checkpoint {
         Ok(Self { step, tensors: state })
     }
 
-    /// Writes a file beside it, and gives that its name when it is complete.
+    /// Writes to another file beside `path`, and renames it when it is complete.
     pub(crate) fn save(&self, path: &Path) -> Result<()> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");

@@ -1,4 +1,4 @@
-//! Places of data files.
+//! Paths of data files.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) fn folder(given: Option<&Path>) -> Result<PathBuf> {
     Ok(cache.join("scikit-learn").join(SCIKIT_LEARN))
 }
 
-/// Adds to the error of a missing file where to get it.
+/// Reads a file. The error of a missing one says how to get it.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| {
         format!(

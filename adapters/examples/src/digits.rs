@@ -16,7 +16,7 @@ use crate::{Common, Score, Task, data, initial, task};
 const PIXELS: usize = 64;
 const DIGITS: usize = 10;
 const HIDDEN: usize = 64;
-/// Every so many images, one is for tests and not trained on.
+/// One of this many images is for tests, and not trained on.
 const TEST_SHARE: usize = 5;
 
 /// Images and their digits.

@@ -70,7 +70,7 @@ impl GpuGroup {
     }
 }
 
-/// The elements of a copy, of which the bytes are given.
+/// The bytes of a copy as its elements.
 fn view<T: Element>(copy: &mut CudaSlice<u8>, length: usize) -> Result<CudaViewMut<'_, T>, nccl::Error> {
     let bytes = copy.len();
     // SAFETY: device memory is aligned for all element types, and holds a copy of `length` elements.

@@ -22,7 +22,7 @@ use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, Uniq
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
-/// Interval of the queries whether NCCL has connected.
+/// Polling interval while NCCL connects the ranks.
 const POLL: Duration = Duration::from_millis(1);
 /// Time limit for taking the communicator once its ranks are connected.
 const READY: Duration = Duration::from_secs(60);

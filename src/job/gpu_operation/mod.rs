@@ -19,7 +19,7 @@ use crate::nccl::cuda;
 /// Times after which a wait yields, and after which it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(1);
-/// Interval of the queries of a wait that sleeps.
+/// Polling interval of a wait that sleeps.
 const SLEEP: Duration = Duration::from_micros(100);
 
 /// The end of an operation on the group's stream.

@@ -169,9 +169,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Waits until this process's service has read all news that have arrived, and returns true; false if that takes too long.
-    /// A process that was stopped may find those that told it so ended before its service has run. The service answers
-    /// connections in their order, so its answer to a question of this process comes after the news.
+    /// Waits until this process's service has read the messages that have arrived, and returns true; false if that takes too long.
+    ///
+    /// The others may have told this process, while it was stopped, that they went on without it, and have ended since. The
+    /// service answers connections in their order. So its answer to a question of this process comes after it has read that.
     fn read_news(&self) -> bool {
         let me = &self.site.processes[self.site.me];
         !matches!(ask(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))

@@ -101,7 +101,7 @@ fn read_answer(decoder: &mut FrameDecoder, processes: usize) -> Result<Option<St
             let ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
             let known = members.last().is_some_and(|&last| (last as usize) < processes);
             if !ascending || !known || key.len() > MAX_NAME || key.chars().any(char::is_control) {
-                return Err("a decision that is none".to_owned());
+                return Err("an impossible decision".to_owned());
             }
             State::Decided(Decision { formed: formed == 1, port, key, members })
         }

@@ -152,8 +152,8 @@ impl Site {
         }
     }
 
-    /// Waits until all ranks of this process that are left have called. Less than `limit`, since the other processes wait
-    /// only so long for this one.
+    /// Waits until all ranks of this process that are left have called, for three quarters of `limit` at most: the other processes
+    /// wait for this one no longer than `limit`.
     fn wait_for_threads<'a>(
         &'a self,
         mut local: MutexGuard<'a, Local>,
