@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::world::{self, Difference};
+use crate::world::{self, Mismatch};
 
 #[cfg(feature = "fabric")]
 use crate::fabric;
@@ -43,7 +43,7 @@ pub enum Error {
         reason: String,
     },
     /// Two ranks called different operations.
-    #[error("{}", mismatch(*rank, called, *peer, peer_called.as_deref()))]
+    #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
     Mismatch {
         /// A rank of the job.
         rank: usize,
@@ -74,11 +74,6 @@ pub enum Error {
     Buffer(String),
 }
 
-fn mismatch(rank: usize, called: &str, peer: usize, peer_called: Option<&str>) -> String {
-    let (called, peer_called) = (called.to_owned(), peer_called.map(str::to_owned));
-    Difference { rank, called, peer, peer_called }.to_string()
-}
-
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
     /// True for refusals of this rank, after which the group can still be used.
@@ -98,9 +93,8 @@ impl Error {
     }
 }
 
-impl From<Difference> for Error {
-    fn from(difference: Difference) -> Self {
-        let Difference { rank, called, peer, peer_called } = difference;
+impl From<Mismatch> for Error {
+    fn from(Mismatch { rank, called, peer, peer_called }: Mismatch) -> Self {
         Self::Mismatch { rank, called, peer, peer_called }
     }
 }
@@ -108,12 +102,12 @@ impl From<Difference> for Error {
 impl From<world::Error> for Error {
     fn from(error: world::Error) -> Self {
         match error {
-            world::Error::RankFailed { rank, host, reason } => match Difference::find(&reason) {
-                Some(difference) => difference.into(),
+            world::Error::RankFailed { rank, host, reason } => match Mismatch::find(&reason) {
+                Some(mismatch) => mismatch.into(),
                 None => timeout(&reason).unwrap_or(Self::RankFailed { rank, host, reason }),
             },
-            world::Error::Mismatch(text) => match Difference::find(&text) {
-                Some(difference) => difference.into(),
+            world::Error::Mismatch(text) => match Mismatch::find(&text) {
+                Some(mismatch) => mismatch.into(),
                 None => Self::World(world::Error::Mismatch(text)),
             },
             other => Self::World(other),
@@ -145,7 +139,7 @@ impl From<fabric::Error> for Error {
     fn from(error: fabric::Error) -> Self {
         match error {
             fabric::Error::World(error) => error.into(),
-            fabric::Error::OtherOperation { rank, called, peer, peer_called } => {
+            fabric::Error::Mismatch { rank, called, peer, peer_called } => {
                 Self::Mismatch { rank, called, peer, peer_called }
             }
             fabric::Error::Length { operation, problem } | fabric::Error::Rank { operation, problem } => {

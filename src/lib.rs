@@ -52,6 +52,7 @@
 
 mod element;
 mod error;
+mod hash;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub mod job;
 mod lock;

@@ -326,7 +326,7 @@ fn no_rank_waits_for_one_that_failed() {
 #[test]
 fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
     let errors = errors("shm", &[100, 5_000_000]);
-    assert!(matches!(errors[0], Error::OtherOperation { rank: 0, peer: 1, .. }), "{}", errors[0]);
+    assert!(matches!(errors[0], Error::Mismatch { rank: 0, peer: 1, .. }), "{}", errors[0]);
     let told =
         "rank 0 called all_reduce of 100 uint8, sum while rank 1 called all_reduce of 5000000 uint8, sum; ";
     assert!(errors[0].to_string().starts_with(told), "{}", errors[0]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric_sys::{Fabric, LoadError};
 
-use crate::world;
+use crate::world::{self, Mismatch};
 
 /// An error of the host backend.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -94,20 +94,16 @@ pub enum Error {
         /// Its error.
         problem: String,
     },
-    /// Another rank called another operation.
-    #[error(
-        "rank {rank} called {called} while rank {peer} called {}; all ranks call the same operations in the same order \
-         with the same lengths",
-        peer_called.as_deref().unwrap_or("something else in an operation before")
-    )]
-    OtherOperation {
+    /// Two ranks called different operations.
+    #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
+    Mismatch {
         /// The rank that noticed.
         rank: usize,
         /// Its call: `all_reduce of 100 float, sum`.
         called: String,
         /// The other rank.
         peer: usize,
-        /// The peer's call; none if an earlier one differs.
+        /// The peer's call; `None` if it is not known, because an earlier call differs.
         peer_called: Option<String>,
     },
     /// A message was not as long as the receiver expected.

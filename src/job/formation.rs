@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::lock::lock;
-use crate::world::{self, Called, Difference, ExitHook, Handle, Position, World};
+use crate::world::{self, Called, ExitHook, Handle, Mismatch, Position, World};
 
 /// An all_gather of the parent's ranks.
 pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, world::Error> + Send + Sync + 'a;
@@ -142,11 +142,11 @@ impl World for Formation {
     /// The backend numbers ranks as the group does; the other ranks read the numbers of the job.
     fn fail(&self, reason: &str) {
         let of_job = |rank: usize| self.members.of_job.get(rank).copied().unwrap_or(rank);
-        match Difference::find(reason) {
-            Some(mut difference) => {
-                difference.rank = of_job(difference.rank);
-                difference.peer = of_job(difference.peer);
-                self.job.fail(&difference.to_string());
+        match Mismatch::find(reason) {
+            Some(mut mismatch) => {
+                mismatch.rank = of_job(mismatch.rank);
+                mismatch.peer = of_job(mismatch.peer);
+                self.job.fail(&mismatch.to_string());
             }
             None => self.job.fail(reason),
         }

@@ -33,6 +33,7 @@ mod buffer;
 mod connect;
 mod foreign;
 mod formation;
+mod gather;
 #[cfg(feature = "nccl")]
 mod gpu;
 #[cfg(feature = "nccl")]

@@ -11,7 +11,7 @@ use crate::lock::lock;
 use crate::world::sync::SpinPark;
 
 /// The place of a result.
-pub(crate) struct Slot<T> {
+pub(crate) struct ResultSlot<T> {
     content: Mutex<Content<T>>,
     done: AtomicBool,
     waiter: SpinPark,
@@ -26,7 +26,7 @@ struct Content<T> {
     waker: Option<Waker>,
 }
 
-impl<T> Slot<T> {
+impl<T> ResultSlot<T> {
     /// A slot and the promise to fill it, which the thread `from` does. Set `spin` if a core is free while a thread waits.
     pub(crate) fn new(spin: bool, from: Option<ThreadId>) -> (Arc<Self>, Promise<T>) {
         let content = Mutex::new(Content { result: None, waker: None });
@@ -87,7 +87,7 @@ pub(crate) fn waits_for_itself() -> Error {
 }
 
 /// The duty to fill a slot. Dropping it fills the slot with an error.
-pub(crate) struct Promise<T>(Arc<Slot<T>>);
+pub(crate) struct Promise<T>(Arc<ResultSlot<T>>);
 
 impl<T> Promise<T> {
     pub(crate) fn fill(self, result: Result<T, Error>) {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_result_is_delivered_once_to_a_waiting_thread() {
-        let (slot, promise) = Slot::new(false, None);
+        let (slot, promise) = ResultSlot::new(false, None);
         let waiting = thread::spawn({
             let slot = Arc::clone(&slot);
             move || slot.wait()
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_promise_that_is_not_kept_is_an_error() {
-        let (slot, promise) = Slot::<u8>::new(false, None);
+        let (slot, promise) = ResultSlot::<u8>::new(false, None);
         drop(promise);
         assert!(matches!(slot.wait(), Err(Error::Job(_))));
     }
@@ -140,7 +140,7 @@ mod tests {
         );
         // SAFETY: the functions do not use the pointer.
         let waker = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) };
-        let (slot, promise) = Slot::new(false, None);
+        let (slot, promise) = ResultSlot::new(false, None);
         assert!(slot.poll(&waker).is_pending());
         promise.fill(Ok(7));
         assert_eq!(slot.wait().unwrap(), 7);

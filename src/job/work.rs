@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use super::gpu_operation::GpuOperation;
 #[cfg(feature = "fabric")]
-use super::slot::Slot;
+use super::slot::ResultSlot;
 use crate::Error;
 
 /// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a future, or on GPUs by
@@ -29,7 +29,7 @@ enum State<B> {
     Ready(Option<Result<B, Error>>),
     /// The result that a progress thread delivers.
     #[cfg(feature = "fabric")]
-    Host(Arc<Slot<B>>),
+    Host(Arc<ResultSlot<B>>),
     #[cfg(feature = "nccl")]
     Gpu(GpuOperation<B>),
 }
@@ -45,7 +45,7 @@ impl<B> Work<B> {
     }
 
     #[cfg(feature = "fabric")]
-    pub(crate) fn host(slot: Arc<Slot<B>>) -> Self {
+    pub(crate) fn host(slot: Arc<ResultSlot<B>>) -> Self {
         Self { state: State::Host(slot) }
     }
 

@@ -53,7 +53,7 @@ pub trait Bucket: Buffer {
     type Wire: Buffer;
     /// The streams that order copies and operations; nothing on hosts.
     #[doc(hidden)]
-    type Queue: Send;
+    type Streams: Send;
 
     /// Number of elements of a view.
     #[doc(hidden)]
@@ -75,33 +75,33 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn view(&self, range: Range<usize>) -> Result<Self::View<'_>, Error>;
 
-    /// The queue of a group's rank.
+    /// The streams of a group's rank.
     #[doc(hidden)]
-    fn queue(group: &Group) -> Result<Self::Queue, Error>;
+    fn streams(group: &Group) -> Result<Self::Streams, Error>;
 
     /// Makes the memory of a view known, before it is copied.
     #[doc(hidden)]
-    fn enter(queue: &mut Self::Queue, view: &Self::View<'_>) -> Result<(), Error>;
+    fn register(streams: &mut Self::Streams, view: &Self::View<'_>) -> Result<(), Error>;
 
     /// Makes the group's operations wait for what the program has queued, and for copies.
     #[doc(hidden)]
-    fn follow(queue: &mut Self::Queue) -> Result<(), Error>;
+    fn make_group_wait(streams: &mut Self::Streams) -> Result<(), Error>;
 
     /// Makes the program's work wait for the group's operations.
     #[doc(hidden)]
-    fn lead(queue: &mut Self::Queue) -> Result<(), Error>;
+    fn make_program_wait(streams: &mut Self::Streams) -> Result<(), Error>;
 
     /// Makes the program's streams wait for each other, where there are several.
     #[doc(hidden)]
-    fn align(queue: &mut Self::Queue) -> Result<(), Error>;
+    fn join_streams(streams: &mut Self::Streams) -> Result<(), Error>;
 
-    /// The buffers of an operation, for use in the queue.
+    /// The buffers of an operation, for use on the streams.
     #[doc(hidden)]
-    fn collect<W>(queue: &mut Self::Queue, work: Work<W>) -> Result<W, Error>;
+    fn collect<W>(streams: &mut Self::Streams, work: Work<W>) -> Result<W, Error>;
 
     /// Memory of zeros.
     #[doc(hidden)]
-    fn zeros(queue: &mut Self::Queue, len: usize) -> Result<Self, Error>;
+    fn zeros(streams: &mut Self::Streams, len: usize) -> Result<Self, Error>;
 
     /// Copies a view to this memory, from element `start` on.
     #[doc(hidden)]
@@ -113,11 +113,11 @@ pub trait Bucket: Buffer {
 
     /// Clears these elements.
     #[doc(hidden)]
-    fn clear(&mut self, queue: &mut Self::Queue, range: Range<usize>) -> Result<(), Error>;
+    fn clear(&mut self, streams: &mut Self::Streams, range: Range<usize>) -> Result<(), Error>;
 
     /// Memory of bfloat16 zeros.
     #[doc(hidden)]
-    fn wire_zeros(queue: &mut Self::Queue, len: usize) -> Result<Self::Wire, Error>;
+    fn wire_zeros(streams: &mut Self::Streams, len: usize) -> Result<Self::Wire, Error>;
 
     /// As [`put`](Self::put), with rounding.
     #[doc(hidden)]
@@ -125,11 +125,15 @@ pub trait Bucket: Buffer {
 
     /// As [`clear`](Self::clear).
     #[doc(hidden)]
-    fn wire_clear(wire: &mut Self::Wire, queue: &mut Self::Queue, range: Range<usize>) -> Result<(), Error>;
+    fn wire_clear(
+        wire: &mut Self::Wire,
+        streams: &mut Self::Streams,
+        range: Range<usize>,
+    ) -> Result<(), Error>;
 
     /// Converts all of `wire` to this memory, of the same length.
     #[doc(hidden)]
-    fn wire_get(&mut self, queue: &mut Self::Queue, wire: &Self::Wire) -> Result<(), Error>;
+    fn wire_get(&mut self, streams: &mut Self::Streams, wire: &Self::Wire) -> Result<(), Error>;
 }
 
 /// The error of a range outside of `len` elements.
@@ -164,7 +168,7 @@ impl<T: Gradient> Bucket for Vec<T> {
     type View<'a> = &'a [T];
     type ViewMut<'a> = &'a mut [T];
     type Wire = Vec<bf16>;
-    type Queue = ();
+    type Streams = ();
 
     fn view_len(view: &&[T]) -> usize {
         view.len()
@@ -186,7 +190,7 @@ impl<T: Gradient> Bucket for Vec<T> {
         part(self, range)
     }
 
-    fn queue(group: &Group) -> Result<(), Error> {
+    fn streams(group: &Group) -> Result<(), Error> {
         match group.backend() {
             Backend::Host => Ok(()),
             _ => Err(Error::Buffer(
@@ -195,19 +199,19 @@ impl<T: Gradient> Bucket for Vec<T> {
         }
     }
 
-    fn enter((): &mut (), _: &&[T]) -> Result<(), Error> {
+    fn register((): &mut (), _: &&[T]) -> Result<(), Error> {
         Ok(())
     }
 
-    fn follow((): &mut ()) -> Result<(), Error> {
+    fn make_group_wait((): &mut ()) -> Result<(), Error> {
         Ok(())
     }
 
-    fn lead((): &mut ()) -> Result<(), Error> {
+    fn make_program_wait((): &mut ()) -> Result<(), Error> {
         Ok(())
     }
 
-    fn align((): &mut ()) -> Result<(), Error> {
+    fn join_streams((): &mut ()) -> Result<(), Error> {
         Ok(())
     }
 

@@ -24,7 +24,7 @@ pub struct Streams {
 
 impl Streams {
     /// Makes a stream of the program known. It waits for the group's operations so far.
-    fn enter(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
+    fn register(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
         if caller.context() != self.own.context() {
             return Err(Error::Buffer(format!(
                 "memory of device {} in a group on device {}: use memory of the group's device",
@@ -44,7 +44,7 @@ impl Streams {
     }
 
     /// Makes the group's stream wait for those of the program.
-    fn follow(&self) -> Result<(), Error> {
+    fn make_group_wait(&self) -> Result<(), Error> {
         for (caller, event) in &self.callers {
             event.record(caller)?;
             self.own.wait(event)?;
@@ -53,7 +53,7 @@ impl Streams {
     }
 
     /// Makes the program's streams wait for that of the group.
-    fn lead(&self) -> Result<(), Error> {
+    fn make_program_wait(&self) -> Result<(), Error> {
         self.done.record(&self.own)?;
         self.callers.iter().try_for_each(|(caller, _)| Ok(caller.wait(&self.done)?))
     }
@@ -67,7 +67,7 @@ impl Streams {
 /// Buckets are freed on the group's stream, which must wait for the program's copies.
 impl Drop for Streams {
     fn drop(&mut self) {
-        if let Err(error) = self.follow() {
+        if let Err(error) = self.make_group_wait() {
             tracing::warn!("the end of a reducer: {error}");
         }
     }
@@ -77,7 +77,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     type View<'a> = CudaView<'a, T>;
     type ViewMut<'a> = CudaViewMut<'a, T>;
     type Wire = CudaSlice<bf16>;
-    type Queue = Streams;
+    type Streams = Streams;
 
     fn view_len(view: &CudaView<'_, T>) -> usize {
         view.len()
@@ -99,40 +99,40 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         self.try_slice(range.clone()).ok_or_else(|| outside(&range, Buffer::len(self)))
     }
 
-    fn queue(group: &Group) -> Result<Streams, Error> {
+    fn streams(group: &Group) -> Result<Streams, Error> {
         let own = group.stream().ok_or_else(|| {
             Error::Buffer("gradients in GPU memory, but a group over hosts: use Backend::Gpu".to_owned())
         })?;
         Ok(Streams { own: Arc::clone(own), done: own.context().new_event(None)?, callers: Vec::new() })
     }
 
-    fn enter(queue: &mut Streams, view: &CudaView<'_, T>) -> Result<(), Error> {
-        queue.enter(view.stream())
+    fn register(streams: &mut Streams, view: &CudaView<'_, T>) -> Result<(), Error> {
+        streams.register(view.stream())
     }
 
-    fn follow(queue: &mut Streams) -> Result<(), Error> {
-        queue.follow()
+    fn make_group_wait(streams: &mut Streams) -> Result<(), Error> {
+        streams.make_group_wait()
     }
 
-    fn lead(queue: &mut Streams) -> Result<(), Error> {
-        queue.lead()
+    fn make_program_wait(streams: &mut Streams) -> Result<(), Error> {
+        streams.make_program_wait()
     }
 
-    fn align(queue: &mut Streams) -> Result<(), Error> {
-        if queue.callers.len() > 1 {
-            queue.follow()?;
-            queue.lead()?;
+    fn join_streams(streams: &mut Streams) -> Result<(), Error> {
+        if streams.callers.len() > 1 {
+            streams.make_group_wait()?;
+            streams.make_program_wait()?;
         }
         Ok(())
     }
 
-    fn collect<W>(queue: &mut Streams, work: Work<W>) -> Result<W, Error> {
-        work.wait_on(&queue.own)
+    fn collect<W>(streams: &mut Streams, work: Work<W>) -> Result<W, Error> {
+        work.wait_on(&streams.own)
     }
 
-    fn zeros(queue: &mut Streams, len: usize) -> Result<Self, Error> {
+    fn zeros(streams: &mut Streams, len: usize) -> Result<Self, Error> {
         // CUDA allocates no empty memory.
-        Ok(queue.own.alloc_zeros(len.max(1))?)
+        Ok(streams.own.alloc_zeros(len.max(1))?)
     }
 
     fn put(&mut self, start: usize, view: &CudaView<'_, T>) -> Result<(), Error> {
@@ -155,11 +155,11 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         Ok(())
     }
 
-    fn clear(&mut self, queue: &mut Streams, range: Range<usize>) -> Result<(), Error> {
+    fn clear(&mut self, streams: &mut Streams, range: Range<usize>) -> Result<(), Error> {
         let len = Buffer::len(self);
         let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
         if !part.is_empty() {
-            queue.clearing().memset_zeros(&mut part)?;
+            streams.clearing().memset_zeros(&mut part)?;
         }
         Ok(())
     }

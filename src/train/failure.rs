@@ -5,7 +5,7 @@ use crate::job::Group;
 
 /// Tells the other ranks of an error that only this rank has: they wait for operations that it does not start any more. Errors of
 /// the group's operations are known to them.
-pub(super) fn tell(group: &Group, error: &Error) {
+pub(super) fn tell_failure(group: &Group, error: &Error) {
     let is_own = match error {
         #[cfg(feature = "nccl")]
         Error::Cuda(_) => true,

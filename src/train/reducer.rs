@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{tell, together};
+use super::failure::{tell_failure, together};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
-use super::slot::Slot;
+use super::slot::BucketSlot;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
 use crate::{Element as _, Error};
@@ -51,8 +51,8 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     layout: Layout,
     schedule: Schedule,
     /// Dropped before the memory of the slots.
-    queue: B::Queue,
-    slots: Vec<Slot<B>>,
+    streams: B::Streams,
+    slots: Vec<BucketSlot<B>>,
     order: Order,
     state: State,
     exposed: Duration,
@@ -98,7 +98,7 @@ impl<B: Bucket> Reducer<B> {
             options: options.clone(),
             schedule: Schedule::new(&layout),
             layout,
-            queue: B::queue(group)?,
+            streams: B::streams(group)?,
             slots: Vec::new(),
             order: Order::Unknown,
             state: State::Open,
@@ -112,9 +112,9 @@ impl<B: Bucket> Reducer<B> {
         self.slots.clear();
         for bucket in &self.layout.buckets {
             let wire = self.options.wire.of(B::Element::DATA_TYPE);
-            self.slots.push(Slot::new(&mut self.queue, bucket.elements, wire)?);
+            self.slots.push(BucketSlot::new(&mut self.streams, bucket.elements, wire)?);
         }
-        B::lead(&mut self.queue)
+        B::make_program_wait(&mut self.streams)
     }
 
     /// The gradient of parameter `index` is ready. Copies it into its bucket, whose reduction starts when the bucket is full.
@@ -127,7 +127,7 @@ impl<B: Bucket> Reducer<B> {
         if given != len {
             return Err(self.wrong_length(index, given));
         }
-        B::enter(&mut self.queue, &gradient)?;
+        B::register(&mut self.streams, &gradient)?;
         self.begin()?;
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
         let (bucket, start) = (place.bucket, place.range.start);
@@ -146,7 +146,7 @@ impl<B: Bucket> Reducer<B> {
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
         let (bucket, range) = (place.bucket, place.range.clone());
         let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let cleared = slot.clear(&mut self.queue, range).and_then(|()| self.arrived(index, bucket));
+        let cleared = slot.clear(&mut self.streams, range).and_then(|()| self.arrived(index, bucket));
         cleared.map_err(|error| self.fail(error))
     }
 
@@ -265,7 +265,7 @@ impl<B: Bucket> Reducer<B> {
         }
         self.state = State::Open;
         // One stream may still read averages that another one overwrites.
-        B::align(&mut self.queue).map_err(|error| self.fail(error))?;
+        B::join_streams(&mut self.streams).map_err(|error| self.fail(error))?;
         let Order::Known(order) = &self.order else { return Ok(()) };
         let order = order.iter().map(|&parameter| parameter as usize);
         let layout = Layout::new(&self.lens, order, limits::<B>(&self.options));
@@ -276,7 +276,7 @@ impl<B: Bucket> Reducer<B> {
         self.schedule = Schedule::new(&layout);
         self.layout = layout;
         // The program may still read the averages.
-        let renewed = B::follow(&mut self.queue).and_then(|()| self.allocate());
+        let renewed = B::make_group_wait(&mut self.streams).and_then(|()| self.allocate());
         renewed.map_err(|error| self.fail(error))
     }
 
@@ -287,7 +287,7 @@ impl<B: Bucket> Reducer<B> {
             // Parameters without elements.
             let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
             if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
-                B::follow(&mut self.queue)?;
+                B::make_group_wait(&mut self.streams)?;
                 slot.start(&self.group, self.options.op)?;
             }
         }
@@ -296,9 +296,9 @@ impl<B: Bucket> Reducer<B> {
 
     fn finish(&mut self) -> Result<(), Error> {
         for slot in &mut self.slots {
-            slot.finish(&mut self.queue)?;
+            slot.finish(&mut self.streams)?;
         }
-        B::lead(&mut self.queue)
+        B::make_program_wait(&mut self.streams)
     }
 
     /// After the first step, makes rank 0's order that of all ranks.
@@ -322,7 +322,7 @@ impl<B: Bucket> Reducer<B> {
 
     /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this rank's buckets.
     fn fail(&mut self, error: Error) -> Error {
-        tell(&self.group, &error);
+        tell_failure(&self.group, &error);
         self.state = State::Failed(error.clone());
         error
     }

@@ -8,7 +8,7 @@ use crate::job::{Group, Work};
 use crate::{Error, ReduceOp};
 
 /// A bucket of a reducer.
-pub(super) enum Slot<B: Bucket> {
+pub(super) enum BucketSlot<B: Bucket> {
     /// Gradients that travel as they are.
     Same(Movable<B>),
     /// Gradients that travel as bfloat16 numbers, and their averages.
@@ -61,12 +61,12 @@ fn not_idle() -> Error {
     Error::Job("the gradients of this bucket are being reduced: wait for the step first".to_owned())
 }
 
-impl<B: Bucket> Slot<B> {
-    pub(super) fn new(queue: &mut B::Queue, len: usize, wire: Wire) -> Result<Self, Error> {
-        let values = B::zeros(queue, len)?;
+impl<B: Bucket> BucketSlot<B> {
+    pub(super) fn new(streams: &mut B::Streams, len: usize, wire: Wire) -> Result<Self, Error> {
+        let values = B::zeros(streams, len)?;
         Ok(match wire {
             Wire::Same => Self::Same(Movable::Idle(values)),
-            Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(queue, len)?), values },
+            Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(streams, len)?), values },
         })
     }
 
@@ -79,10 +79,10 @@ impl<B: Bucket> Slot<B> {
     }
 
     /// Makes a gradient zero.
-    pub(super) fn clear(&mut self, queue: &mut B::Queue, range: Range<usize>) -> Result<(), Error> {
+    pub(super) fn clear(&mut self, streams: &mut B::Streams, range: Range<usize>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.idle()?.clear(queue, range),
-            Self::Bf16 { wire, .. } => B::wire_clear(wire.idle()?, queue, range),
+            Self::Same(values) => values.idle()?.clear(streams, range),
+            Self::Bf16 { wire, .. } => B::wire_clear(wire.idle()?, streams, range),
         }
     }
 
@@ -95,12 +95,12 @@ impl<B: Bucket> Slot<B> {
     }
 
     /// Waits for the reduction.
-    pub(super) fn finish(&mut self, queue: &mut B::Queue) -> Result<(), Error> {
+    pub(super) fn finish(&mut self, streams: &mut B::Streams) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.finish(|work| B::collect(queue, work)).map(drop),
+            Self::Same(values) => values.finish(|work| B::collect(streams, work)).map(drop),
             Self::Bf16 { wire, values } => {
-                let wire = wire.finish(|work| B::collect(queue, work))?;
-                values.wire_get(queue, wire)
+                let wire = wire.finish(|work| B::collect(streams, work))?;
+                values.wire_get(streams, wire)
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
-use super::failure::{tell, together};
+use super::failure::{tell_failure, together};
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -58,7 +58,7 @@ pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feat
     shards: Shards,
     options: ReducerOptions,
     /// Dropped before the memory.
-    queue: B::Queue,
+    streams: B::Streams,
     memory: Option<Memory<B>>,
     failed: Option<Error>,
 }
@@ -96,16 +96,16 @@ impl<B: Bucket> Zero1<B> {
 
     fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
-        let mut queue = B::queue(group)?;
+        let mut streams = B::streams(group)?;
         let memory = Memory {
-            whole: B::zeros(&mut queue, shards.padded())?,
-            values: B::zeros(&mut queue, shards.len())?,
-            gradients: B::zeros(&mut queue, shards.len())?,
+            whole: B::zeros(&mut streams, shards.padded())?,
+            values: B::zeros(&mut streams, shards.len())?,
+            gradients: B::zeros(&mut streams, shards.len())?,
             wire: match options.wire.of(B::Element::DATA_TYPE) {
                 Wire::Same => None,
                 Wire::Bf16 => Some((
-                    B::wire_zeros(&mut queue, shards.padded())?,
-                    B::wire_zeros(&mut queue, shards.len())?,
+                    B::wire_zeros(&mut streams, shards.padded())?,
+                    B::wire_zeros(&mut streams, shards.len())?,
                 )),
             },
         };
@@ -114,7 +114,7 @@ impl<B: Bucket> Zero1<B> {
             parameters: parameters.to_vec(),
             shards,
             options: options.clone(),
-            queue,
+            streams,
             memory: Some(memory),
             failed: None,
         })
@@ -158,15 +158,15 @@ impl<B: Bucket> Zero1<B> {
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
         for gradient in gradients {
-            B::enter(&mut self.queue, gradient)?;
+            B::register(&mut self.streams, gradient)?;
         }
         for parameter in &*parameters {
-            B::enter(&mut self.queue, &B::read(parameter))?;
+            B::register(&mut self.streams, &B::read(parameter))?;
         }
         let result = self.run(gradients, parameters, update);
         if let Err(error) = &result {
             // The others wait for this rank's shard.
-            tell(&self.group, error);
+            tell_failure(&self.group, error);
             self.failed = Some(error.clone());
         }
         result
@@ -186,12 +186,12 @@ impl<B: Bucket> Zero1<B> {
             return Ok(());
         }
         // One stream may still read parameters where another one writes gradients.
-        B::align(&mut self.queue)?;
+        B::join_streams(&mut self.streams)?;
         let mut memory = self.reduce(memory, gradients)?;
         self.cut(&mut memory.values, parameters)?;
         // The update may be on another stream than these copies.
-        B::follow(&mut self.queue)?;
-        B::lead(&mut self.queue)?;
+        B::make_group_wait(&mut self.streams)?;
+        B::make_program_wait(&mut self.streams)?;
         let len = memory.values.len();
         let unwinding = Unwinding(&self.group);
         let updated = update(&mut memory.values, &memory.gradients);
@@ -210,10 +210,10 @@ impl<B: Bucket> Zero1<B> {
             self.group.world().fail(&format!("the update of its shard: {error}"));
         }
         updated?;
-        B::follow(&mut self.queue)?;
+        B::make_group_wait(&mut self.streams)?;
         let Memory { whole, values, gradients, wire } = memory;
-        let (values, whole) = B::collect(&mut self.queue, self.group.all_gather(values, whole))?;
-        B::lead(&mut self.queue)?;
+        let (values, whole) = B::collect(&mut self.streams, self.group.all_gather(values, whole))?;
+        B::make_program_wait(&mut self.streams)?;
         for (index, target) in parameters.iter_mut().enumerate() {
             B::copy(&whole.view(self.shards.parameter(index))?, target)?;
         }
@@ -236,15 +236,15 @@ impl<B: Bucket> Zero1<B> {
         match wire.take() {
             None => {
                 // The last step's all_gather left parameters there.
-                whole.clear(&mut self.queue, padding)?;
-                B::follow(&mut self.queue)?;
-                (whole, own) = B::collect(&mut self.queue, self.group.reduce_scatter(whole, own, op))?;
+                whole.clear(&mut self.streams, padding)?;
+                B::make_group_wait(&mut self.streams)?;
+                (whole, own) = B::collect(&mut self.streams, self.group.reduce_scatter(whole, own, op))?;
             }
             Some((all, part)) => {
-                B::follow(&mut self.queue)?;
+                B::make_group_wait(&mut self.streams)?;
                 let work = self.group.reduce_scatter(all, part, op);
-                let (all, part) = B::collect(&mut self.queue, work)?;
-                own.wire_get(&mut self.queue, &part)?;
+                let (all, part) = B::collect(&mut self.streams, work)?;
+                own.wire_get(&mut self.streams, &part)?;
                 wire = Some((all, part));
             }
         }

@@ -66,7 +66,7 @@ pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
 
-pub(crate) use call::Difference;
+pub(crate) use call::Mismatch;
 
 use options::YEAR;
 

@@ -373,7 +373,7 @@ impl SharedSegment {
         // A rank that calls the same operations skips the segment again only after this operation.
         if state.skipped.load(Ordering::Acquire) > self.skipped && reached() < operation {
             let call = CallSignature::of_word(state.call.load(Ordering::Relaxed));
-            return Err(self.other_operation(rank, Some(call)));
+            return Err(self.mismatch_with(rank, Some(call)));
         }
         Ok(())
     }
@@ -383,7 +383,7 @@ impl SharedSegment {
     #[cold]
     fn mismatch(&self, peer: usize, call: u64, history: u64, progress: Progress<'_>) -> Error {
         if history == self.history.word() {
-            return self.other_operation(peer, Some(CallSignature::of_word(call)));
+            return self.mismatch_with(peer, Some(CallSignature::of_word(call)));
         }
         let since = Instant::now();
         while since.elapsed() < COMPARE_TIMEOUT {
@@ -392,12 +392,12 @@ impl SharedSegment {
             }
             std::thread::sleep(LONGEST_SLEEP);
         }
-        self.other_operation(peer, None)
+        self.mismatch_with(peer, None)
     }
 
     #[cold]
-    fn other_operation(&self, peer: usize, peer_called: Option<CallSignature>) -> Error {
-        Error::OtherOperation {
+    fn mismatch_with(&self, peer: usize, peer_called: Option<CallSignature>) -> Error {
+        Error::Mismatch {
             rank: self.rank,
             called: self.call.to_string(),
             peer,

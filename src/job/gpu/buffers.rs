@@ -5,6 +5,7 @@ use std::slice;
 use cudarc::driver::{CudaSlice, CudaViewMut};
 
 use super::{GpuGroup, describe, with_op};
+use crate::job::gather::gather_messages;
 use crate::nccl::{self, Collectives, Communicator};
 use crate::{Element, Error, ReduceOp};
 
@@ -55,19 +56,7 @@ impl GpuGroup {
 
     /// Gathers messages of any lengths in memory of the GPU.
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let length = (mine.len() as u64).to_le_bytes();
-        let lengths = self.gather(&length)?;
-        let (lengths, _) = lengths.as_chunks::<8>();
-        let lengths: Vec<usize> = lengths.iter().map(|length| u64::from_le_bytes(*length) as usize).collect();
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        if longest == 0 {
-            return Ok(vec![Vec::new(); lengths.len()]);
-        }
-        let mut padded = mine.to_vec();
-        padded.resize(longest, 0);
-        let all = self.gather(&padded)?;
-        let parts = all.chunks(longest).zip(lengths);
-        Ok(parts.map(|(part, length)| part.get(..length).unwrap_or(part).to_vec()).collect())
+        gather_messages(mine, |part| self.gather(part))
     }
 
     /// Gathers parts of the same length, which is not 0.

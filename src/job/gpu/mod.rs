@@ -16,6 +16,7 @@ use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
 use super::guard::is_group_thread;
 use super::work::Work;
+use crate::hash::fnv1a;
 use crate::lock::lock;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
 use crate::world::{self, World};
@@ -68,9 +69,7 @@ impl GpuGroup {
             }
             cause
         })?;
-        let topic = id.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let topic = fnv1a(id.as_bytes().iter().copied());
         let description = format!(
             "NCCL {} over {} GPUs, rank {} on device {}",
             device.library.version(),

@@ -1,6 +1,7 @@
 //! An all_reduce of several buffers as one operation.
 
 use crate::fabric::{Communicator, Error};
+use crate::hash::fnv1a;
 use crate::{Element, ReduceOp};
 
 /// Lists of up to this many bytes are copied into one buffer. For longer ones, copying takes longer than the operations'
@@ -38,10 +39,7 @@ pub(super) fn all_reduce<T: Element>(
 }
 
 fn layout<T>(list: &[&mut [T]]) -> Layout {
-    // As FNV-1a, but of lengths instead of bytes, with a rotation that brings their high bits into play.
-    let hash = list.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, buffer| {
-        (hash ^ buffer.len() as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
-    });
+    let hash = fnv1a(list.iter().flat_map(|buffer| (buffer.len() as u64).to_le_bytes()));
     [list.len() as u64, list.iter().map(|buffer| buffer.len() as u64).sum(), hash]
 }
 
@@ -52,7 +50,7 @@ fn compare(communicator: &mut Communicator, own: Layout) -> Result<(), Error> {
     let Some(first) = layouts.first() else { return Ok(()) };
     match layouts.iter().position(|layout| layout != first) {
         None => Ok(()),
-        Some(rank) => Err(Error::OtherOperation {
+        Some(rank) => Err(Error::Mismatch {
             rank: 0,
             called: describe(first),
             peer: rank,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use self::queue::{Operation, Queue};
 use super::formation::Formation;
+use super::gather::gather_messages;
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
@@ -126,18 +127,11 @@ impl HostGroup {
 
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.queue.run_here(|communicator| {
-            let mut lengths = vec![0; communicator.size()];
-            communicator.all_gather(&[mine.len() as u64], &mut lengths)?;
-            let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
-            let mut padded = mine.to_vec();
-            padded.resize(longest, 0);
-            let mut all = vec![0; longest * lengths.len()];
-            communicator.all_gather(&padded, &mut all)?;
-            let parts = lengths.iter().enumerate().map(|(rank, &length)| {
-                let start = rank * longest;
-                all.get(start..start + length as usize).unwrap_or_default().to_vec()
-            });
-            Ok(parts.collect())
+            gather_messages(mine, |part| {
+                let mut whole = vec![0; part.len() * communicator.size()];
+                communicator.all_gather(part, &mut whole)?;
+                Ok(whole)
+            })
         })
     }
 }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
 use crate::job::guard::{enter_group_thread, guarded};
-use crate::job::slot::{Promise, Slot, waits_for_itself};
+use crate::job::slot::{Promise, ResultSlot, waits_for_itself};
 use crate::lock::lock;
 use crate::world::Handle;
 use crate::world::sync::SpinPark;
@@ -162,8 +162,8 @@ impl Queue {
     }
 
     /// A place for a result that the progress thread delivers.
-    pub(super) fn slot<T>(&self) -> (Arc<Slot<T>>, Promise<T>) {
-        Slot::new(self.spin, self.thread.get().copied())
+    pub(super) fn slot<T>(&self) -> (Arc<ResultSlot<T>>, Promise<T>) {
+        ResultSlot::new(self.spin, self.thread.get().copied())
     }
 
     fn take_turn(&self) -> Result<Turn<'_>, Error> {
@@ -246,7 +246,7 @@ impl Queue {
         let checked = || self.world.check().map_err(fabric::Error::World);
         let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error @ fabric::Error::OtherOperation { .. })) => Error::from(error).in_job(&self.ranks),
+            Ok(Err(error @ fabric::Error::Mismatch { .. })) => Error::from(error).in_job(&self.ranks),
             Ok(Err(error)) => error.into(),
             Err(_) => Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" }),
         };

@@ -1,6 +1,6 @@
 //! Log of reported calls, compared between ranks.
 
-use super::difference::Difference;
+use super::mismatch::Mismatch;
 use crate::world::{Called, Error};
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -48,8 +48,7 @@ impl CallLog {
         let mut both = [other, (rank, own)];
         both.sort_unstable();
         let [(rank, called), (peer, another)] = both;
-        let difference = Difference { rank, called, peer, peer_called: Some(another) };
-        Some(Error::Mismatch(difference.to_string()))
+        Some(Error::Mismatch(Mismatch::text(rank, &called, peer, Some(&another))))
     }
 
     pub(crate) fn has_topic(&self, topic: u64) -> bool {

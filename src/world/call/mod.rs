@@ -1,13 +1,13 @@
 //! Collective calls of a world: contributions, comparison and naming of ranks.
 
 mod contribution;
-mod difference;
 mod log;
+mod mismatch;
 mod numbering;
 mod pack;
 
 pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
-pub(crate) use difference::Difference;
 pub(crate) use log::CallLog;
+pub(crate) use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};

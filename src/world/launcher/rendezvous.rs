@@ -1,6 +1,7 @@
 //! Rendezvous configuration from each launcher's environment variables.
 
 use super::{COMPLETION_INDEX, Launcher, POD_SIZES, Started, nodelist};
+use crate::hash::fnv1a;
 use crate::world::{Error, RendezvousConfig, process_variable};
 use std::os::unix::process::parent_id;
 
@@ -246,10 +247,7 @@ fn mpi_launcher(
 
 /// Candidate ports for a job, below the ephemeral ports (32768 and above).
 fn derived_ports(key: &str) -> Vec<u16> {
-    // FNV-1a: independent of host, program version and compiler.
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv1a(key.bytes());
     let slot = u16::try_from((hash ^ (hash >> 32)) % 1250).unwrap_or(0);
     let first = 20_000 + slot * CANDIDATES;
     (first..first + CANDIDATES).collect()

@@ -1,7 +1,7 @@
 //! Agreement of the processes that are left on the world in which they go on.
 
 use super::Shrunk;
-use super::question::{View, ask, tell};
+use super::question::{View, ask, tell_gone_on};
 use super::service::{Decision, State};
 use super::site::Site;
 use super::table::new_key;
@@ -206,7 +206,7 @@ impl<'a> Caller<'a> {
             .collect();
         let site = self.site;
         for_each(&others, |other| {
-            tell(&site.processes[other], other, &site.key, decision.members.len());
+            tell_gone_on(&site.processes[other], other, &site.key, decision.members.len());
         });
     }
 

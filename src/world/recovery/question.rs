@@ -53,7 +53,7 @@ fn ask_at(address: SocketAddr, index: usize, key: &str, processes: usize, by: In
 }
 
 /// Tells process number `index` of the job with `key` that `members` processes go on without it, if it can be reached.
-pub(super) fn tell(process: &Process, index: usize, key: &str, members: usize) {
+pub(super) fn tell_gone_on(process: &Process, index: usize, key: &str, members: usize) {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let news = Frame::GoneOn(number(index), key.to_owned(), number(members)).encode_first();
     for &address in &process.addresses {

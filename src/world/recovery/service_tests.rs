@@ -104,7 +104,7 @@ fn a_process_reads_the_news_of_those_that_have_ended() {
     let service = Arc::new(Service::new(ports[1]));
     let (key, processes) = ("reads the news".to_owned(), vec![process(0, ports[0]), process(1, ports[1])]);
     // Process 0 tells process 1, whose service does not run, and ends.
-    question::tell(&processes[1], 1, &key, 1);
+    question::tell_gone_on(&processes[1], 1, &key, 1);
     drop(ended);
     let introduced = Introduced { key, processes, me: 1, thread: 0, rejoin: Rejoin::default() };
     let site = Site::of_process(introduced, Some(Arc::clone(&service)));

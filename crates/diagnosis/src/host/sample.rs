@@ -5,6 +5,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use super::Facts;
+use super::gpu::{self, Ecc, Fabric, Gpu, Gpus, Pcie, Rows};
 use super::rdma::Host;
 
 /// A machine in a folder.
@@ -134,4 +136,56 @@ pub fn infiniband_host() -> Machine {
         .file("dev/infiniband/uverbs0", "")
         .file("dev/infiniband/rdma_cm", "")
         .memlock("65536")
+}
+
+/// A healthy host with eight GPUs, as NVML would show it, without files.
+pub fn eight_gpus() -> Facts {
+    let gpu = |index: u32| Gpu {
+        index,
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+        pci: Some(format!("0000:{index:02x}:00.0")),
+        pcie: Pcie { generation: Some(5), max_generation: Some(5), width: Some(16), max_width: Some(16) },
+        ecc: Ecc {
+            enabled: Some(true),
+            pending: Some(true),
+            uncorrected: Some(0),
+            lifetime_uncorrected: Some(0),
+        },
+        rows: Some(Rows::default()),
+        clock: Some(1980),
+        recovery: Some(0),
+        persistence: Some(true),
+        links: (0..18)
+            .map(|number| gpu::Link {
+                number,
+                active: true,
+                version: Some(7),
+                speed: Some(26562),
+                ..gpu::Link::default()
+            })
+            .collect(),
+        fabric: Some(Fabric { state: 3, ..Fabric::default() }),
+        ..Gpu::default()
+    };
+    let peer = gpu::Peer {
+        read: gpu::Access::Supported,
+        write: gpu::Access::Supported,
+        nvlink: gpu::Access::Supported,
+    };
+    let row =
+        |from: usize| (0..8).map(|to| if to == from { gpu::Peer::default() } else { peer.clone() }).collect();
+    let mut facts = Facts {
+        gpus: Gpus {
+            driver: Some("580.95.05".to_owned()),
+            devices: (0..8).map(gpu).collect(),
+            peers: (0..8).map(row).collect(),
+            ..Gpus::default()
+        },
+        ..Facts::default()
+    };
+    facts.system.name = "vm".to_owned();
+    facts.system.shm.size = Some(64 << 30);
+    facts.system.shm.free = Some(64 << 30);
+    facts.system.limits.known = true;
+    facts
 }

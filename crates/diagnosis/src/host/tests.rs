@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::counters::Counter;
-use super::gpu::{Ecc, Fabric, Gpu, Gpus, Lost, Pcie, Problem, Rows};
+use super::gpu::{Fabric, Gpu, Lost, Problem, Rows};
 use super::libraries::{Kind, Library};
 use super::pci::OnPci;
-use super::sample::{Machine, efa_container, efa_host, infiniband_host};
+use super::sample::{Machine, efa_container, efa_host, eight_gpus, infiniband_host};
 use super::*;
 use crate::examination::{Body, Examination, Health};
 use crate::finding::{Action, Severity};
@@ -22,58 +22,6 @@ fn examined(hosts: &[Facts]) -> Examination {
 
 fn rules(examination: &Examination) -> Vec<(&str, Severity)> {
     examination.findings.iter().map(|finding| (finding.rule.as_str(), finding.severity)).collect()
-}
-
-/// A healthy host with eight GPUs, as NVML would show it, without files.
-fn eight_gpus() -> Facts {
-    let gpu = |index: u32| Gpu {
-        index,
-        name: "NVIDIA H100 80GB HBM3".to_owned(),
-        pci: Some(format!("0000:{index:02x}:00.0")),
-        pcie: Pcie { generation: Some(5), max_generation: Some(5), width: Some(16), max_width: Some(16) },
-        ecc: Ecc {
-            enabled: Some(true),
-            pending: Some(true),
-            uncorrected: Some(0),
-            lifetime_uncorrected: Some(0),
-        },
-        rows: Some(Rows::default()),
-        clock: Some(1980),
-        recovery: Some(0),
-        persistence: Some(true),
-        links: (0..18)
-            .map(|number| gpu::Link {
-                number,
-                active: true,
-                version: Some(7),
-                speed: Some(26562),
-                ..gpu::Link::default()
-            })
-            .collect(),
-        fabric: Some(Fabric { state: 3, ..Fabric::default() }),
-        ..Gpu::default()
-    };
-    let peer = gpu::Peer {
-        read: gpu::Access::Supported,
-        write: gpu::Access::Supported,
-        nvlink: gpu::Access::Supported,
-    };
-    let row =
-        |from: usize| (0..8).map(|to| if to == from { gpu::Peer::default() } else { peer.clone() }).collect();
-    let mut facts = Facts {
-        gpus: Gpus {
-            driver: Some("580.95.05".to_owned()),
-            devices: (0..8).map(gpu).collect(),
-            peers: (0..8).map(row).collect(),
-            ..Gpus::default()
-        },
-        ..Facts::default()
-    };
-    facts.system.name = "vm".to_owned();
-    facts.system.shm.size = Some(64 << 30);
-    facts.system.shm.free = Some(64 << 30);
-    facts.system.limits.known = true;
-    facts
 }
 
 #[test]

@@ -94,16 +94,6 @@ impl Conflicts {
         self.conflicts.iter()
     }
 
-    /// The conflicts between these versions.
-    pub fn between(
-        &self,
-        nccl: Option<&Version>,
-        plugin: Option<&Version>,
-        libfabric: Option<&Version>,
-    ) -> Vec<&Conflict> {
-        self.among(&Together { nccl, plugin, libfabric, driver: None })
-    }
-
     /// The conflicts among these versions. One that names a version which is not known does not apply.
     pub fn among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
         self.conflicts.iter().filter(|conflict| conflict.applies_to(versions)).collect()

@@ -269,10 +269,13 @@ fn conflicts_need_all_versions_that_they_name() {
     let all = Conflicts::built_in();
     let between = |nccl: Option<&str>, plugin: Option<&str>, libfabric: Option<&str>| -> Vec<&str> {
         let [nccl, plugin, libfabric] = [nccl, plugin, libfabric].map(|text| text.map(version_of));
-        all.between(nccl.as_ref(), plugin.as_ref(), libfabric.as_ref())
-            .iter()
-            .map(|one| one.id.as_str())
-            .collect()
+        let versions = Together {
+            nccl: nccl.as_ref(),
+            plugin: plugin.as_ref(),
+            libfabric: libfabric.as_ref(),
+            driver: None,
+        };
+        all.among(&versions).iter().map(|one| one.id.as_str()).collect()
     };
     assert_eq!(between(Some("2.20.5"), Some("1.16.2"), Some("2.1.0")), ["plugin-1-16-2-with-nccl-2-20"]);
     assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("2.1.0")), [""; 0]);

@@ -42,6 +42,8 @@ mod value;
 mod exactness;
 #[cfg(test)]
 mod lockstep;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

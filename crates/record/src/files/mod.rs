@@ -222,7 +222,7 @@ mod tests {
         names.iter().map(|name| folder.join(name).to_str().unwrap().parse().unwrap()).collect()
     }
 
-    fn names(folder: &Path) -> Vec<String> {
+    pub(super) fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

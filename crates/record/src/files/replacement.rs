@@ -121,14 +121,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
+    use crate::files::tests::names;
 
     fn full(out: &mut dyn Write) -> io::Result<()> {
         // More than the buffer holds, so that the file itself has a part of it.

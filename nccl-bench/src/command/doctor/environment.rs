@@ -3,9 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use collectives::world::{self, Launcher, Started};
+use collectives::world;
 use collectives::{fabric, nccl};
 use diagnosis::environment::{
     self, Answer, Collection, Network, Platform, Process, Situation, Snapshot, Version, parse_version,
@@ -15,11 +14,10 @@ use diagnosis::input;
 use engine::supervision::Stop;
 use serde::{Deserialize, Serialize};
 
-use super::gather;
 use super::output::{self, Output};
+use super::{gather, join};
 use crate::command::Context;
 use crate::exit::ExitError;
-use crate::mpi_exec::JoinRequest;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,19 +143,11 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         let examination = environment::examine(&collection, &situation, network.as_ref(), None);
         return output::write(&arguments.output, &[examination]);
     }
-    let alone = Started::detect().launcher == Launcher::None && arguments.world == world::Kind::Auto;
-    if alone || arguments.world == world::Kind::Single {
+    let Some(world) = join(context, arguments.world, arguments.timeout)? else {
         let libraries = Libraries::ask();
         let (_, examination) = own(arguments, &Process::own(), &libraries, arguments.nodes);
         return output::write(&arguments.output, &[examination]);
-    }
-    let request = JoinRequest {
-        world: arguments.world,
-        for_mpi: None,
-        timeout: Some(Duration::from_secs(arguments.timeout)),
-        instead: Some("let the ranks meet over TCP (--world tcp)"),
     };
-    let world = context.join(&request)?;
     let examination = of_job(arguments, &Process::own(), &world)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),

@@ -3,17 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use collectives::world::{self, Launcher, Started};
+use collectives::world;
 use diagnosis::examination::{Examination, Health};
 use diagnosis::host::{self, Expected, Facts, Source};
 use diagnosis::knowledge::rules::Rules;
 use engine::supervision::Stop;
 
-use super::gather;
 use super::output::{self, Output};
+use super::{gather, join};
 use crate::command::Context;
 use crate::exit::ExitError;
-use crate::mpi_exec::JoinRequest;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,17 +68,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
     let rules = Rules::built_in();
     let expected = Expected { gpus: arguments.expect_gpus, nics: arguments.expect_nics };
-    let alone = Started::detect().launcher == Launcher::None && arguments.world == world::Kind::Auto;
-    let hosts = if alone || arguments.world == world::Kind::Single {
-        vec![read(arguments, &rules)]
-    } else {
-        let request = JoinRequest {
-            world: arguments.world,
-            for_mpi: None,
-            timeout: Some(Duration::from_secs(arguments.timeout)),
-            instead: Some("let the ranks meet over TCP (--world tcp)"),
-        };
-        let world = context.join(&request)?;
+    let hosts = if let Some(world) = join(context, arguments.world, arguments.timeout)? {
         // The others wait for the slowest host, and for its interval.
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
         let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
@@ -87,6 +76,8 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
             return Ok(Health::Healthy.code());
         }
         hosts
+    } else {
+        vec![read(arguments, &rules)]
     };
     output::write(&arguments.output, &[host::examine(&hosts, expected, &rules)])
 }

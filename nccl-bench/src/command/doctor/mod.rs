@@ -7,8 +7,10 @@ pub mod log;
 pub(in crate::command) mod output;
 pub mod whole;
 
+use std::time::Duration;
+
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
-use collectives::world::World;
+use collectives::world::{Handle, Kind, Launcher, Started, World};
 use engine::agreement::ANOTHER_COMMAND;
 use engine::supervision::Stop;
 use serde::Serialize;
@@ -16,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Command, Context};
 use crate::exit::ExitError;
+use crate::mpi_exec::JoinRequest;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +73,21 @@ impl Command for Doctor {
             Some(Subcommand::Host(arguments)) => host::run(&arguments, context),
         }
     }
+}
+
+/// Joins the other processes of a launcher; `None` for a process that examines its host alone.
+fn join(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Handle>, ExitError> {
+    let is_alone = Started::detect().launcher == Launcher::None && kind == Kind::Auto;
+    if is_alone || kind == Kind::Single {
+        return Ok(None);
+    }
+    let request = JoinRequest {
+        world: kind,
+        for_mpi: None,
+        timeout: Some(Duration::from_secs(timeout_s)),
+        instead: Some("let the ranks meet over TCP (--world tcp)"),
+    };
+    Ok(Some(context.join(&request)?))
 }
 
 /// Sends a value of this process to all others. Returns the values of all, in order. Collective.

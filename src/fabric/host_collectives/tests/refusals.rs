@@ -163,7 +163,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
                     let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
                     if rank == 1 {
                         let error = result.unwrap_err();
-                        assert!(matches!(error, Error::OtherOperation { rank: 1, .. }), "{name}: {error}");
+                        assert!(matches!(error, Error::Mismatch { rank: 1, .. }), "{name}: {error}");
                         let error = error.to_string();
                         let told = format!("rank 1 called {name} of ");
                         assert!(

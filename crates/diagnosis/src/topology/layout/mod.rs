@@ -11,6 +11,8 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use text::width;
+
 use super::model::Topology;
 use crate::finding::{Finding, Severity};
 

@@ -1,7 +1,7 @@
 //! Widths of texts.
 
 /// Estimates the width of a text from above, in pixels: the font is not known, so a wide one is assumed.
-pub(super) fn width(text: &str, size: f64) -> f64 {
+pub fn width(text: &str, size: f64) -> f64 {
     let share = |character: char| match character {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,
         ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '-' | '/' => 0.42,

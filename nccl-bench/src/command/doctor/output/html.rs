@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use diagnosis::examination::{Body, Examination, Grade, Health, Matrix, Section};
-use diagnosis::finding::{Action, Finding};
+use diagnosis::finding::Finding;
 
-use super::{layout, matrix, text};
+use super::{layout, matrix};
 use crate::command::markup::escaped;
 
 /// The whole page.
@@ -69,17 +69,9 @@ fn finding(finding: &Finding) -> String {
     if !evidence.is_empty() {
         evidence = format!("<ul class=\"evidence\">\n{evidence}</ul>\n");
     }
-    let action = (finding.action != Action::None).then(|| text::advice(finding.action).to_owned());
-    let named = [
-        ("Concerns", super::concerned(finding)),
-        ("Cause", finding.cause.clone()),
-        ("Remedy", finding.remedy.clone()),
-        ("Node", action),
-        ("Source", finding.source.clone()),
-    ];
-    let named = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let named: String =
-        named.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", safe(&value))).collect();
+    let named: String = super::details(finding)
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", safe(&value)))
+        .collect();
     let details = if named.is_empty() { named } else { format!("<dl>\n{named}</dl>\n") };
     let severity = finding.severity;
     format!(

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use collectives::world::{Launcher, Started};
 use diagnosis::examination::{Examination, Health};
-use diagnosis::finding::{Finding, Severity};
+use diagnosis::finding::{Action, Finding, Severity};
 use diagnosis::words::{ranges, sentence};
 
 use crate::command::output_file::Maker;
@@ -233,6 +233,29 @@ fn place(evidence: &diagnosis::finding::Evidence) -> String {
     let rank = evidence.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
     let host = evidence.host.as_ref().map(|host| format!(", host {host}")).unwrap_or_default();
     format!("{}{line}{rank}{host}", evidence.place)
+}
+
+/// The labelled texts of a finding, without those that it lacks.
+fn details(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
+    let details = [
+        ("Concerns", concerned(finding)),
+        ("Cause", finding.cause.clone()),
+        ("Remedy", finding.remedy.clone()),
+        ("Node", advice(finding.action).map(str::to_owned)),
+        ("Source", finding.source.clone()),
+    ];
+    details.into_iter().filter_map(|(name, text)| Some((name, text?)))
+}
+
+/// The thing to do with a node.
+fn advice(action: Action) -> Option<&'static str> {
+    match action {
+        Action::None => None,
+        Action::Watch => Some("watch whether it happens again"),
+        Action::Reset => Some("reset the GPU"),
+        Action::Reboot => Some("reboot the node"),
+        Action::Isolate => Some("take the node out of service"),
+    }
 }
 
 /// The ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.

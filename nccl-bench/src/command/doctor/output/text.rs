@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style as Colour};
 use diagnosis::examination::{Body, Examination, Health, Section};
-use diagnosis::finding::{Action, Finding, Severity};
+use diagnosis::finding::{Finding, Severity};
 
 use super::layout::{columns, padded, plain};
 use super::matrix;
@@ -88,16 +88,7 @@ impl Style {
             let line = format!("then {}: {}", super::place(evidence), evidence.text);
             text += &self.wrapped(&plain(&line), "   > ");
         }
-        let action = (finding.action != Action::None).then(|| advice(finding.action).to_owned());
-        let named = [
-            ("Concerns", super::concerned(finding)),
-            ("Cause", finding.cause.clone()),
-            ("Remedy", finding.remedy.clone()),
-            ("Node", action),
-            ("Source", finding.source.clone()),
-        ];
-        for (name, value) in named {
-            let Some(value) = value else { continue };
+        for (name, value) in super::details(finding) {
             for (index, line) in value.lines().enumerate() {
                 let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
                 let wrapped = self.wrapped_from(&plain(line), 13, &" ".repeat(13));
@@ -217,15 +208,4 @@ fn severity_colour(severity: Severity) -> Colour {
         Severity::Advice => AnsiColor::Cyan,
     };
     colour.on_default().bold()
-}
-
-/// The thing to do with a node, in words.
-pub(super) fn advice(action: Action) -> &'static str {
-    match action {
-        Action::None => "nothing",
-        Action::Watch => "watch whether it happens again",
-        Action::Reset => "reset the GPU",
-        Action::Reboot => "reboot the node",
-        Action::Isolate => "take the node out of service",
-    }
 }
