@@ -18,7 +18,6 @@ fn library(version: &str) -> Library {
     Library::from_raw(Box::leak(Box::new(unsafe { Nccl::from_path(path) }.unwrap())))
 }
 
-/// One test for each version, so that nextest loads one per process.
 fn check(version: &str) {
     let library = library(version);
     assert_eq!(library.version().to_string(), version);
@@ -28,30 +27,7 @@ fn check(version: &str) {
     assert_eq!(UniqueId::from_bytes(*first.as_bytes()), first);
 }
 
-#[test]
-fn nccl_2_18() {
-    check("2.18.3");
-}
-
-#[test]
-fn nccl_2_24() {
-    check("2.24.3");
-}
-
-#[test]
-fn nccl_2_28() {
-    check("2.28.9");
-}
-
-#[test]
-fn nccl_2_30() {
-    check("2.30.7");
-}
-
-#[test]
-fn nccl_2_32() {
-    check("2.32.3");
-}
+wheels::for_each_nccl!(check);
 
 /// The parameters that documentation and examples name are there.
 #[test]

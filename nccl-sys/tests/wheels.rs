@@ -18,7 +18,7 @@ mod unpacked;
 
 use unpacked::nccl as folder;
 
-/// Loads and asks everything that needs no GPU. Each version is one test, so that nextest loads one per process.
+/// Loads and asks everything that needs no GPU.
 fn check(text: &str) {
     let numbers: Vec<u32> = text.split('.').map(|number| number.parse().unwrap()).collect();
     let version = Version::new(numbers[0], numbers[1], numbers[2]);
@@ -103,30 +103,7 @@ fn gates(nccl: &Nccl, version: &str, path: &Path) {
     }
 }
 
-#[test]
-fn nccl_2_18() {
-    check("2.18.3");
-}
-
-#[test]
-fn nccl_2_24() {
-    check("2.24.3");
-}
-
-#[test]
-fn nccl_2_28() {
-    check("2.28.9");
-}
-
-#[test]
-fn nccl_2_30() {
-    check("2.30.7");
-}
-
-#[test]
-fn nccl_2_32() {
-    check("2.32.3");
-}
+unpacked::for_each_nccl!(check);
 
 #[test]
 fn the_table_has_all_73_functions_once() {

@@ -1,6 +1,12 @@
 //! Libraries that `cargo xtask wheels` has unpacked.
 
-#![allow(dead_code, clippy::expect_used, reason = "each test uses a part of this, and may fail loudly")]
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    clippy::expect_used,
+    reason = "each test uses a part of this, and may fail loudly"
+)]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -41,3 +47,34 @@ pub(crate) fn libfabrics() -> Vec<PathBuf> {
 pub(crate) fn each_libfabric() -> Vec<Option<PathBuf>> {
     [None].into_iter().chain(libfabrics().into_iter().map(Some)).collect()
 }
+
+/// A test for each version of NCCL, so that nextest loads one per process.
+macro_rules! for_each_nccl {
+    ($check:ident) => {
+        #[test]
+        fn nccl_2_18() {
+            $check("2.18.3");
+        }
+
+        #[test]
+        fn nccl_2_24() {
+            $check("2.24.3");
+        }
+
+        #[test]
+        fn nccl_2_28() {
+            $check("2.28.9");
+        }
+
+        #[test]
+        fn nccl_2_30() {
+            $check("2.30.7");
+        }
+
+        #[test]
+        fn nccl_2_32() {
+            $check("2.32.3");
+        }
+    };
+}
+pub(crate) use for_each_nccl;
