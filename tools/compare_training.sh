@@ -84,6 +84,8 @@ for number in $(seq "$starts"); do
             echo "$output"
         else
             echo "start $number failed: ${output//$'\n'/ / }"
+            # Ranks that hang outlive their mpirun, and hold the ports of the next start.
+            pkill -KILL -f "^$PROGRAMS/$program( |\$)" || true
             [ "$number" != 1 ] || running=" $running " running=${running/ $program / }
         fi >>"$folder/$program.log"
     done

@@ -13,7 +13,8 @@
 //! `valgrind --tool=callgrind --toggle-collect='*counted*'`, and divide what it has collected by the number of trials.
 
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use collectives::{ReduceOp, world};
 /// Measures a rank that waits for another one.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Transport: a libfabric provider, as shm or tcp.
+    /// Transport: a libfabric provider, as shm or tcp; socket for a blocking read of a TCP socket, to compare with.
     #[arg(long, default_value = "shm")]
     transport: String,
     /// Operation that waits: broadcast, or recv (in shared memory: over libfabric).
@@ -34,7 +35,7 @@ struct Arguments {
     #[arg(long, default_value_t = 200)]
     trials: usize,
     /// Milliseconds that a rank has waited when the other one comes.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     wait_ms: u64,
     /// Seconds of the wait in which processor time is measured.
     #[arg(long, default_value_t = 3)]
@@ -87,22 +88,55 @@ fn share(communicator: &mut Communicator, arguments: &Arguments) -> Result<f64, 
     Ok((now(libc::CLOCK_THREAD_CPUTIME_ID) - used).as_secs_f64() / start.elapsed().as_secs_f64())
 }
 
-/// Microseconds from the call of rank 0 to the return of rank 1, sorted.
-fn latencies(communicator: &mut Communicator, arguments: &Arguments) -> Result<Vec<f64>, Failure> {
+/// Microseconds from the call of rank 0 to the return of rank 1, sorted. `exchange` passes a number from rank 0 to rank 1.
+fn latencies(
+    rank: usize,
+    arguments: &Arguments,
+    mut exchange: impl FnMut(&mut [u64; 1]) -> Result<(), Failure>,
+) -> Result<Vec<f64>, Failure> {
     let mut latencies = Vec::new();
     for _ in 0..arguments.trials {
-        communicator.barrier()?;
         let mut called = [0];
-        if communicator.rank() == 0 {
+        if rank == 0 {
             thread::sleep(Duration::from_millis(arguments.wait_ms));
             called = [u64::try_from(now(libc::CLOCK_MONOTONIC).as_nanos())?];
         }
-        send(communicator, arguments, &mut called)?;
+        exchange(&mut called)?;
         let returned = u64::try_from(now(libc::CLOCK_MONOTONIC).as_nanos())?;
         latencies.push(returned.saturating_sub(called[0]) as f64 / 1e3);
     }
     latencies.sort_by(f64::total_cmp);
     Ok(latencies)
+}
+
+fn print_latencies(latencies: &[f64], arguments: &Arguments) -> io::Result<()> {
+    let of = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
+    let (median, most, ms) = (of(0.5), of(0.99), arguments.wait_ms);
+    writeln!(io::stdout(), "answer after a wait of {ms} ms: median {median:.1} us, p99 {most:.1} us")
+}
+
+/// The latency of a TCP socket alone.
+fn run_socket(handle: &world::Handle, arguments: &Arguments) -> Result<(), Failure> {
+    let rank = handle.rank();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let ports = handle.all_gather(&listener.local_addr()?.port().to_le_bytes())?;
+    let port = u16::from_le_bytes(ports[0][..].try_into()?);
+    let mut stream =
+        if rank == 0 { listener.accept()?.0 } else { TcpStream::connect((Ipv4Addr::LOCALHOST, port))? };
+    stream.set_nodelay(true)?;
+    let latencies = latencies(rank, arguments, |value| {
+        if rank == 0 {
+            return Ok(stream.write_all(&value[0].to_le_bytes())?);
+        }
+        let mut bytes = [0; 8];
+        stream.read_exact(&mut bytes)?;
+        value[0] = u64::from_le_bytes(bytes);
+        Ok(())
+    })?;
+    if rank == 1 {
+        print_latencies(&latencies, arguments)?;
+    }
+    Ok(())
 }
 
 /// Microseconds of a short all_reduce: the median of batches.
@@ -122,14 +156,19 @@ fn short(communicator: &mut Communicator, arguments: &Arguments) -> Result<f64, 
 }
 
 fn run(handle: world::Handle, arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.transport == "socket" {
+        return run_socket(&handle, arguments);
+    }
     let mut options = Options::default();
     options.provider = Some(arguments.transport.clone());
     let mut communicator = Communicator::new(handle, &options)?;
     if arguments.instructions {
         for _ in 0..arguments.trials {
             communicator.barrier()?;
-            if communicator.rank() == 1 {
-                thread::sleep(Duration::from_millis(5));
+            // The other rank is there by then, and does not sleep yet: rank 1 neither polls for it nor wakes it.
+            let start = Instant::now();
+            while communicator.rank() == 1 && start.elapsed() < Duration::from_micros(50) {
+                std::hint::spin_loop();
             }
             counted(&mut communicator, &mut [1.0])?;
         }
@@ -139,15 +178,14 @@ fn run(handle: world::Handle, arguments: &Arguments) -> Result<(), Failure> {
     let mut out = io::stdout();
     let short = short(&mut communicator, arguments)?;
     let share = share(&mut communicator, arguments)?;
-    let latencies = latencies(&mut communicator, arguments)?;
+    communicator.barrier()?;
+    let rank = communicator.rank();
+    let latencies = latencies(rank, arguments, |value| send(&mut communicator, arguments, value))?;
     if is_waiting {
-        let of = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
         writeln!(out, "{}", communicator.describe())?;
         writeln!(out, "all_reduce of 8 bytes: {short:.2} us (median)")?;
         writeln!(out, "processor time of a rank that waits {} s: {:.2} %", arguments.share_s, 100.0 * share)?;
-        let (median, most) = (of(0.5), of(0.99));
-        let ms = arguments.wait_ms;
-        writeln!(out, "answer after a wait of {ms} ms: median {median:.1} us, p99 {most:.1} us")?;
+        print_latencies(&latencies, arguments)?;
     }
     if arguments.timeout_s == 0 {
         return Ok(communicator.close()?);

@@ -284,21 +284,32 @@ impl<T: Transport> HostCollectives<T> {
         transport: Box<T>,
         result: Result<(), Error>,
     ) -> Result<(), Error> {
-        if let (Some(shared), Err(_)) = (&self.shared, &result) {
+        match result {
+            Ok(()) => {
+                self.transport = Some(transport);
+                Ok(())
+            }
+            Err(error) => Err(self.fail_operation(name, *transport, error)),
+        }
+    }
+
+    /// Tells the other ranks of an operation that has failed; returns its error.
+    #[cold]
+    fn fail_operation(&mut self, name: &str, transport: T, error: Error) -> Error {
+        if let Some(shared) = &self.shared {
             shared.fail();
         }
-        let result = result.map_err(|error| match error {
+        let error = match error {
             Error::TimedOut { limit, .. } => Error::TimedOut { operation: name.to_owned(), limit },
             other => other,
-        });
-        match &result {
-            Ok(()) => self.transport = Some(transport),
+        };
+        match &error {
             // The others know it.
-            Err(Error::World(_)) => {}
-            Err(error @ Error::TimedOut { .. }) => transport.fail(&error.to_string()),
-            Err(error) => transport.fail(&format!("{name}: {error}")),
+            Error::World(_) => {}
+            Error::TimedOut { .. } => transport.fail(&error.to_string()),
+            _ => transport.fail(&format!("{name}: {error}")),
         }
-        result
+        error
     }
 
     /// # Safety

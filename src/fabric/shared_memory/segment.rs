@@ -308,6 +308,19 @@ impl SharedSegment {
     ) -> Result<u64, Error> {
         let (area, slot) = (self.area(rank), (operation % SLOTS) as usize);
         let reached = || reached(area, slot);
+        let now = reached();
+        if now >= operation { Ok(now) } else { self.poll_until(rank, operation, &reached, progress) }
+    }
+
+    /// Continues [`wait_for`](Self::wait_for) for a rank that is not there yet.
+    #[inline(never)]
+    fn poll_until(
+        &self,
+        rank: usize,
+        operation: u64,
+        reached: &dyn Fn() -> u64,
+        progress: Progress<'_>,
+    ) -> Result<u64, Error> {
         let most = if self.oversubscribed { POLLS_OVERSUBSCRIBED } else { POLLS };
         let mut polls: u32 = 0;
         let mut spin = Spin::new(self.oversubscribed);
@@ -320,18 +333,18 @@ impl SharedSegment {
             if polls == most {
                 polls = 0;
                 progress(Waiting::Polling)?;
-                self.check_skipped(rank, operation, &reached)?;
+                self.check_skipped(rank, operation, reached)?;
                 match spin.next() {
                     Next::Poll => {}
                     Next::Yield => std::thread::yield_now(),
-                    Next::Sleep => return self.sleep_until(rank, operation, &reached, progress),
+                    Next::Sleep => return self.sleep_until(rank, operation, reached, progress),
                 }
             }
             spin_loop();
         }
     }
 
-    /// Continues [`wait_for`](Self::wait_for) asleep.
+    /// Continues [`poll_until`](Self::poll_until) asleep.
     #[cold]
     fn sleep_until(
         &self,
