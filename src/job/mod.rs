@@ -97,7 +97,7 @@ impl Job {
         Ok(Self::new(world::from_environment(&options)?))
     }
 
-    /// A rank of `world`, which may come from any of the functions in [`world`](crate::world).
+    /// A rank of `world`, which may come from any function of [`world`].
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
         Self { world, preparation: Preparation::default() }

@@ -87,7 +87,8 @@ impl Recovery {
     /// Returns once all processes that are left have called. One that lives and does not call within `limit` of the others'
     /// calls is left out, as is one that gives no answer for a third of it; both get [`Error::LeftOut`] if they call later. A
     /// process that has lost one of several ranks is left out with the others, unless the job has one process only. If
-    /// another process fails during the call, the others agree again. The call takes at most three times `limit` and the time of a rendezvous.
+    /// another process fails during the call, the others agree again. The call takes at most three times `limit` and the time
+    /// of a rendezvous.
     ///
     /// Only one world can form. Processes go on without those that have left or ended (their port refuses connections). They go on
     /// without silent ones only if they are more than the silent ones, or as many and with the lowest rank among them.
