@@ -1,4 +1,4 @@
-//! How long queueing one `ncclAllReduce` of 8 bytes takes through the safe layer and through the function pointer.
+//! Time of queueing one `ncclAllReduce` of 8 bytes through the safe layer and through the function pointer.
 //!
 //! One rank on the first GPU. Only the calls are timed: in batches that leave room in the stream, which is waited for
 //! after each, and the result verified (out of place into a cleared buffer). First criterion runs the cases one by one;
@@ -23,16 +23,16 @@ use nccl_sys::{Nccl, cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, nccl
 
 type Failure = Box<dyn Error>;
 
-/// What is summed: 8 bytes. Over one rank the sum is the same.
+/// Values that are summed: 8 bytes. Over one rank the sum is the same.
 const VALUES: [f32; 2] = [1.5, -2.25];
 /// Calls between two synchronisations. Each puts up to five entries into the stream, which has room for about a thousand.
 const BATCH: u64 = 128;
-/// How often each case's batch runs when they run in turn.
+/// Number of batches of each case when they run in turn.
 const ROUNDS: usize = 501;
 /// The case that the others of its group are compared with.
 const BARE: &str = "bare";
 
-/// Makes so many calls, at most [`BATCH`], and answers how long they took.
+/// Makes so many calls, at most [`BATCH`], and returns the time that they took.
 type Batch<'a> = Box<dyn FnMut(u64) -> Result<Duration, Failure> + 'a>;
 
 struct Case<'a> {
@@ -249,7 +249,7 @@ impl<'a> Bare<'a> {
         Self { raw, handle, stream: communicator.stream().cu_stream(), communicator: PhantomData }
     }
 
-    /// What the safe layer has to know before each call: whether the stream is being captured.
+    /// Asks if the stream is being captured, as the safe layer does before each call.
     #[inline]
     fn ask(&self) -> Result<(), DriverError> {
         // SAFETY: the communicator holds its stream.

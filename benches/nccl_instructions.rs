@@ -1,4 +1,4 @@
-//! What the safe layer adds to queueing one `ncclAllReduce` of 8 bytes: instructions, and calls of the CUDA driver.
+//! Instructions and calls of the CUDA driver that the safe layer adds to queueing one `ncclAllReduce` of 8 bytes.
 //!
 //! Both are counted, not timed, so that they are the same in every run; and neither needs a GPU. The program runs itself
 //! under valgrind once for each case, with the fake CUDA driver and the fake NCCL of `tests/fake`. What these two do is
@@ -38,10 +38,10 @@ const BARE: &str = "bare";
 struct Case {
     name: &'static str,
     what: &'static str,
-    /// How many more instructions than bare it may take: about 1.5 times what was counted when this was written, since
-    /// compilers differ.
+    /// Maximum number of instructions above those of bare: about 1.5 times the number that was counted when this was written,
+    /// since compilers differ.
     instructions: u64,
-    /// How many calls of the CUDA driver it may make. Compilers do not change these.
+    /// Maximum number of calls of the CUDA driver. Compilers do not change these.
     driver: u64,
 }
 
@@ -66,7 +66,7 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// What one call of a case costs.
+/// Cost of one call of a case.
 struct Cost {
     instructions: u64,
     driver: u64,

@@ -58,7 +58,7 @@ fn a_missing_library_is_reported_with_every_place() {
     assert!(text.contains("has no symbol fi_version: this is no libfabric"), "{text}");
 }
 
-/// What the tests above start.
+/// Programs that the tests above start.
 mod in_a_process {
     use super::*;
 

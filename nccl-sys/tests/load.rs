@@ -19,7 +19,7 @@ fn report() {
     }
 }
 
-/// What [`report`] prints with exactly these variables set.
+/// Output of [`report`] with exactly these variables set.
 fn reported(variables: &[(&str, &Path)]) -> String {
     let output = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "report"])

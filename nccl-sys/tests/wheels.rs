@@ -80,7 +80,7 @@ fn groups(nccl: &Nccl) {
     assert!(!last.is_empty(), "NCCL has explained the failures above");
 }
 
-/// What a function answers that this library may be too old for.
+/// Checks functions that this library may be too old for.
 fn gates(nccl: &Nccl, version: &str, path: &Path) {
     let mut info = ncclSimInfo_t::default();
     // SAFETY: writes one struct; without a group the call is refused.

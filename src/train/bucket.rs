@@ -119,11 +119,11 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn wire_zeros(streams: &mut Self::Streams, len: usize) -> Result<Self::Wire, Error>;
 
-    /// As [`put`](Self::put), with rounding.
+    /// Copies a view to `wire`, from element `start` on, with rounding.
     #[doc(hidden)]
     fn wire_put(wire: &mut Self::Wire, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
 
-    /// As [`clear`](Self::clear).
+    /// Clears these elements of `wire`.
     #[doc(hidden)]
     fn wire_clear(
         wire: &mut Self::Wire,

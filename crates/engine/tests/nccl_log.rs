@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::process::Command;
 use std::thread;
 
@@ -23,6 +23,16 @@ fn start_again_with_another_profiler() {
     assert!(compiled.success(), "a C compiler, for this test");
     let again = Command::new(env::current_exe().unwrap()).arg("again").env(AGAIN, folder.path()).status();
     assert!(again.unwrap().success());
+}
+
+/// A variable as C code reads it.
+fn c_variable(name: &CStr) -> CString {
+    // SAFETY: the name is a C string, and the result, which is null or one, is copied before anything is set.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        assert!(!value.is_null(), "{name:?} is not set");
+        CStr::from_ptr(value).to_owned()
+    }
 }
 
 fn main() {
@@ -75,20 +85,11 @@ fn main() {
     let mut log = Log::start().unwrap();
     let own = ["NCCL_PROFILER_PLUGIN", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
     assert_eq!(own_variables(), own);
-    let c_variable = |name: &str| {
-        let name = CString::new(name).unwrap();
-        // SAFETY: the name is a C string, and the result, which is null or one, is copied before anything is set.
-        unsafe {
-            let value = libc::getenv(name.as_ptr());
-            assert!(!value.is_null(), "{name:?} is not set");
-            std::ffi::CStr::from_ptr(value).to_owned()
-        }
-    };
-    assert_eq!(c_variable("NCCL_DEBUG").as_c_str(), c"INFO");
-    assert_eq!(c_variable("NCCL_DEBUG_SUBSYS").as_c_str(), c"TUNING");
+    assert_eq!(c_variable(c"NCCL_DEBUG").as_c_str(), c"INFO");
+    assert_eq!(c_variable(c"NCCL_DEBUG_SUBSYS").as_c_str(), c"TUNING");
 
     // As NCCL opens and writes it.
-    let path = c_variable("NCCL_DEBUG_FILE");
+    let path = c_variable(c"NCCL_DEBUG_FILE");
     // SAFETY: both are C strings.
     let file = unsafe { libc::fopen(path.as_ptr(), c"w".as_ptr()) };
     assert!(!file.is_null(), "{path:?}");

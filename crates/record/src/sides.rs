@@ -6,9 +6,9 @@ use crate::run::{Measurement, Provenance, Run};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum SelectedSide {
-    /// What was measured (--backend)
+    /// The measured backend (--backend)
     Own,
-    /// What was measured in turn with it (--vs)
+    /// The backend that was measured in turn with it (--vs)
     Other,
     /// Each as a run of its own
     Both,

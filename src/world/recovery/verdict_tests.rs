@@ -78,7 +78,7 @@ fn the_smaller_part_ends() {
 }
 
 proptest! {
-    /// Of processes that are divided in any way, with any of them dead or not calling, at most one part goes on.
+    /// At most one part goes on of processes that are divided in any way, with any of them dead or not calling.
     #[test]
     fn only_one_part_goes_on(parts in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 1..9)) {
         let mut worlds = Vec::new();
