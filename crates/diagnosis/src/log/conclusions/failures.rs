@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
-use super::start;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::{Example, Failure, Position, Retries};
 
@@ -118,13 +117,10 @@ fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     job.evidence(position, Some(writer), text)
 }
 
-/// The finding of a call that returned an error to the program, in a log without any other failure: its message is missing, since
+/// The finding of a call that returned an error to the program, for a log without any other failure: its message is missing, since
 /// the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can handle the error, so it decides
 /// the health only where no communicator was completed.
-pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
-    if start::has_failure(found) {
-        return None;
-    }
+pub(super) fn unexplained(job: &Job<'_>) -> Option<Placed> {
     let (writer, failure) = returned(job)?;
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let severity = if members.any(|member| member.complete) { Severity::Unknown } else { Severity::Broken };
