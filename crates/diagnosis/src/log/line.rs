@@ -176,6 +176,8 @@ impl Splitter {
                 [b'C', b'A', b'L', b'L', b' ', ..] => (Level::Trace, 5),
                 [b'A', b'B', b'O', b'R', b'T', b' ', ..] => (Level::Warn, 6),
                 [b'D', b'I', b'A', b'G', b' ', ..] => (Level::Diagnostics, 5),
+                // A warning without text, or one that was cut.
+                [b'W', b'A', b'R', b'N'] => (Level::Warn, 4),
                 _ => continue,
             };
             if start == 0 || !line[start - 1].is_ascii_alphanumeric() {

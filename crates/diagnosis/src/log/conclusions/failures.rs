@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
+use super::start;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::{Example, Failure, Position, Retries};
 
@@ -96,16 +97,74 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
 /// The first call that failed, of those that a function of NCCL's interface returned, as evidence of a failure without a known
 /// cause. One that failed by itself comes before those that report a peer.
 pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
+    let (writer, failure) = returned(job)?;
+    Some(evidence(job, writer, failure))
+}
+
+/// The first failure that a function of NCCL's interface returned, with the index of its writer.
+fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     let reached = |failure: &Failure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
     let writers = job.digest.writers.iter().enumerate();
     let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
     let order = |failure: &Failure| (failure.name == "ncclRemoteError", failure.first);
-    let (writer, failure) = failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))?;
+    failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
+}
+
+fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     let Failure { place, outermost, code, name, .. } = failure;
     let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
     let position: Position = failure.first;
     let text = format!("the first failing call: {place} -> {code} ({name}){way}");
-    Some(job.evidence(position, Some(writer), text))
+    job.evidence(position, Some(writer), text)
+}
+
+/// The finding of a call that returned an error to the program, in a log without any other failure: its message is missing, since
+/// the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can handle the error, so it decides
+/// the health only where no communicator was completed.
+pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+    if start::has_failure(found) {
+        return None;
+    }
+    let (writer, failure) = returned(job)?;
+    let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
+    let severity = if members.any(|member| member.complete) { Severity::Unknown } else { Severity::Broken };
+    let (ranks, hosts) = (job.ranks([writer]), job.hosts([writer]));
+    let who = match (&ranks[..], &hosts[..]) {
+        ([], []) => String::new(),
+        ([], hosts) => format!(" on {}", hosts.join(", ")),
+        (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
+    };
+    let diagnosis =
+        format!("A call to NCCL failed{who} ({}), and no message in this log tells why", failure.name);
+    let finding = Finding {
+        cause: Some(cause_of_code(failure.code).to_owned()),
+        remedy: Some(
+            "Pass the whole log of all ranks, written with NCCL_DEBUG=INFO and without NCCL_DEBUG_SUBSYS; the first rank that fails \
+             has the cause."
+                .to_owned(),
+        ),
+        evidence: vec![evidence(job, writer, failure)],
+        ranks,
+        hosts,
+        source: Some("NCCL 2.30.7 src/include/checks.h; NCCL user guide, ncclResult_t".to_owned()),
+        ..Finding::new("nccl-call-failed", severity, diagnosis)
+    };
+    let writers = [writer].into();
+    Some(Placed { is_cascade: false, writers, ..Placed::derived(finding) })
+}
+
+/// The usual cause of a result code that no message explains.
+fn cause_of_code(code: u32) -> &'static str {
+    match code {
+        1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
+        2 => {
+            "A call to the system failed. Where the trace begins in misc/socket.cc or bootstrap.cc, a connection to a peer failed: a \
+             firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer that ended."
+        }
+        4 | 5 => "The program passed an argument that is not valid, or called NCCL in a wrong order.",
+        6 => "A peer ended, or the network to it failed.",
+        _ => "The message of the failure is not in this log.",
+    }
 }
 
 #[cfg(test)]
@@ -172,11 +231,30 @@ mod tests {
             "the first failing call: transport/net.cc:123 -> 2 (ncclSystemError), returned up to init.cc:9";
         assert!(texts.contains(&told), "{:?}", found.findings);
         assert_eq!(found.findings[0].evidence.last().and_then(|each| each.line), Some(6));
-        // Without a failure they say nothing.
+    }
+
+    #[test]
+    fn an_error_that_was_returned_without_a_message_is_no_health() {
         let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+        let inner =
+            "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\na:100:100 [0] NCCL INFO ras/client.cc:8 -> 2\n";
+        let found = examine(&(healthy.clone() + inner));
+        assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+        for trace in ["init.cc:9 -> 2", "group.cc:64 -> 3 [Async thread]", "enqueue.cc:70 -> 1"] {
+            let found = examine(&format!("{healthy}a:100:100 [0] NCCL INFO {trace}\n"));
+            assert_eq!(found.health(), Health::CannotTell, "{trace}: {:?}", found.findings);
+            assert_eq!(found.findings[0].rule, "nccl-call-failed");
+        }
+        let socket = "vm:1:7 [0] NCCL INFO misc/socket.cc:64 -> 2\nvm:1:7 [0] NCCL INFO bootstrap.cc:70 -> 2\n\
+                      vm:1:7 [0] NCCL INFO init.cc:13 -> 2\n";
+        let found = examine(socket);
+        assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
         assert_eq!(
-            examine(&(healthy + traces)).findings,
-            examine(&pair("IB", "NET/IB/0/GDRDMA").text()).findings
+            found.findings[0].diagnosis,
+            "A call to NCCL failed on vm (ncclSystemError), and no message in this log tells why"
         );
+        // A failure with a message explains it.
+        let told = format!("{socket}vm:1:7 [0] a.cc:1 NCCL WARN Cuda failure 2 'out of memory'\n");
+        assert!(examine(&told).findings.iter().all(|each| each.rule != "nccl-call-failed"));
     }
 }

@@ -67,12 +67,13 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
+        let told = if text.is_empty() { "a warning without text, or one that was cut" } else { &text };
         let finding = Finding {
             ranks: ranks(job, &unknown.writers, &unknown.examples),
             hosts: job.hosts(unknown.writers.iter().copied()),
             evidence: unknown.examples.iter().map(|example| job.example(example)).collect(),
             occurrences: unknown.count,
-            ..Finding::new("unknown-warning", Severity::Unknown, format!("NCCL warns: {text}"))
+            ..Finding::new("unknown-warning", Severity::Unknown, format!("NCCL warns: {told}"))
         };
         let (examples, writers) = (unknown.examples.clone(), unknown.writers.clone());
         let is_of_network = examples.first().is_some_and(is_of_network);

@@ -102,6 +102,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     cleanup::soften(&job, &mut found);
     let of_ranks = ranks::find(&job, &found);
     found.extend(of_ranks);
+    found.extend(failures::unexplained(&job, &found));
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
