@@ -4,7 +4,7 @@ use super::progress::counts_text;
 use super::words::RankNames;
 use crate::examination::{Body, Section};
 use crate::job::client::Tries;
-use crate::job::status::{Communicator, Rank, Status};
+use crate::job::status::{Communicator, Rank, RankPlace, Status};
 use crate::job::watch::Watch;
 
 /// Rows of a table that are printed; the JSON has all.
@@ -117,46 +117,24 @@ fn arrow(before: Option<u64>, now: Option<u64>) -> String {
 fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
     let columns = ["rank", "host", "process", "GPU", "state", "launched", "operations"];
     let before = first.and_then(|first| first.find(&largest.identity));
-    let mut rows: Vec<(u32, Vec<String>)> = Vec::new();
-    let place = |place: Option<&crate::job::status::RankPlace>| match place {
-        Some(place) => [place.host.clone(), place.pid.to_string(), place.nvml_dev.to_string()],
-        None => [String::new(), String::new(), String::new()],
+    let row = |rank: u32, place: Option<&RankPlace>, rest: [String; 3]| {
+        let place = place.map_or_else(Default::default, |place| {
+            [place.host.clone(), place.pid.to_string(), place.nvml_dev.to_string()]
+        });
+        (rank, [&[rank.to_string()][..], &place, &rest].concat())
     };
-    // Absent ranks first, so that they are in the table of a large job.
-    for rank in &largest.missing {
-        let [host, process, gpu] = place(rank.place.as_ref());
-        rows.push((
-            rank.rank,
-            vec![
-                rank.rank.to_string(),
-                host,
-                process,
-                gpu,
-                rank.absence.to_string(),
-                String::new(),
-                String::new(),
-            ],
-        ));
-    }
-    for rank in &largest.ranks {
-        let [host, process, gpu] = place(rank.place.as_ref());
+    let missing = largest.missing.iter().map(|rank| {
+        row(rank.rank, rank.place.as_ref(), [rank.absence.to_string(), String::new(), String::new()])
+    });
+    let present = largest.ranks.iter().map(|rank| {
         let errors = rank.init_error.iter().chain(&rank.async_error).cloned();
         let state = rank.state.map(|state| state.to_string()).into_iter().chain(errors);
         let earlier = before.and_then(|before| before.rank(rank.rank)).map(Rank::launched);
-        rows.push((
-            rank.rank,
-            vec![
-                rank.rank.to_string(),
-                host,
-                process,
-                gpu,
-                state.collect::<Vec<_>>().join(", "),
-                arrow(earlier, Some(rank.launched())),
-                counts_text(&rank.counts),
-            ],
-        ));
-    }
-    rows.truncate(MOST_ROWS);
+        let (state, launched) = (state.collect::<Vec<_>>().join(", "), arrow(earlier, Some(rank.launched())));
+        row(rank.rank, rank.place.as_ref(), [state, launched, counts_text(&rank.counts)])
+    });
+    // Absent ranks first, so that they are in the table of a large job.
+    let mut rows: Vec<(u32, Vec<String>)> = missing.chain(present).take(MOST_ROWS).collect();
     rows.sort_by_key(|(rank, _)| *rank);
     let title = format!("Ranks of communicator {}", largest.identity);
     table(&title, &columns, rows.into_iter().map(|(_, row)| row).collect())
