@@ -134,7 +134,8 @@ pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
         ([], hosts) => format!(" on {}", hosts.join(", ")),
         (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
     };
-    let diagnosis = format!("A call to NCCL failed{who} ({}), and no message in this log tells why", failure.name);
+    let diagnosis =
+        format!("A call to NCCL failed{who} ({}), and no message in this log tells why", failure.name);
     let finding = Finding {
         cause: Some(cause_of_code(failure.code).to_owned()),
         remedy: Some(
@@ -235,7 +236,8 @@ mod tests {
     #[test]
     fn an_error_that_was_returned_without_a_message_is_no_health() {
         let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
-        let inner = "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\na:100:100 [0] NCCL INFO ras/client.cc:8 -> 2\n";
+        let inner =
+            "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\na:100:100 [0] NCCL INFO ras/client.cc:8 -> 2\n";
         let found = examine(&(healthy.clone() + inner));
         assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
         for trace in ["init.cc:9 -> 2", "group.cc:64 -> 3 [Async thread]", "enqueue.cc:70 -> 1"] {
