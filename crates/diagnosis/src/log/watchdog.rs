@@ -1,8 +1,9 @@
 //! Reports of PyTorch's watchdog: the collective that a rank waited for, and how far it came.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
-use memchr::memmem;
+use memchr::memmem::{self, Finder};
 
 use super::digest::{Position, WatchdogReport};
 use super::line;
@@ -21,15 +22,44 @@ pub(super) struct Watchdog {
     pub(super) lost: u64,
 }
 
+/// The words of the reports, prepared for the search: a job can write hundreds of thousands of them.
+struct Words {
+    work: Finder<'static>,
+    operation: Finder<'static>,
+    sequence: Finder<'static>,
+    failed: Finder<'static>,
+    enqueued: Finder<'static>,
+    last_enqueued: Finder<'static>,
+    guid: Finder<'static>,
+    group: Finder<'static>,
+    rank: Finder<'static>,
+    received: Finder<'static>,
+    sent: Finder<'static>,
+}
+
+static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
+    work: Finder::new("WorkNCCL("),
+    operation: Finder::new("OpType="),
+    sequence: Finder::new("SeqNum="),
+    failed: Finder::new("failure detected by watchdog at work sequence id: "),
+    enqueued: Finder::new("last enqueued work: "),
+    last_enqueued: Finder::new("Last enqueued NCCL work: "),
+    guid: Finder::new("PG GUID "),
+    group: Finder::new("[PG "),
+    rank: Finder::new("Rank "),
+    received: Finder::new("NumelIn="),
+    sent: Finder::new("NumelOut="),
+});
+
 impl Watchdog {
     /// Notes a line of PyTorch, if it is such a report. `line` has the prefix of the launcher.
     pub(super) fn note(&mut self, line: &[u8], position: Position) {
-        let Some(report) = parse(line, position) else { return };
-        let key = WatchdogReport { position: Position::default(), text: String::new(), ..report.clone() };
+        let Some(report) = parse(line) else { return };
         if self.reports.len() == REPORTS {
-            self.lost += u64::from(!self.seen.contains(&key));
-        } else if self.seen.insert(key) {
-            self.reports.push(report);
+            self.lost += u64::from(!self.seen.contains(&report));
+        } else if !self.seen.contains(&report) {
+            self.reports.push(WatchdogReport { position, text: text::shortened(line), ..report.clone() });
+            self.seen.insert(report);
         }
     }
 
@@ -39,37 +69,44 @@ impl Watchdog {
     }
 }
 
-fn parse(line: &[u8], position: Position) -> Option<WatchdogReport> {
-    let after = |words: &[u8]| memmem::find(line, words).map(|start| &line[start + words.len()..]);
-    let number = |words: &[u8]| Some(text::number(after(words)?)?.0);
-    let work = after(b"WorkNCCL(").map(|work| &work[..memchr::memchr(b')', work).unwrap_or(work.len())]);
-    let operation = work.and_then(|_| after(b"OpType=")).map(|rest| {
-        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-        text::name(&rest[..end.unwrap_or(rest.len())])
-    });
-    let sequence = match work {
-        Some(_) => number(b"SeqNum="),
-        None => number(b"failure detected by watchdog at work sequence id: "),
+/// Reads a report, without its place and text.
+fn parse(line: &[u8]) -> Option<WatchdogReport> {
+    let words = &*WORDS;
+    let work = after(line, &words.work);
+    let inner = work.map(|work| &work[..memchr::memchr(b')', work).unwrap_or(work.len())]);
+    let sequence = match inner {
+        Some(inner) => number(inner, &words.sequence),
+        None => number(line, &words.failed),
     };
-    let enqueued = number(b"last enqueued work: ").or_else(|| number(b"Last enqueued NCCL work: "));
+    // A report of a call has no numbers of the queue.
+    let enqueued = match inner {
+        Some(_) => None,
+        None => number(line, &words.enqueued).or_else(|| number(line, &words.last_enqueued)),
+    };
     if sequence.is_none() && enqueued.is_none() {
         return None;
     }
-    let group = after(b"PG GUID ")
-        .or_else(|| after(b"[PG "))
+    let operation = inner.and_then(|inner| after(inner, &words.operation)).map(|rest| {
+        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+        text::name(&rest[..end.unwrap_or(rest.len())])
+    });
+    // The writer stands before the call.
+    let header = work.map_or(line, |work| &line[..line.len() - work.len()]);
+    let group = after(header, &words.guid)
+        .or_else(|| after(header, &words.group))
         .and_then(|rest| Some(text::name(&rest[..memmem::find(rest, b" Rank ")?])));
-    let rank = line::rank(line).or_else(|| Some(text::small(after(b"Rank ")?)?.0))?;
-    let elements = number(b"NumelIn=").zip(number(b"NumelOut="));
-    Some(WatchdogReport {
-        rank,
-        group,
-        sequence,
-        operation,
-        elements,
-        enqueued,
-        position,
-        text: text::shortened(line),
-    })
+    let rank = line::rank(line).or_else(|| Some(text::small(after(header, &words.rank)?)?.0))?;
+    let elements = inner.and_then(|inner| number(inner, &words.received).zip(number(inner, &words.sent)));
+    Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })
+}
+
+/// The text after some words.
+fn after<'a>(text: &'a [u8], words: &Finder<'_>) -> Option<&'a [u8]> {
+    words.find(text).map(|start| &text[start + words.needle().len()..])
+}
+
+fn number(text: &[u8], words: &Finder<'_>) -> Option<u64> {
+    Some(text::number(after(text, words)?)?.0)
 }
 
 #[cfg(test)]
@@ -87,7 +124,7 @@ mod tests {
     }
 
     fn read(line: &str) -> Option<WatchdogReport> {
-        parse(line.as_bytes(), Position::default())
+        parse(line.as_bytes())
     }
 
     #[test]

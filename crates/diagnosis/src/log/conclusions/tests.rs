@@ -121,6 +121,27 @@ fn a_file_of_which_nothing_was_read_has_no_rest() {
 }
 
 #[test]
+fn a_job_that_did_not_end_well_is_not_healthy() {
+    let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+    for line in [
+        "a:100:100 [0] NCCL WARN",
+        "a:100:100 [0] NCCL INFO enqueue.cc:70 -> 3",
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+        "python3: malloc.c:2617: sysmalloc: Assertion `old_size >= MINSIZE' failed.",
+        "/job/script: line 9: 4242 Terminated              python train.py",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+        "[a:4242] *** An error occurred in MPI_Bcast",
+        "ncclGroupEnd() failed: internal error",
+        "a: Test timeout (60s) common.cu:412",
+        "NVRM: GPU 0000:5c:00.0: RmInitAdapter failed! (0x62:0x40:2477)",
+    ] {
+        let found = examine(&format!("{healthy}{line}\n"));
+        assert_ne!(found.health(), Health::Healthy, "{line}");
+    }
+}
+
+#[test]
 fn unknown_warnings_are_shown_and_leave_the_health_open() {
     let text = pair("IB", "NET/IB/0/GDRDMA").text()
         + "\n[2026-11-24 13:40:53] a:100:100 [0] some/file.cc:379 NCCL WARN The flux capacitor is cold\n";
