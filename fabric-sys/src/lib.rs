@@ -32,6 +32,7 @@ mod inlines;
 mod library;
 mod padded;
 mod search;
+mod signals;
 
 pub use bindings::*;
 pub use error::{Attempt, LoadError};

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Attempt, LoadError};
+use crate::signals::Reactions;
 use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric, search};
 
 /// A version of libfabric's interface: 1.17, 2.5.
@@ -86,7 +87,8 @@ pub struct Fabric {
 impl Fabric {
     /// The process's libfabric, found on the first call: `$FABRIC_LIBRARY` when that is set and nothing else,
     /// otherwise `libfabric.so.1` and `libfabric.so` by the dynamic linker's rules, then the homes of the EFA
-    /// installer, Cray, conda and the Python environment.
+    /// installer, Cray, conda and the Python environment. Signal handlers that PSM's libraries install meanwhile are removed: the
+    /// program's reactions to signals stay as they were.
     ///
     /// # Errors
     /// Every place that was tried with the reason, and how to install libfabric.
@@ -132,9 +134,12 @@ impl Fabric {
     /// # Safety
     /// `name` must resolve to a libfabric, if to anything.
     unsafe fn open(name: &OsStr) -> Result<Self, String> {
-        // SAFETY: the caller vouches for the library; its constructors do no more than set up its own state.
-        let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| source_text(&error))?;
+        let reactions = Reactions::current();
+        // SAFETY: the caller vouches for the library; its constructors do no more than set up its own state, and install signal
+        // handlers, which are removed.
+        let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
+        reactions.restore();
+        let library = library.map_err(|error| source_text(&error))?;
         let handle = library.into_raw();
         // SAFETY: the handle is live for ever, as it is never closed, and the caller vouches that the symbols are
         // libfabric's, whose types are those given here.

@@ -45,6 +45,12 @@ fn a_libfabric_2_sends_messages() {
     }
 }
 
+/// PSM's libraries, to which libfabric is linked in Debian, would replace them.
+#[test]
+fn signal_handlers_of_the_program_stay() {
+    assert_success(&run("in_a_process::signal_handlers", None), "signal_handlers");
+}
+
 #[test]
 fn a_missing_library_is_reported_with_every_place() {
     let output = run("in_a_process::load_error", Some(Path::new("/nonexistent/libfabric.so.1")));
@@ -68,6 +74,30 @@ mod in_a_process {
         let error = Fabric::load().expect_err("FABRIC_LIBRARY names no libfabric");
         assert_eq!(error.attempts().len(), 1);
         println!("{error}");
+    }
+
+    #[test]
+    #[ignore = "started by the other tests"]
+    fn signal_handlers() {
+        extern "C" fn own(_: c_int) {}
+        let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
+        let reactions = || {
+            signals.map(|signal| {
+                // SAFETY: a structure of numbers, for which zeros are valid; the call writes to it, and changes nothing.
+                unsafe {
+                    let mut action: libc::sigaction = std::mem::zeroed();
+                    assert_eq!(libc::sigaction(signal, ptr::null(), &raw mut action), 0);
+                    action.sa_sigaction
+                }
+            })
+        };
+        let own = own as *const () as libc::sighandler_t;
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(libc::SIGINT, own) };
+        let before = reactions();
+        assert_eq!((before[0], before[1]), (own, libc::SIG_DFL));
+        Fabric::load().expect("apt-get install libfabric1");
+        assert_eq!(reactions(), before);
     }
 
     #[test]

@@ -79,7 +79,17 @@ fn refused(error: dlpark::tensor::Error) -> PyErr {
 }
 
 /// A tensor of torch that requires a gradient cannot be exported: its data without the gradient's history.
+///
+/// # Errors
+/// If its elements are the negatives of those in memory, which torch exports without a sign.
 fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(is_negative) = object.getattr_opt("is_neg")?
+        && is_negative.call0()?.is_truthy()?
+    {
+        return Err(PyValueError::new_err(
+            "the tensor is a negative view of other memory: use a copy, as of torch's resolve_neg()",
+        ));
+    }
     match object.getattr_opt("requires_grad")? {
         Some(required) if required.is_truthy()? => object.call_method0("detach"),
         _ => Ok(object.clone()),
@@ -139,7 +149,7 @@ struct Described {
 
 fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
     let data_type = data_type(tensor.dtype())?;
-    if !tensor.is_compact().map_err(refused)? {
+    if !is_contiguous(tensor) {
         let (shape, strides) = (tensor.shape(), tensor.strides().unwrap_or_default());
         return Err(PyValueError::new_err(format!(
             "the tensor is not contiguous (shape {shape:?}, strides {strides:?}): use a contiguous copy, as of \
@@ -159,6 +169,23 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
         )));
     }
     Ok(Described { place: place_of(tensor.device())?, data_type, len, address })
+}
+
+/// True if the elements are in C order without gaps. A dimension of one element may have any stride, as in numpy and torch, whose
+/// copies of such tensors are the tensors themselves.
+fn is_contiguous(tensor: &TensorRef<'_>) -> bool {
+    let Some(strides) = tensor.strides() else { return true };
+    if tensor.shape().contains(&0) {
+        return true;
+    }
+    let mut expected = 1;
+    tensor.shape().iter().zip(strides).rev().filter(|&(&dimension, _)| dimension != 1).all(
+        |(&dimension, &stride)| {
+            let is_expected = stride == expected;
+            expected *= dimension;
+            is_expected
+        },
+    )
 }
 
 fn data_type(dtype: DLDataType) -> PyResult<DataType> {

@@ -74,6 +74,26 @@ def all_reduce(job, group):
         assert array.shape == shape and (array == 1).all()
 
 
+class Negative:
+    """A view of torch whose elements are the negatives of those in memory."""
+
+    def __init__(self, array):
+        self.__dlpack_device__, self.__dlpack__ = array.__dlpack_device__, array.__dlpack__
+
+    def is_neg(self):
+        return True
+
+
+def dimensions_of_one_element(job, group):
+    """Their strides have no meaning: numpy and torch call such arrays contiguous, and make no copy of them."""
+    base = np.full((6, 4), job.rank + 1.0)
+    for array in [base[::2][:1], base[:1].T[:1, :1], np.full((4, 1), job.rank + 1.0).T, base[:1].T.reshape(4, 1)]:
+        assert array.flags.c_contiguous
+        group.all_reduce(array, "prod")
+        assert (array == 2).all(), array
+        array[...] = job.rank + 1
+
+
 def bfloat16_and_unversioned_capsules(job, group):
     array = np.array([job.rank, 10.0])
     group.all_reduce(Exported(array), "sum")
@@ -166,6 +186,7 @@ def refusals(job, group):
         (TypeError, lambda: group.all_reduce([1.0, 2.0]), "__dlpack__", "not list"),
         (TypeError, lambda: group.all_reduce(None), "not NoneType"),
         (ValueError, lambda: group.all_reduce(unaligned), "aligned"),
+        (ValueError, lambda: group.all_reduce(Negative(np.zeros(3)), "max"), "negative view", "resolve_neg"),
         (ValueError, lambda: group.all_reduce(array, "mean"), "'mean'", "avg"),
         (ValueError, lambda: group.all_gather(both[:2], both[1:5]), "overlap"),
         (ValueError, lambda: group.all_reduce_list([both, array]), "same type"),
@@ -245,6 +266,7 @@ def wait_for_note():
 
 FUNCTIONS = [
     all_reduce,
+    dimensions_of_one_element,
     bfloat16_and_unversioned_capsules,
     other_collectives,
     operations_under_way,
