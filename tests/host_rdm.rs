@@ -29,7 +29,7 @@ fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
     options.source = (provider == "tcp").then(|| "127.0.0.1".to_owned());
     options.untagged = true;
     options.remote_memory = true;
-    options.timeout = Some(Duration::from_secs(120));
+    options.timeout = Some(Duration::from_secs(20));
     let mut endpoint = Endpoint::open(&options).unwrap();
     line.write_all(&[endpoint.address().len() as u8]).unwrap();
     line.write_all(endpoint.address()).unwrap();

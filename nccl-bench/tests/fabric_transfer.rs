@@ -78,7 +78,8 @@ fn each_measurement_moves_verified_data() {
             "bw --window 4 --messages plain --inject never",
             "bw --window 4 --completion block",
             "bw --window 4 --endpoints 2",
-            "rma --window 4 --endpoints 2 --shared-domain",
+            "rma --window 4 --endpoints 2",
+            "bw --window 4 --endpoints 2 --shared-domain",
         ];
         for test in tests {
             let rows = rows(&format!("{test} -p {provider} -b 1 -e 1M -f 1024 -n 6 -w 0"));
@@ -240,6 +241,9 @@ fn what_cannot_be_is_told_before_anything_starts() {
     let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
     assert_eq!(code, Some(2));
     assert!(message.contains("--endpoints 1 are fewer than the 2 of --domains"), "{message}");
+    let (code, message) = alone("rma --endpoints 2 --shared-domain");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("--shared-domain is for pingpong and bw"), "{message}");
     let (code, message) = alone("bw -w 18446744073709551615");
     assert_eq!(code, Some(2));
     assert!(message.contains("18446744073709551615 is not in 0..=1000000"), "{message}");

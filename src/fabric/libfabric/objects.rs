@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric_sys::{
     Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
@@ -36,9 +36,6 @@ pub(crate) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
-    /// Registered memory, freed after everything is closed: over TCP a region is looked up when a
-    /// message starts, and any endpoint of the domain may still write to it after the region's own endpoint has closed.
-    memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
 // SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked
@@ -54,12 +51,8 @@ impl Domain {
         if provider == "shm" {
             shm::remove_leftovers();
         }
-        let mut opened = Self {
-            fabric: ptr::null_mut(),
-            domain: ptr::null_mut(),
-            next_key: AtomicU64::new(1),
-            memories: Mutex::default(),
-        };
+        let mut opened =
+            Self { fabric: ptr::null_mut(), domain: ptr::null_mut(), next_key: AtomicU64::new(1) };
         let result = {
             let _setup = provider::setup_lock();
             let (info, none) = (info.as_ptr(), ptr::null_mut());
@@ -154,12 +147,15 @@ pub(crate) struct EndpointObjects {
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
+    /// Memory of regions, freed after everything is closed.
+    memories: Vec<Arc<dyn Send + Sync>>,
 }
 
 impl Drop for EndpointObjects {
     fn drop(&mut self) {
         if self.leaked {
             std::mem::forget(Arc::clone(&self.domain));
+            std::mem::forget(std::mem::take(&mut self.memories));
             return;
         }
         let _setup = provider::setup_lock();
@@ -208,6 +204,7 @@ impl EndpointObjects {
             blocking: settings.blocking,
             leaked: false,
             domain,
+            memories: Vec::new(),
         };
         // On failure the open objects are closed here, without the lock, which closing takes.
         let check = error_checker(library, &provider);
@@ -346,16 +343,16 @@ impl EndpointObjects {
         }
     }
 
-    /// Keeps memory alive as long as anything of the domain is open.
-    pub(crate) fn keep_alive(&self, memory: Arc<dyn Send + Sync>) {
-        self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    /// Keeps memory alive as long as these objects are open.
+    pub(crate) fn keep_alive(&mut self, memory: Arc<dyn Send + Sync>) {
+        self.memories.push(memory);
     }
 
     /// Registers memory for these accesses until this is dropped; returns its key and its descriptor for operations, or
     /// libfabric's error number.
     ///
     /// # Safety
-    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` must fit
+    /// The memory must live as long as these objects, and may be accessed by peers at any time; `device` must fit
     /// `interface`. Device memory must be the device's alone.
     pub(crate) unsafe fn register(
         &mut self,

@@ -75,12 +75,21 @@ impl Endpoint {
         Ok(open(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
     }
 
-    /// Opens `count` endpoints on one domain, which share the device's resources for it, and the library's locks
-    /// (`FI_THREAD_SAFE`): each may be used by a thread of its own.
+    /// Opens `count` endpoints for messages on one domain, which share the device's resources for it, and the library's
+    /// locks (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
-    /// As [`Endpoint::open`].
+    /// As [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least, libfabric looks up
+    /// the regions of a domain without a lock, while another thread may add one.
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
+        if options.remote_memory {
+            return Err(Error::Provider {
+                provider: options.provider.clone(),
+                problem: "endpoints with Options::remote_memory cannot share a domain: libfabric looks up their regions \
+                          without a lock; open each with Endpoint::open"
+                    .to_owned(),
+            });
+        }
         open(options, fabric_sys::FI_THREAD_SAFE, count)
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn options(provider: &str) -> Options {
     Options {
         source: Some("127.0.0.1".to_owned()).filter(|_| provider == "tcp"),
         remote_memory: true,
-        timeout: Some(Duration::from_secs(120)),
+        timeout: Some(Duration::from_secs(20)),
         ..Options::new(provider)
     }
 }

@@ -92,7 +92,8 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub endpoints: Option<u64>,
 
-    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for each
+    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for each; not
+    /// for rma
     #[arg(long)]
     pub shared_domain: bool,
 

@@ -55,6 +55,13 @@ pub(super) fn run(
             "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
         )));
     }
+    if arguments.shared_domain && options.test.is_remote() {
+        return Err(Stop::Refused(
+            "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a lock, so that \
+             rma needs a domain for each endpoint"
+                .to_owned(),
+        ));
+    }
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
