@@ -1,6 +1,6 @@
 """Collectives of a job over numpy arrays and torch tensors, without copies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal, Protocol, overload
 
@@ -66,11 +66,11 @@ class Group:
     ) -> Work: ...
     @overload
     def all_reduce_list(
-        self, tensors: Sequence[Tensor], op: Op = "avg", *, async_op: Literal[False] = False, stream: int | None = None
+        self, tensors: Iterable[Tensor], op: Op = "avg", *, async_op: Literal[False] = False, stream: int | None = None
     ) -> None: ...
     @overload
     def all_reduce_list(
-        self, tensors: Sequence[Tensor], op: Op = "avg", *, async_op: Literal[True], stream: int | None = None
+        self, tensors: Iterable[Tensor], op: Op = "avg", *, async_op: Literal[True], stream: int | None = None
     ) -> Work: ...
     @overload
     def broadcast(

@@ -1,5 +1,6 @@
 //! Jobs and groups.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use collectives::ReduceOp;
@@ -8,14 +9,15 @@ use pyo3::exceptions::{PySystemExit, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
-use crate::error::{RankFailed, exception};
-use crate::operation::Operation;
+use crate::error::RankFailed;
+use crate::operation::{Operation, check_place};
+use crate::process::{Owned, interruptible};
 use crate::tensor::Tensor;
 use crate::work::Work;
 
 /// One rank of a job.
 #[pyclass(frozen, module = "nccl_collectives")]
-pub(crate) struct Job(job::Job);
+pub(crate) struct Job(Owned<job::Job>);
 
 #[pymethods]
 impl Job {
@@ -23,45 +25,45 @@ impl Job {
     /// NCCL_BENCH_SIZE and NCCL_BENCH_ADDR. Without any, a job of one rank.
     #[staticmethod]
     fn from_environment(py: Python<'_>) -> PyResult<Self> {
-        py.detach(job::Job::from_environment).map(Self).map_err(|error| exception(py, error))
+        interruptible(py, job::Job::from_environment).map(|job| Self(Owned::new(job)))
     }
 
     /// This rank, from 0.
     #[getter]
-    fn rank(&self) -> usize {
-        self.0.rank()
+    fn rank(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.rank())
     }
 
     /// Number of ranks.
     #[getter]
-    fn size(&self) -> usize {
-        self.0.size()
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.size())
     }
 
     /// This rank's number among those of its host.
     #[getter]
-    fn local_rank(&self) -> usize {
-        self.0.local_rank()
+    fn local_rank(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.local_rank())
     }
 
     /// Number of ranks on this host.
     #[getter]
-    fn local_size(&self) -> usize {
-        self.0.local_size()
+    fn local_size(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.local_size())
     }
 
     /// A group of all ranks, which all make together. `backend` is "host", "gpu", or "auto": GPUs if every rank has one.
     #[pyo3(signature = (backend = "auto"))]
     fn group(&self, py: Python<'_>, backend: &str) -> PyResult<Group> {
         let backend = backend.parse::<Backend>().map_err(|error| PyValueError::new_err(error.to_string()))?;
-        py.detach(|| self.0.group(backend))
-            .map(|group| Group(Some(group)))
-            .map_err(|error| exception(py, error))
+        let job = Arc::clone(self.0.get()?);
+        interruptible(py, move || job.group(backend)).map(|group| Group(Owned::new(group)))
     }
 
     /// Tells the other ranks that this one has failed: their operations raise RankFailed with the reason.
-    fn fail(&self, reason: &str) {
-        self.0.world().fail(reason);
+    fn fail(&self, reason: &str) -> PyResult<()> {
+        self.0.get()?.fail(reason);
+        Ok(())
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -81,13 +83,14 @@ impl Job {
             && !value.is_instance_of::<RankFailed>()
             && !value.is_instance_of::<PySystemExit>()
         {
-            self.0.world().fail(&format!("{}: {value}", kind.name()?));
+            self.0.get()?.fail(&format!("{}: {value}", kind.name()?));
         }
         Ok(false)
     }
 
-    fn __repr__(&self) -> String {
-        format!("<nccl_collectives.Job rank {} of {}>", self.0.rank(), self.0.size())
+    fn __repr__(&self) -> PyResult<String> {
+        let job = self.0.get()?;
+        Ok(format!("<nccl_collectives.Job rank {} of {}>", job.rank(), job.size()))
     }
 }
 
@@ -98,13 +101,22 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<Job> {
 }
 
 /// Ranks that call the same operations in the same order.
-// `None` once it is being dropped.
 #[pyclass(frozen, module = "nccl_collectives")]
-pub(crate) struct Group(Option<job::Group>);
+pub(crate) struct Group(Owned<job::Group>);
 
 impl Group {
-    fn inner(&self) -> PyResult<&job::Group> {
-        self.0.as_ref().ok_or_else(|| PyValueError::new_err("the group has ended"))
+    fn inner(&self) -> PyResult<&Arc<job::Group>> {
+        self.0.get()
+    }
+
+    fn read(&self, tensor: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Tensor> {
+        let group = self.inner()?;
+        Tensor::read(tensor, stream, |place| check_place(group, place))
+    }
+
+    fn written(&self, tensor: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Tensor> {
+        let group = self.inner()?;
+        Tensor::written(tensor, stream, |place| check_place(group, place))
     }
 
     fn start(
@@ -167,8 +179,8 @@ impl Group {
 
     /// Returns once all ranks have called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        let group = self.inner()?;
-        py.detach(|| group.barrier()).map_err(|error| exception(py, error))
+        let group = Arc::clone(self.inner()?);
+        interruptible(py, move || group.barrier())
     }
 
     /// Replaces the tensor on every rank by the reduction of all: op is "avg", "sum", "prod", "max" or "min".
@@ -181,7 +193,7 @@ impl Group {
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
         let operation = Operation::AllReduce(operator(op)?);
-        self.start(tensor.py(), operation, vec![Tensor::written(tensor, stream)?], async_op)
+        self.start(tensor.py(), operation, vec![self.written(tensor, stream)?], async_op)
     }
 
     /// Reduces all tensors of a list, which have one type, in one operation.
@@ -189,14 +201,14 @@ impl Group {
     fn all_reduce_list(
         &self,
         py: Python<'_>,
-        tensors: Vec<Bound<'_, PyAny>>,
+        tensors: &Bound<'_, PyAny>,
         op: &str,
         async_op: bool,
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
         let operation = Operation::AllReduceList(operator(op)?);
         let tensors =
-            tensors.iter().map(|tensor| Tensor::written(tensor, stream)).collect::<PyResult<_>>()?;
+            tensors.try_iter()?.map(|tensor| self.written(&tensor?, stream)).collect::<PyResult<_>>()?;
         self.start(py, operation, tensors, async_op)
     }
 
@@ -205,11 +217,14 @@ impl Group {
     fn broadcast(
         &self,
         tensor: &Bound<'_, PyAny>,
-        root: usize,
+        root: i64,
         async_op: bool,
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
-        let tensors = vec![Tensor::written(tensor, stream)?];
+        let root = usize::try_from(root).map_err(|_| {
+            PyValueError::new_err(format!("broadcast: the root is a rank from 0, not {root}"))
+        })?;
+        let tensors = vec![self.written(tensor, stream)?];
         self.start(tensor.py(), Operation::Broadcast(root), tensors, async_op)
     }
 
@@ -222,7 +237,7 @@ impl Group {
         async_op: bool,
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
-        let tensors = vec![Tensor::read(part, stream)?, Tensor::written(whole, stream)?];
+        let tensors = vec![self.read(part, stream)?, self.written(whole, stream)?];
         self.start(part.py(), Operation::AllGather, tensors, async_op)
     }
 
@@ -237,25 +252,24 @@ impl Group {
         stream: Option<usize>,
     ) -> PyResult<Option<Work>> {
         let operation = Operation::ReduceScatter(operator(op)?);
-        let tensors = vec![Tensor::read(whole, stream)?, Tensor::written(part, stream)?];
+        let tensors = vec![self.read(whole, stream)?, self.written(part, stream)?];
         self.start(whole.py(), operation, tensors, async_op)
     }
 
     /// The messages of all ranks, in rank order. Lengths may differ.
     fn all_gather_bytes<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let group = self.inner()?;
+        let group = Arc::clone(self.inner()?);
         let message = message.to_vec();
-        let gathered =
-            py.detach(|| group.all_gather_bytes(&message)).map_err(|error| exception(py, error))?;
+        let gathered = interruptible(py, move || group.all_gather_bytes(&message))?;
         Ok(gathered.iter().map(|message| PyBytes::new(py, message)).collect())
     }
 
     /// The group of the ranks with the same color, in rank order; None for a rank without a color.
     #[pyo3(signature = (color))]
     fn split(&self, py: Python<'_>, color: Option<u32>) -> PyResult<Option<Self>> {
-        let group = self.inner()?;
-        let part = py.detach(|| group.split(color)).map_err(|error| exception(py, error))?;
-        Ok(part.map(|part| Self(Some(part))))
+        let group = Arc::clone(self.inner()?);
+        let part = interruptible(py, move || group.split(color))?;
+        Ok(part.map(|part| Self(Owned::new(part))))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -266,13 +280,5 @@ impl Group {
             group.size(),
             group.describe()
         ))
-    }
-}
-
-impl Drop for Group {
-    /// Waits for the operations that are under way, while other threads use Python, unless it is ending.
-    fn drop(&mut self) {
-        let mut group = self.0.take();
-        Python::try_attach(|py| py.detach(|| drop(group.take())));
     }
 }

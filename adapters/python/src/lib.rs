@@ -5,6 +5,7 @@ mod device;
 mod error;
 mod group;
 mod operation;
+mod process;
 mod tensor;
 mod work;
 

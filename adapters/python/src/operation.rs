@@ -35,7 +35,6 @@ impl Operation {
     ) -> PyResult<Option<Pending>> {
         let Some(first) = tensors.first() else { return Ok(None) };
         for tensor in &tensors {
-            check_place(group, tensor)?;
             if (tensor.data_type, tensor.stream) != (first.data_type, first.stream) {
                 let reason =
                     "the tensors of one operation must have the same type of elements, and the same stream";
@@ -104,8 +103,9 @@ impl Operation {
     }
 }
 
-fn check_place(group: &Group, tensor: &Tensor) -> PyResult<()> {
-    let reason = match (group.backend(), tensor.place, device::number(group)) {
+/// Refuses memory that the group's ranks do not use.
+pub(crate) fn check_place(group: &Group, place: Place) -> PyResult<()> {
+    let reason = match (group.backend(), place, device::number(group)) {
         (Backend::Gpu, Place::Device(device), Some(own)) if device == own => return Ok(()),
         (Backend::Gpu, Place::Device(device), own) => format!(
             "the tensor is on CUDA device {device}, and this rank's group on device {}: move the tensor there",

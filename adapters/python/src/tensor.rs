@@ -35,9 +35,13 @@ pub(crate) struct Tensor {
 
 impl Tensor {
     /// The memory of `object`, to be read and written. `stream` is the CUDA stream in whose order it is used, as an address;
-    /// without it, torch is asked.
-    pub(crate) fn written(object: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Self> {
-        let tensor = Self::read(object, stream)?;
+    /// without it, torch is asked. `check` may refuse the place of the memory.
+    pub(crate) fn written(
+        object: &Bound<'_, PyAny>,
+        stream: Option<usize>,
+        check: impl Fn(Place) -> PyResult<()>,
+    ) -> PyResult<Self> {
+        let tensor = Self::read(object, stream, check)?;
         if tensor._memory.flags().contains(DlpackFlags::READ_ONLY) {
             return Err(PyValueError::new_err(
                 "the array is read-only, and the result would be written to it: copy it first",
@@ -47,7 +51,11 @@ impl Tensor {
     }
 
     /// The memory of `object`, to be read only.
-    pub(crate) fn read(object: &Bound<'_, PyAny>, stream: Option<usize>) -> PyResult<Self> {
+    pub(crate) fn read(
+        object: &Bound<'_, PyAny>,
+        stream: Option<usize>,
+        check: impl Fn(Place) -> PyResult<()>,
+    ) -> PyResult<Self> {
         if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
             let kind = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
@@ -56,6 +64,8 @@ impl Tensor {
         }
         let object = detached(object)?;
         let place = place(&object)?;
+        // First, since torch exports no memory of another device than the thread's current one.
+        check(place)?;
         let stream = match place {
             Place::Host => None,
             Place::Device(device) => Some(match stream {
@@ -203,10 +213,19 @@ fn data_type(dtype: DLDataType) -> PyResult<DataType> {
         _ => None,
     };
     found.ok_or_else(|| {
-        let (code, bits, lanes) = (dtype.code.0, dtype.bits, dtype.lanes);
+        let bits = dtype.bits;
+        let name = match dtype.code {
+            DLDataTypeCode::INT => format!("int{bits}"),
+            DLDataTypeCode::UINT => format!("uint{bits}"),
+            DLDataTypeCode::FLOAT => format!("float{bits}"),
+            DLDataTypeCode::COMPLEX => format!("complex{bits}"),
+            DLDataTypeCode::BOOL => "bool".to_owned(),
+            DLDataTypeCode(code) => format!("DLPack's type code {code} with {bits} bits"),
+        };
+        let name = if dtype.lanes == 1 { name } else { format!("{} lanes of {name}", dtype.lanes) };
         PyTypeError::new_err(format!(
-            "elements of DLPack's type code {code} with {bits} bits and {lanes} lanes cannot be reduced: float16, float32, \
-             float64, bfloat16, int8, int32, int64, uint8, uint32 and uint64 can"
+            "elements of {name} cannot be reduced: float16, float32, float64, bfloat16, int8, int32, int64, uint8, uint32 \
+             and uint64 can"
         ))
     })
 }

@@ -14,10 +14,9 @@ use collectives::job;
 use pyo3::prelude::*;
 
 use crate::error::exception;
+use crate::process::{Owned, SIGNALS};
 use crate::tensor::Tensor;
 
-/// A waiting thread looks for signals (Ctrl-C) at this interval.
-const SIGNALS: Duration = Duration::from_millis(100);
 /// Interval at which a thread asks whether another one has waited for the same operation.
 const OTHER_WAITER: Duration = Duration::from_millis(1);
 
@@ -136,21 +135,22 @@ enum State {
 
 /// An operation under way, from an operation with `async_op=True`.
 #[pyclass(frozen, module = "nccl_collectives")]
-pub(crate) struct Work(Mutex<State>);
+pub(crate) struct Work(Owned<Mutex<State>>);
 
 impl Work {
     pub(crate) fn new(pending: Option<Pending>) -> Self {
-        Self(Mutex::new(pending.map_or(State::Done, State::Pending)))
+        Self(Owned::new(Mutex::new(pending.map_or(State::Done, State::Pending))))
     }
 
     /// The operation, for the thread that waits for it; `None` once it is done.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Pending>> {
+        let own = self.0.get()?;
         loop {
-            let state = mem::replace(&mut *lock(&self.0), State::Waited);
+            let state = mem::replace(&mut *lock(own), State::Waited);
             match state {
                 State::Pending(pending) => return Ok(Some(pending)),
                 State::Done => {
-                    *lock(&self.0) = State::Done;
+                    *lock(own) = State::Done;
                     return Ok(None);
                 }
                 State::Waited => py.detach(|| thread::sleep(OTHER_WAITER)),
@@ -170,20 +170,20 @@ impl Work {
         let Some(mut pending) = self.take(py)? else { return Ok(()) };
         let result = pending.wait(py, block);
         let interrupted = pending.running.is_some();
-        *lock(&self.0) = if interrupted { State::Pending(pending) } else { State::Done };
+        *lock(self.0.get()?) = if interrupted { State::Pending(pending) } else { State::Done };
         result
     }
 
     /// True once the operation has ended, or has failed.
-    fn is_done(&self) -> bool {
-        match &*lock(&self.0) {
+    fn is_done(&self) -> PyResult<bool> {
+        Ok(match &*lock(self.0.get()?) {
             State::Pending(pending) => pending.is_done(),
             State::Waited => false,
             State::Done => true,
-        }
+        })
     }
 
-    fn __repr__(&self) -> String {
-        format!("<nccl_collectives.Work done={}>", if self.is_done() { "True" } else { "False" })
+    fn __repr__(&self) -> PyResult<String> {
+        Ok(format!("<nccl_collectives.Work done={}>", if self.is_done()? { "True" } else { "False" }))
     }
 }

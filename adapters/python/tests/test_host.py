@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -123,7 +124,7 @@ def other_collectives(job, group):
     np.testing.assert_array_equal(part, [[3, 6], [9, 12]][job.rank])
 
     many = [np.full(size, job.rank + size, dtype=np.float32) for size in (1, 1000, 3)]
-    group.all_reduce_list(many)
+    group.all_reduce_list(array for array in many)
     for size, array in zip((1, 1000, 3), many):
         assert (array == size + 0.5).all()
     group.all_reduce_list([])
@@ -180,9 +181,9 @@ def refusals(job, group):
     calls = [
         (ValueError, lambda: group.all_reduce(array[:, ::2]), "not contiguous", "[4, 3]", "ascontiguousarray"),
         (ValueError, lambda: group.all_reduce(array.T), "not contiguous"),
-        (TypeError, lambda: group.all_reduce(array.astype(np.complex64)), "type code 5", "float32"),
-        (TypeError, lambda: group.all_reduce(array.astype(np.int16)), "16 bits"),
-        (TypeError, lambda: group.all_reduce(array != 0), "type code 6"),
+        (TypeError, lambda: group.all_reduce(array.astype(np.complex64)), "complex64", "float32"),
+        (TypeError, lambda: group.all_reduce(array.astype(np.int16)), "elements of int16 cannot"),
+        (TypeError, lambda: group.all_reduce(array != 0), "elements of bool cannot"),
         (TypeError, lambda: group.all_reduce([1.0, 2.0]), "__dlpack__", "not list"),
         (TypeError, lambda: group.all_reduce(None), "not NoneType"),
         (ValueError, lambda: group.all_reduce(unaligned), "aligned"),
@@ -192,6 +193,8 @@ def refusals(job, group):
         (ValueError, lambda: group.all_reduce_list([both, array]), "same type"),
         (ValueError, lambda: group.all_gather(np.zeros(2), np.zeros(5)), "all_gather"),
         (ValueError, lambda: group.broadcast(both, root=2), "broadcast"),
+        (ValueError, lambda: group.broadcast(both, root=-1), "broadcast", "not -1"),
+        (TypeError, lambda: group.all_reduce_list(7), "int"),
         ((ValueError, BufferError), lambda: group.all_reduce(locked), "read"),
         (ValueError, lambda: job.group("gpus"), "gpus", "auto"),
         (ValueError, lambda: group.set_timeout(-1.0), "timeout"),
@@ -257,6 +260,53 @@ def other_threads_run_meanwhile(job, group):
     group.barrier()
 
 
+def interrupted_calls(job, group):
+    if job.rank == 1:
+        # The other rank's calls would wait as long.
+        wait_for_note()
+        return
+
+    def interrupt():
+        entered.wait()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for call in (group.barrier, lambda: group.all_gather_bytes(b"0"), lambda: group.split(0), lambda: job.group("host")):
+        entered = threading.Event()
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        entered.set()
+        raises(KeyboardInterrupt, call)
+        thread.join()
+    pathlib.Path(os.environ["NOTE"]).touch()
+
+
+def forked_processes(job, group):
+    work = group.all_reduce(np.full(1000, 1.0), "sum", async_op=True)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            calls = (group.barrier, lambda: group.all_reduce(np.zeros(3)), lambda: job.rank, job.group, work.wait)
+            for call in calls:
+                raises(nc.CollectiveError, call, f"process {os.getppid()}", f"process {os.getpid()} was forked", "spawn")
+            # What the parent uses is left alone.
+            globals().pop("job")
+            del job, group, work, call, calls
+            gc.collect()
+            os.write(writer, b"refused")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as lines:
+        assert lines.read() == b"refused"
+    os.waitpid(child, 0)
+    work.wait()
+    group.barrier()
+    assert job.group("host").size == RANKS
+
+
 def wait_for_note():
     end = time.monotonic() + SECONDS
     while not os.path.exists(os.environ["NOTE"]):
@@ -275,6 +325,8 @@ FUNCTIONS = [
     different_calls,
     a_timeout,
     other_threads_run_meanwhile,
+    interrupted_calls,
+    forked_processes,
 ]
 
 
