@@ -18,6 +18,7 @@ pub(super) fn all(topology: &Topology) -> Vec<Finding> {
         findings.extend(nvlink(topology, &alike));
         findings.extend(width_among(topology, &alike));
     }
+    findings.extend(one_sided_nvlinks(topology));
     findings.extend(pcie(topology));
     findings.extend(far_from_nics(topology));
     findings.extend(numa(topology));
@@ -95,6 +96,38 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
         findings.push(finding);
     }
     findings
+}
+
+/// Pairs of GPUs of which one has more NVLinks to the other than the other has to it.
+fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
+    let known: Vec<&Gpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
+    let pairs = known.iter().enumerate().flat_map(|(index, a)| known[..index].iter().map(move |b| (*b, *a)));
+    let unequal: Vec<_> = pairs
+        .map(|(a, b)| (a, b, a.links_to_gpu(b), b.links_to_gpu(a)))
+        .filter(|(_, _, there, back)| there != back)
+        .collect();
+    let (a, b, there, back) = unequal.first()?;
+    let mut finding = Finding::new(
+        "nvlink-one-sided",
+        Severity::Degraded,
+        format!(
+            "{0} has {there} {1} to {2}, and {2} has {back} to {0}.",
+            a.label,
+            plural(*there as usize, "NVLink", "NVLinks"),
+            b.label
+        ),
+    );
+    finding.cause = Some("A link is up at one end only: a fault of a GPU, a bridge or the board.".to_owned());
+    let gpus: Vec<&Gpu> = vec![a, b];
+    finding.remedy = Some(format!("nvidia-smi nvlink --status -i {}; then reset both GPUs", indices(&gpus)));
+    finding.action = Action::Reset;
+    finding.evidence = unequal
+        .iter()
+        .map(|(a, b, there, back)| {
+            evidence(topology, a, &format!("{there} NVLinks to {}, {back} from it", b.label))
+        })
+        .collect();
+    Some(finding)
 }
 
 /// Returns true when the driver tells that a GPU has links that are down: then fewer links are not by design.

@@ -151,8 +151,8 @@ impl Topology {
 
     /// Number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m` counts them.
     pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
-        let direct = a.links_to(|end| *end == NvLinkEnd::Gpu(b.bus_id.clone()));
-        if direct > 0 && a.place.host == b.place.host {
+        let direct = a.links_to_gpu(b);
+        if direct > 0 {
             return direct;
         }
         a.switch_links().min(b.switch_links())
@@ -181,6 +181,14 @@ impl Gpu {
     /// Number of NVLinks to a switch.
     pub fn switch_links(&self) -> u32 {
         self.links_to(|end| *end == NvLinkEnd::Switch)
+    }
+
+    /// Number of NVLinks that this GPU has to another one of its host without a switch.
+    pub fn links_to_gpu(&self, other: &Self) -> u32 {
+        match self.place.host == other.place.host {
+            true => self.links_to(|end| matches!(end, NvLinkEnd::Gpu(bus_id) if *bus_id == other.bus_id)),
+            false => 0,
+        }
     }
 
     fn links_to(&self, is_end: impl Fn(&NvLinkEnd) -> bool) -> u32 {

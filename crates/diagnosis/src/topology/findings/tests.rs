@@ -94,6 +94,28 @@ fn bridges_between_some_cards_are_no_fault() {
 }
 
 #[test]
+fn links_that_one_end_alone_has_are_found() {
+    let mut topology = machine();
+    topology.gpus.truncate(2);
+    let mut connect = |links: [u32; 2]| {
+        for (gpu, count) in links.into_iter().enumerate() {
+            let to = NvLinkEnd::Gpu(topology.gpus[1 - gpu].bus_id.clone());
+            topology.gpus[gpu].nvlinks = Some(vec![NvLink { to, count }]);
+        }
+        all(&topology).into_iter().find(|finding| finding.rule == "nvlink-one-sided")
+    };
+    assert!(connect([12, 12]).is_none());
+    let finding = connect([12, 11]).unwrap();
+    assert_eq!(finding.severity, Severity::Degraded);
+    assert_eq!(finding.diagnosis, "GPU0 has 12 NVLinks to GPU1, and GPU1 has 11 to GPU0.");
+    assert_eq!(finding.evidence[0].text, "GPU0 0000:01:00.0: 12 NVLinks to GPU1, 11 from it");
+    assert_eq!(connect([0, 1]).unwrap().diagnosis, "GPU0 has 0 NVLinks to GPU1, and GPU1 has 1 to GPU0.");
+    // Nothing is known of a GPU that cannot be asked.
+    topology.gpus[1].nvlinks = None;
+    assert!(all(&topology).iter().all(|finding| finding.rule != "nvlink-one-sided"));
+}
+
+#[test]
 fn a_gpu_whose_nic_is_down_is_found() {
     let mut topology = machine();
     topology.nics[2].state = Some("DOWN".to_owned());
