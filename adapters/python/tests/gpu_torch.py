@@ -103,7 +103,7 @@ def refusals(group):
     square = torch.zeros(8, 8, device="cuda")
     refused(ValueError, lambda: group.all_reduce(square.t()[:, :3]), "not contiguous")
     refused(ValueError, lambda: group.all_reduce(torch.zeros(3)), "host memory")
-    refused(TypeError, lambda: group.all_reduce(square.to(torch.complex64)), "type code")
+    refused(TypeError, lambda: group.all_reduce(square.to(torch.complex64)), "complex64")
     other = (torch.cuda.current_device() + 1) % torch.cuda.device_count()
     if other != torch.cuda.current_device():
         refused(ValueError, lambda: group.all_reduce(torch.zeros(3, device=f"cuda:{other}")), "device")
