@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use candle_core::{Device, Tensor};
 use candle_nn::{ParamsAdamW, VarMap};
 use collectives::job::Group;
 use collectives_candle::{AdamW, Error, Reducer, Zero1};
@@ -29,10 +29,13 @@ impl Optimizer {
         Ok(Self::Replicated(Reducer::new(group, variables)?, AdamW::new(group, variables, params)?))
     }
 
-    pub(crate) fn step(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+    /// Updates the variables. Without shards they change only when the averages are complete, so that they are whole after a
+    /// failure of another rank.
+    pub(crate) fn step(&mut self, gradients: &mut GradStore, device: &Device) -> Result<(), Error> {
         match self {
             Self::Replicated(reducer, adamw) => {
                 reducer.average(gradients)?;
+                settle(reducer.group(), device)?;
                 adamw.step(gradients)
             }
             Self::Sharded(zero1) => zero1.step(gradients),
@@ -68,4 +71,14 @@ impl Optimizer {
             Self::Sharded(zero1) => zero1.state_bytes(),
         }
     }
+}
+
+/// Waits for what the device has to do, and returns the failure of another rank. On GPUs, calls return earlier, and the results of
+/// a step in which a rank fails are undefined.
+pub(crate) fn settle(group: &Group, device: &Device) -> Result<(), Error> {
+    if !device.is_cpu() {
+        device.synchronize()?;
+        group.world().check().map_err(collectives::Error::from)?;
+    }
+    Ok(())
 }

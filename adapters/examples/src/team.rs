@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::Device;
 use candle_nn::VarMap;
 use collectives::job::{Group, Job};
@@ -16,6 +16,7 @@ use crate::{Common, output};
 pub(crate) struct Team {
     pub(crate) group: Group,
     pub(crate) optimizer: Optimizer,
+    pub(crate) device: Device,
     /// True after ranks have gone.
     pub(crate) is_smaller: bool,
     job: Job,
@@ -31,7 +32,7 @@ impl Team {
     ) -> Result<Self, Error> {
         let group = collectives_candle::group(job, device)?;
         let optimizer = Optimizer::new(&group, variables, options.learning_rate, options.shard)?;
-        Ok(Self { group, optimizer, is_smaller: false, job: job.clone() })
+        Ok(Self { group, optimizer, device: device.clone(), is_smaller: false, job: job.clone() })
     }
 
     /// The ranks that are left, and the step with which they go on. `step` is that of this rank.
@@ -39,20 +40,19 @@ impl Team {
         self,
         failure: &anyhow::Error,
         step: u64,
-        device: &Device,
         variables: &VarMap,
         options: &Common,
     ) -> Result<(Self, u64)> {
         let began = Instant::now();
         let ranks = self.group.size();
         let job = self.job.shrink().map_err(Error::from)?;
-        let mut team = Self::new(&job, device, variables, options)?;
+        let mut team = Self::new(&job, &self.device, variables, options)?;
         team.is_smaller = true;
         let step = match (self.optimizer, &mut team.optimizer) {
             (Optimizer::Replicated(_, old), Optimizer::Replicated(_, new)) => {
                 replicate(&team.group, &old, new, step)?
             }
-            _ => team.restart(step, device, variables, options.checkpoint.as_deref())?,
+            _ => team.restart(step, variables, options.checkpoint.as_deref())?,
         };
         if team.group.rank() == 0 {
             let (left, seconds) = (team.group.size(), began.elapsed().as_secs_f64());
@@ -63,23 +63,21 @@ impl Team {
         Ok((team, step))
     }
 
-    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or without moments.
-    fn restart(
-        &mut self,
-        step: u64,
-        device: &Device,
-        variables: &VarMap,
-        path: Option<&Path>,
-    ) -> Result<u64> {
+    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or on CPUs without moments.
+    fn restart(&mut self, step: u64, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
         let saved = path.filter(|path| path.is_file());
         let mut agreed = [step, u64::from(saved.is_some())];
         self.group.broadcast_in_place(&mut agreed, 0).map_err(Error::from)?;
         let [mut step, is_saved] = agreed;
         if let (1, Some(path)) = (is_saved, path) {
-            let checkpoint = Checkpoint::load(path, device)?;
+            let checkpoint = Checkpoint::load(path, &self.device)?;
             checkpoint.restore(variables)?;
             self.optimizer.load_state(checkpoint.tensors())?;
             step = checkpoint.step;
+        } else if !self.device.is_cpu() {
+            bail!(
+                "a shard of the optimizer's state is lost, and the last step undefined: save a --checkpoint to go on from"
+            );
         } else if self.group.rank() == 0 {
             output::print(
                 "# a shard of the optimizer's state is lost, and no checkpoint saved: its moments begin at 0",

@@ -11,6 +11,7 @@ use collectives::job::{Group, Job};
 use collectives_candle::Error;
 
 use crate::checkpoint::Checkpoint;
+use crate::optimizer::settle;
 use crate::team::Team;
 use crate::{Common, Processor, Task, output, task};
 
@@ -76,7 +77,7 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
             Ok(()) => {}
             Err(failure) if is_of_group(&failure) => {
                 let step;
-                (team, step) = team.shrunk(&failure, progress.step, &device, task.variables(), options)?;
+                (team, step) = team.shrunk(&failure, progress.step, task.variables(), options)?;
                 // After the last step, the line of output and the checkpoint may still be due.
                 let settled = step < task.steps();
                 progress = Progress { step, settled, window: Window::new() };
@@ -130,6 +131,7 @@ fn advance<T: Task>(team: &mut Team, task: &T, options: &Common, progress: &mut 
         && (is_last || options.checkpoint_every.is_some_and(|every| done.is_multiple_of(every)))
     {
         let state = team.optimizer.state()?;
+        settle(&team.group, &team.device)?;
         if team.group.rank() == 0 {
             Checkpoint::new(done, task.variables(), state)?.save(path)?;
         }
@@ -146,7 +148,7 @@ fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<(
     // The mean over ranks is the mean over samples, where ranks have different numbers of them.
     let weight = (own.len() * size) as f64 / samples.len() as f64;
     let mut gradients = (&loss * weight)?.backward()?;
-    team.optimizer.step(&mut gradients)?;
+    team.optimizer.step(&mut gradients, &team.device)?;
     progress.step += 1;
     progress.settled = false;
     progress.window.add(&loss, own.len(), team.optimizer.exposed())
