@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::world::{self, Mismatch};
+use crate::world::{self, Mismatch, Timeout};
 
 #[cfg(feature = "fabric")]
 use crate::fabric;
@@ -55,16 +55,19 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). On hosts all ranks return it, since the one that was the first to
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, since the one that was the first to
     /// wait so long has not failed.
-    #[error(
-        "{operation} has not finished within {limit:?}: a rank has not called it, or is slow; look at the other ranks"
-    )]
+    #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.
         operation: String,
         /// The timeout.
         limit: Duration,
+        /// Ranks of the job that the operation waited for and that did not report, when asked, that they wait in it, with their
+        /// hosts: they have not called it, are busy, or have gone on. At most 32, in rank order. Empty if all have reported,
+        /// as in an operation that is only slow, and if nobody could ask: with MPI's launcher if the ranks do not monitor each
+        /// other, and if rank 0 does not answer.
+        late: Vec<(usize, String)>,
     },
     /// A call that is not possible here or in this order.
     #[error("{0}")]
@@ -93,9 +96,24 @@ impl Error {
     }
 }
 
+/// The end of the text of a timeout.
+fn names_or_advice(late: &[(usize, String)]) -> String {
+    match late {
+        [] => ": a rank has not called it, or is slow; look at the other ranks".to_owned(),
+        late => Timeout::names(late),
+    }
+}
+
 impl From<Mismatch> for Error {
     fn from(Mismatch { rank, called, peer, peer_called }: Mismatch) -> Self {
         Self::Mismatch { rank, called, peer, peer_called }
+    }
+}
+
+impl From<Timeout> for Error {
+    fn from(timeout: Timeout) -> Self {
+        let Timeout { operation, limit, late } = timeout;
+        Self::TimedOut { operation, limit, late }
     }
 }
 
@@ -104,7 +122,7 @@ impl From<world::Error> for Error {
         match error {
             world::Error::RankFailed { rank, host, reason } => match Mismatch::find(&reason) {
                 Some(mismatch) => mismatch.into(),
-                None => timeout(&reason).unwrap_or(Self::RankFailed { rank, host, reason }),
+                None => Timeout::find(&reason).map_or(Self::RankFailed { rank, host, reason }, Self::from),
             },
             world::Error::Mismatch(text) => match Mismatch::find(&text) {
                 Some(mismatch) => mismatch.into(),
@@ -113,14 +131,6 @@ impl From<world::Error> for Error {
             other => Self::World(other),
         }
     }
-}
-
-/// The timeout of another rank's operation, from the reason that the rank has told: the text of `fabric::Error::TimedOut`.
-fn timeout(reason: &str) -> Option<Error> {
-    let text = reason.strip_prefix("failed: ")?.strip_suffix(" s, the timeout")?;
-    let (operation, seconds) = text.rsplit_once(": not complete after ")?;
-    let limit = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    Some(Error::TimedOut { operation: operation.to_owned(), limit })
 }
 
 /// For the parts of a split, which connect over their parent group as over a world.
@@ -145,7 +155,7 @@ impl From<fabric::Error> for Error {
             fabric::Error::Length { operation, problem } | fabric::Error::Rank { operation, problem } => {
                 Self::Buffer(format!("{operation}: {problem}"))
             }
-            fabric::Error::TimedOut { operation, limit } => Self::TimedOut { operation, limit },
+            fabric::Error::TimedOut { operation, limit, late } => Self::TimedOut { operation, limit, late },
             other => Self::Fabric(other),
         }
     }
@@ -169,6 +179,7 @@ impl From<cudarc::driver::DriverError> for Error {
 mod tests {
     use super::*;
 
+    #[cfg(any(feature = "fabric", feature = "nccl"))]
     #[test]
     fn a_mismatch_keeps_its_parts_on_every_way() {
         let text = "rank 0 called barrier while rank 2 called all_reduce of 5 float, sum; all ranks call the same \
@@ -194,12 +205,18 @@ mod tests {
     #[test]
     fn a_timeout_of_another_rank_does_not_blame_it() {
         let limit = Duration::from_millis(1500);
-        let timed_out = fabric::Error::TimedOut { operation: "all_reduce".to_owned(), limit };
+        let (operation, late) = ("all_reduce".to_owned(), vec![(0, "a".to_owned())]);
+        let timed_out = fabric::Error::TimedOut { operation, limit, late };
         let failed = |reason| world::Error::RankFailed { rank: 2, host: "b".to_owned(), reason };
         let error = Error::from(failed(format!("failed: {timed_out}")));
-        assert!(
-            matches!(&error, Error::TimedOut { operation, limit: found } if operation == "all_reduce" && *found == limit),
-            "{error:?}"
+        let Error::TimedOut { operation, limit: found, late } = &error else { panic!("{error:?}") };
+        assert_eq!(
+            (operation.as_str(), *found, late.as_slice()),
+            ("all_reduce", limit, &[(0, "a".to_owned())][..])
+        );
+        assert_eq!(
+            error.to_string(),
+            "all_reduce has not finished within 1.5 s; these ranks have not called it, are busy, or have gone on: rank 0 on host a"
         );
         let other = Error::from(failed("failed: lost: not complete after x s, the timeout".to_owned()));
         assert!(matches!(other, Error::RankFailed { rank: 2, .. }), "{other:?}");

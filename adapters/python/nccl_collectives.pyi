@@ -35,6 +35,7 @@ class TimedOut(CollectiveError):
 
     operation: str
     limit: float
+    late: list[tuple[int, str]]
 
 class Work:
     """An operation under way."""

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use super::selection::Collective;
-use crate::world::Called;
+use crate::world::{Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
 
 /// A multiplier whose product's high bits depend on all bits (2^64 divided by the golden ratio).
@@ -155,6 +155,11 @@ impl CallRecord {
     /// One rank's part for another in the collective operation with this number.
     pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
+    }
+
+    /// The same call of another rank.
+    pub(crate) fn of(&self, rank: usize) -> Awaited {
+        Awaited { rank, place: self.place, number: self.number }
     }
 
     fn called(&self) -> Called {

@@ -123,9 +123,10 @@ impl Communicator {
     }
 
     /// Sets the longest time that an operation of this rank waits for others, counted from its first wait; `None`, the
-    /// default, waits forever. After that it returns [`Error::TimedOut`], which closes the communicator and
-    /// fails the operations of the other ranks, as any failure does. An operation that never waits is not interrupted.
-    /// The ranks may set different times.
+    /// default, waits forever. After that, and 200 ms in which the other ranks report their calls, it returns
+    /// [`Error::TimedOut`], which closes the communicator and fails the operations of the other ranks, as any failure does. The
+    /// errors of all ranks name those that have not reported the call. An operation that never waits is not interrupted. The
+    /// ranks may set different times.
     ///
     /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are noticed without.
     pub fn set_timeout(&mut self, limit: Option<Duration>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric_sys::{Fabric, LoadError};
 
-use crate::world::{self, Mismatch};
+use crate::world::{self, Mismatch, Timeout};
 
 /// An error of the host backend.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -79,12 +79,16 @@ pub enum Error {
     },
     /// The timeout of a communicator ([`Communicator::set_timeout`](super::Communicator::set_timeout)) or of an endpoint
     /// ([`rdm`](super::rdm)) has passed.
-    #[error("{operation}: not complete after {} s, the timeout", limit.as_secs_f64())]
+    #[error("{}", Timeout::text(operation, *limit, late))]
     TimedOut {
         /// The operation: `all_reduce`, or `waiting over tcp` for an endpoint.
         operation: String,
         /// The timeout.
         limit: Duration,
+        /// Ranks of the world that the operation waited for and that did not report, when asked, that they wait in it, with
+        /// their hosts: they have not called it, are busy, or have gone on. At most 32, in rank order. Empty also if nobody
+        /// could ask, and for endpoints.
+        late: Vec<(usize, String)>,
     },
     /// Another rank could not open its endpoints.
     #[error("rank {rank} could not open its endpoint: {problem}")]
@@ -124,6 +128,13 @@ pub enum Error {
         /// Bytes sent; none when the provider reports only that there are more.
         received: Option<usize>,
     },
+}
+
+impl From<Timeout> for Error {
+    fn from(timeout: Timeout) -> Self {
+        let Timeout { operation, limit, late } = timeout;
+        Self::TimedOut { operation, limit, late }
+    }
 }
 
 /// A failed call of libfabric.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::lock::lock;
-use crate::world::{self, Called, ExitHook, Handle, Mismatch, Position, World};
+use crate::world::{self, Awaited, Called, ExitHook, Handle, Mismatch, Position, Wait, World};
 
 /// An all_gather of the parent's ranks.
 pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, world::Error> + Send + Sync + 'a;
@@ -40,6 +40,11 @@ pub(crate) struct Formation {
 impl Formation {
     pub(crate) fn new(job: Handle, members: Members, exchange: Box<Exchange<'static>>) -> Arc<Self> {
         Arc::new(Self { job, members, exchange: Mutex::new(Some(exchange)) })
+    }
+
+    /// The rank of the job with this rank of the group.
+    fn of_job(&self, rank: usize) -> usize {
+        self.members.of_job.get(rank).copied().unwrap_or(rank)
     }
 
     /// Exchanges until all ranks of the parent are ready or have failed. Returns the result of this rank, or the first
@@ -141,7 +146,7 @@ impl World for Formation {
 
     /// The backend numbers ranks as the group does; the other ranks read the numbers of the job.
     fn fail(&self, reason: &str) {
-        let of_job = |rank: usize| self.members.of_job.get(rank).copied().unwrap_or(rank);
+        let of_job = |rank| self.of_job(rank);
         match Mismatch::find(reason) {
             Some(mut mismatch) => {
                 mismatch.rank = of_job(mismatch.rank);
@@ -157,8 +162,13 @@ impl World for Formation {
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        let rank = self.members.of_job.get(rank).copied().unwrap_or(rank);
-        self.job.compare(rank, topic, calls);
+        self.job.compare(self.of_job(rank), topic, calls);
+    }
+
+    fn time_out(&self, wait: &Wait) -> bool {
+        let of_job = |awaited: &Awaited| Awaited { rank: self.of_job(awaited.rank), ..*awaited };
+        let awaited = wait.awaited.iter().map(of_job).collect();
+        self.job.time_out(&Wait { rank: self.of_job(wait.rank), awaited, ..wait.clone() })
     }
 
     fn before_exit(&self, hook: ExitHook) {

@@ -119,10 +119,10 @@ impl Group {
         }
     }
 
-    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that
-    /// it returns [`Error::TimedOut`], and the operations of all other ranks the same error on hosts, and [`Error::RankFailed`]
-    /// with its text on GPUs. The ranks may set different times. On GPUs the time includes the work that is queued on the
-    /// buffers' streams before the operation.
+    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that,
+    /// and 200 ms in which the other ranks report their calls, it returns [`Error::TimedOut`], and so do the operations of all
+    /// other ranks: the error names the ranks that have not reported the call. The ranks may set different times. On GPUs the
+    /// time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without.

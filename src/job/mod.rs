@@ -50,6 +50,9 @@ mod slot;
 #[cfg(test)]
 #[cfg(feature = "fabric")]
 mod tests;
+#[cfg(test)]
+#[cfg(feature = "fabric")]
+mod timeout_tests;
 mod work;
 
 use std::fmt;

@@ -262,38 +262,6 @@ fn a_rank_that_panics_ends_the_operations_of_the_others() {
     assert!(reason.ends_with("its thread panicked"), "{reason}");
 }
 
-#[test]
-fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
-    use std::time::Instant;
-
-    let limit = Duration::from_secs(3);
-    let done = std::sync::Barrier::new(3);
-    let results = on_groups(3, |group| {
-        group.set_timeout(Some(limit));
-        assert_eq!(group.all_reduce(vec![1_u8; 9], ReduceOp::Sum).wait().unwrap(), [3; 9]);
-        let start = Instant::now();
-        let result = (group.rank() != 1).then(|| match group.rank() {
-            0 => group.all_reduce(vec![1.0_f32; 50], ReduceOp::Sum).wait().map(drop),
-            _ => group.all_reduce_in_place(&mut [1.0_f32; 50], ReduceOp::Sum),
-        });
-        let waited = start.elapsed();
-        done.wait();
-        result.map(|result| (result.unwrap_err(), waited, group.barrier().unwrap_err()))
-    });
-    assert!(results[1].is_none());
-    let waiting = [&results[0], &results[2]].map(|result| result.as_ref().unwrap());
-    let timed_out = |error: &Error| matches!(error, Error::TimedOut { limit: found, .. } if *found == limit);
-    assert!(waiting.iter().all(|(error, ..)| timed_out(error)), "{waiting:?}");
-    for (error, waited, again) in waiting {
-        assert!(error.to_string().contains("all_reduce"), "{error}");
-        assert!(
-            *waited >= Duration::from_millis(2900) && *waited < Duration::from_millis(3500),
-            "{waited:?}"
-        );
-        assert_eq!(error.to_string(), again.to_string());
-    }
-}
-
 /// A panic's payload, or the owner of a buffer.
 struct PanicsWhenDropped;
 

@@ -1,6 +1,8 @@
 //! Distinguishing the rank that failed from the ranks that observe the failure.
 
 use super::{Error, World};
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+use super::{Timeout, Wait};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,5 +25,27 @@ pub fn cause(world: &dyn World) -> Option<Error> {
             return failed;
         }
         thread::sleep(POLL);
+    }
+}
+
+/// Ends the job because an operation has waited for too long. Returns the job's timeout, which is that of another rank if that was
+/// the first. It names no rank if the world cannot tell the late ones within two seconds.
+///
+/// # Errors
+/// If the job has failed for another reason.
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) fn time_out(world: &dyn World, wait: Wait) -> Result<Timeout, Error> {
+    let ended = if world.time_out(&wait) { cause(world) } else { None };
+    let own = Timeout { operation: wait.operation, limit: wait.limit, late: Vec::new() };
+    let ended = ended.or_else(|| {
+        world.fail(&own.to_string());
+        world.check().err()
+    });
+    match ended {
+        None => Ok(own),
+        Some(error) => match &error {
+            Error::RankFailed { reason, .. } => Timeout::find(reason).ok_or(error),
+            _ => Err(error),
+        },
     }
 }

@@ -1,6 +1,10 @@
 //! Limits of a world.
 
+use std::time::Duration;
+
 /// Maximum length of a host name, host identity or job key, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
 /// Maximum number of ranks of a job, whose list fits into a frame.
 pub(crate) const MAX_RANKS: usize = 1 << 18;
+/// Time for ranks that wait to report their calls, once another one has waited for too long.
+pub(crate) const REPORT_TIME: Duration = Duration::from_millis(200);

@@ -51,6 +51,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[doc(hidden)]
+pub use call::{Awaited, Wait};
 pub use cause::cause;
 pub use host::{Host, addresses, host, machine};
 pub use launcher::{Launcher, Started};
@@ -68,7 +70,9 @@ pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
 
-pub(crate) use call::Mismatch;
+pub(crate) use call::{Mismatch, Timeout};
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use cause::time_out;
 #[cfg(test)]
 pub(crate) use on_ranks::on_ranks;
 
@@ -182,6 +186,20 @@ pub trait World: Send + Sync {
         if let Some(monitor) = self.monitor() {
             monitor.compare(rank, topic, calls);
         }
+    }
+
+    /// Ends the job soon because an operation of a rank has waited for too long: [`World::check`] then returns an error on all ranks,
+    /// which names the awaited ranks that have not reported their calls meanwhile. This rank has reported its own. Returns
+    /// `false`, and does nothing, if the transport does not support that.
+    #[doc(hidden)]
+    fn time_out(&self, wait: &Wait) -> bool {
+        self.monitor().is_some_and(|monitor| monitor.time_out(wait))
+    }
+
+    /// True once a rank has called [`World::time_out`]: ranks that wait report their calls at once ([`World::compare`]).
+    #[doc(hidden)]
+    fn wants_calls(&self) -> bool {
+        self.monitor().is_some_and(World::wants_calls)
     }
 
     /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at

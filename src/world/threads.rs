@@ -1,8 +1,9 @@
 //! Several ranks per process, one per thread.
 
-use super::call::{CallLog, Contribution, LateRank, combine, late_error, pack, unpack};
+use super::call::{CallLog, Contribution, LateRank, Timeout, combine, late_error, pack, unpack};
+use super::limits::REPORT_TIME;
 use super::sync::{SpinPark, cores};
-use super::{Called, Error, Handle, Position, World, YEAR, host};
+use super::{Called, Error, Handle, Position, Wait, World, YEAR, host};
 use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,6 +47,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         }),
         limit: Mutex::default(),
         call_log: Mutex::default(),
+        wants_calls: AtomicBool::new(false),
         completed: AtomicUsize::new(0),
         broken: AtomicBool::new(false),
         waiters: SpinPark::default(),
@@ -70,6 +72,8 @@ struct Team {
     /// Time limit of a call, from its first rank to its last.
     limit: Mutex<Option<Duration>>,
     call_log: Mutex<CallLog>,
+    /// True once a rank has waited for too long.
+    wants_calls: AtomicBool,
     completed: AtomicUsize,
     /// True once a thread has left or failed, so that no further call can complete.
     broken: AtomicBool,
@@ -308,6 +312,26 @@ impl World for ThreadRank {
         } else {
             self.team.process.compare(rank, topic, calls);
         }
+    }
+
+    fn time_out(&self, wait: &Wait) -> bool {
+        let team = &self.team;
+        if team.process.size() > 1 {
+            return team.process.time_out(wait);
+        }
+        team.wants_calls.store(true, Ordering::SeqCst);
+        let by = Instant::now() + REPORT_TIME;
+        while self.check().is_ok() && Instant::now() < by {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (host, late) = (host().name, lock(&team.call_log).late(wait));
+        let late: Vec<_> = late.into_iter().map(|rank| (rank, host.clone())).collect();
+        self.fail(&Timeout::text(&wait.operation, wait.limit, &late));
+        true
+    }
+
+    fn wants_calls(&self) -> bool {
+        self.team.wants_calls.load(Ordering::SeqCst) || self.team.process.wants_calls()
     }
 
     /// Names the first failed rank of this process.

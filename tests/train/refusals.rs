@@ -89,9 +89,10 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
         }
         None
     });
-    let Some(Error::TimedOut { operation, limit: found }) = &errors[0] else { panic!("{errors:?}") };
+    let Some(Error::TimedOut { operation, limit: found, late }) = &errors[0] else { panic!("{errors:?}") };
     assert!(operation.starts_with("all_reduce"), "{operation}");
     assert_eq!(*found, limit);
+    assert_eq!(late.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [1]);
 }
 
 #[test]

@@ -22,7 +22,8 @@ create_exception!(
     nccl_collectives,
     TimedOut,
     CollectiveError,
-    "An operation has not finished within the group's timeout: `operation`, `limit` in seconds."
+    "An operation has not finished within the group's timeout: `operation`, `limit` in seconds, and `late`, the ranks that have not \
+     called it, are busy, or have gone on, with their hosts."
 );
 
 /// The exception of an error, with its text and its parts as attributes.
@@ -47,9 +48,10 @@ pub(crate) fn exception(py: Python<'_>, error: Error) -> PyErr {
             value.setattr("peer", peer)?;
             value.setattr("peer_called", peer_called.as_deref())
         }),
-        Error::TimedOut { operation, limit } => with(TimedOut::new_err(text), &|value| {
+        Error::TimedOut { operation, limit, late } => with(TimedOut::new_err(text), &|value| {
             value.setattr("operation", operation.as_str())?;
-            value.setattr("limit", limit.as_secs_f64())
+            value.setattr("limit", limit.as_secs_f64())?;
+            value.setattr("late", late.as_slice())
         }),
         Error::Buffer(_) => PyValueError::new_err(text),
         _ => CollectiveError::new_err(text),

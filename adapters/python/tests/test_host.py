@@ -237,6 +237,7 @@ def a_timeout(job, group):
     if job.rank == 0:
         error = raises(nc.TimedOut, lambda: group.all_reduce(np.zeros(3)), "all_reduce")
         assert error.limit == 0.5 and "all_reduce" in error.operation
+        assert [rank for rank, _ in error.late] == [1]
         pathlib.Path(os.environ["NOTE"]).touch()
     else:
         wait_for_note()

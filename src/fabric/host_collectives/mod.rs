@@ -17,6 +17,7 @@ use crate::fabric::selection::{
 };
 use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
 use crate::fabric::transport::Transport;
+use crate::world::Awaited;
 use crate::{Element, ReduceOp};
 
 mod all_to_all_v;
@@ -44,6 +45,7 @@ pub(crate) struct HostCollectives<T> {
     history: CallHash,
     /// Messages sent to and received from each rank with send, recv and exchange.
     pairs: Vec<PeerCounts>,
+    peers: MessagePeers,
     workspace: Workspace,
     shared: Option<SharedSegment>,
     /// Placement of the ranks.
@@ -61,6 +63,13 @@ const MAX_ANNOUNCED_PAIRS: usize = 64;
 struct PeerCounts {
     sent: u64,
     received: u64,
+}
+
+/// Receiver and sender of the messages of the current send, recv or exchange; none in a collective.
+#[derive(Clone, Copy, Default)]
+struct MessagePeers {
+    to: Option<usize>,
+    from: Option<usize>,
 }
 
 impl<T: Transport> HostCollectives<T> {
@@ -103,6 +112,7 @@ impl<T: Transport> HostCollectives<T> {
             call: CallSignature::BARRIER,
             history: CallHash::default(),
             pairs: vec![PeerCounts::default(); ranks],
+            peers: MessagePeers::default(),
             workspace: Workspace::default(),
             shared,
             hosts,
@@ -277,6 +287,21 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
+    /// The calls of other ranks that the current operation waits for.
+    fn awaited(&self) -> Vec<Awaited> {
+        let (own, call) = (self.rank, self.call);
+        let MessagePeers { to, from } = self.peers;
+        let sent = to.map(|to| CallRecord::message(own, to, self.pairs[to].sent, call).of(to));
+        let received =
+            from.map(|from| CallRecord::message(from, own, self.pairs[from].received, call).of(from));
+        let messages: Vec<_> = sent.into_iter().chain(received).collect();
+        if messages.is_empty() {
+            let record = CallRecord::collective(self.sequence, call);
+            return (0..self.ranks).filter(|&rank| rank != own).map(|rank| record.of(rank)).collect();
+        }
+        messages
+    }
+
     /// Returns the transport after an operation; if that failed, tells the other ranks and closes it.
     fn finish_operation(
         &mut self,
@@ -295,18 +320,14 @@ impl<T: Transport> HostCollectives<T> {
 
     /// Tells the other ranks of an operation that has failed; returns its error.
     #[cold]
-    fn fail_operation(&mut self, name: &str, transport: T, error: Error) -> Error {
+    fn fail_operation(&mut self, name: &str, mut transport: T, error: Error) -> Error {
         if let Some(shared) = &self.shared {
             shared.fail();
         }
-        let error = match error {
-            Error::TimedOut { limit, .. } => Error::TimedOut { operation: name.to_owned(), limit },
-            other => other,
-        };
         match &error {
             // The others know it.
             Error::World(_) => {}
-            Error::TimedOut { .. } => transport.fail(&error.to_string()),
+            Error::TimedOut { limit, .. } => return transport.time_out(name, *limit, self.awaited()),
             _ => transport.fail(&format!("{name}: {error}")),
         }
         error

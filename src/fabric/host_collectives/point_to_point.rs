@@ -1,6 +1,6 @@
 //! Messages between two ranks.
 
-use super::{HostCollectives, PeerCounts};
+use super::{HostCollectives, MessagePeers, PeerCounts};
 use crate::Element;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{Memory, OperationContext, Sequence};
@@ -71,6 +71,12 @@ impl<T: Transport> HostCollectives<T> {
                 return Err(Error::Rank { operation, problem });
             }
         }
+        // Messages of no bytes are not sent.
+        let peers = MessagePeers {
+            to: to.filter(|_| memory.source_len > 0),
+            from: from.filter(|_| memory.target_len > 0),
+        };
+        self.peers = peers;
         let mut signature = PeerCounts::default();
         if let Some(transport) = &mut self.transport {
             let call = |len| CallSignature::message(E::DATA_TYPE, len / size_of::<E>());
@@ -80,12 +86,11 @@ impl<T: Transport> HostCollectives<T> {
                 history.add(call);
                 history.signature(number)
             };
-            // Messages of no bytes are not sent.
-            if let Some(to) = to.filter(|_| memory.source_len > 0) {
+            if let Some(to) = peers.to {
                 self.pairs[to].sent += 1;
                 signature.sent = record_call(self.rank, to, self.pairs[to].sent, call(memory.source_len));
             }
-            if let Some(from) = from.filter(|_| memory.target_len > 0) {
+            if let Some(from) = peers.from {
                 self.pairs[from].received += 1;
                 signature.received =
                     record_call(from, self.rank, self.pairs[from].received, call(memory.target_len));
@@ -99,6 +104,8 @@ impl<T: Transport> HostCollectives<T> {
         let sequence = Sequence::pair(signature.sent, signature.received);
         let operation_of = OperationContext { sequence, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
-        unsafe { self.execute(operation, &exchange.schedule(), &operation_of) }
+        let result = unsafe { self.execute(operation, &exchange.schedule(), &operation_of) };
+        self.peers = MessagePeers::default();
+        result
     }
 }

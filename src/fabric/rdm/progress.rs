@@ -153,7 +153,7 @@ impl Endpoint {
             if idle_since.elapsed() > timeout {
                 self.peer_lost = true;
                 let operation = format!("waiting over {}", self.provider);
-                return Err(Error::TimedOut { operation, limit: timeout });
+                return Err(Error::TimedOut { operation, limit: timeout, late: Vec::new() });
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
+use crate::world::Awaited;
 
 /// A posted operation, valid until `Transport::is_done` has returned true for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub(crate) trait Transport {
     fn compare(&mut self);
     /// Tells the other ranks that this one has failed, so that they do not wait for it.
     fn fail(&self, reason: &str);
+    /// Tells the other ranks that this operation has waited for `limit`, and returns its error, which names those of the awaited
+    /// ranks that are late.
+    fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error;
     /// Sets the longest wait of an operation, after which [`check`](Self::check) fails; none waits forever.
     fn set_timeout(&mut self, limit: Option<Duration>);
     /// Checks, in an operation that waits, that the other ranks are alive, that they call the same operations, and that

@@ -20,7 +20,7 @@ use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::Next;
-use crate::world;
+use crate::world::{self, Awaited, Wait};
 
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
@@ -255,7 +255,7 @@ impl Network {
 }
 
 /// The wait of an operation for other ranks.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum WaitState {
     /// It has not been checked.
     New,
@@ -263,6 +263,8 @@ enum WaitState {
     Waiting,
     /// The ranks' last calls have been compared, too.
     Compared,
+    /// The same since another rank has waited for too long.
+    Reported,
 }
 
 fn open_endpoints(
@@ -382,6 +384,13 @@ impl Transport for Network {
         self.world.fail(reason);
     }
 
+    fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error {
+        self.compare();
+        let (rank, topic, operation) = (self.rank, self.calls.topic(), operation.to_owned());
+        let wait = Wait { rank, topic, operation, limit, awaited };
+        world::time_out(&*self.world, wait).map_or_else(Error::World, Error::from)
+    }
+
     fn set_timeout(&mut self, limit: Option<Duration>) {
         self.timeout = limit;
     }
@@ -394,8 +403,16 @@ impl Transport for Network {
             return self.check_world();
         }
         let waited = self.waiting_since.elapsed();
-        if self.wait == WaitState::Waiting && waited >= COMPARE_AFTER {
+        let due = if self.world.wants_calls() {
+            WaitState::Reported
+        } else if waited >= COMPARE_AFTER {
+            WaitState::Compared
+        } else {
+            WaitState::Waiting
+        };
+        if self.wait < due {
             self.compare();
+            self.wait = due;
         }
         // Another rank's failure explains more than the timeout does.
         self.check_world()?;
@@ -403,7 +420,7 @@ impl Transport for Network {
             Some(limit) => {
                 // Others may be in the middle of a message to this rank.
                 self.peer_lost = true;
-                Err(Error::TimedOut { operation: "waiting".to_owned(), limit })
+                Err(Error::TimedOut { operation: "waiting".to_owned(), limit, late: Vec::new() })
             }
             None => Ok(()),
         }

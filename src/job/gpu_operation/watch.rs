@@ -16,13 +16,15 @@ use crate::Error;
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
 use crate::nccl::{self, AbortHandle, Communicator};
-use crate::world::{self, Called, Handle};
+use crate::world::{self, Awaited, Called, Handle, Wait};
 
 /// Interval of the threads' queries, and of those of events while a future waits.
 const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
 /// Time after which the calls of the ranks are compared, and again.
 const COMPARE_AFTER: Duration = Duration::from_secs(1);
+/// The same once another rank has waited for too long. Shorter than the time in which ranks are to report their calls then.
+const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
 
@@ -44,8 +46,8 @@ pub(crate) struct Watch {
 #[derive(Default)]
 struct State {
     under_way: VecDeque<UnderWay>,
-    /// Beginning and name of a call that is inside NCCL.
-    inside: Option<(Instant, String)>,
+    /// A call that is inside NCCL.
+    inside: Option<Call>,
     calls: VecDeque<Called>,
     number: u64,
     failure: Option<Error>,
@@ -65,11 +67,19 @@ impl State {
     }
 }
 
+/// A call of this rank that others may have to join.
+#[derive(Clone)]
+struct Call {
+    /// Its beginning, or time since which it is the first one under way.
+    since: Instant,
+    operation: String,
+    /// As in [`Called::number`].
+    number: u64,
+}
+
 struct UnderWay {
     mark: Arc<Mark>,
-    operation: String,
-    /// Time since which it is the first one.
-    since: Instant,
+    call: Call,
 }
 
 impl Watch {
@@ -100,8 +110,8 @@ impl Watch {
         if let Some(error) = &state.failure {
             return Err(error.clone());
         }
-        state.inside = Some((Instant::now(), operation.to_owned()));
         let number = state.number;
+        state.inside = Some(Call { since: Instant::now(), operation: operation.to_owned(), number });
         state.number += 1;
         if state.calls.len() == CALLS {
             state.calls.pop_front();
@@ -117,8 +127,8 @@ impl Watch {
         let mut state = lock(&self.state);
         let inside = state.inside.take();
         match (queued, inside) {
-            (Ok(mark), Some((since, operation))) => {
-                state.under_way.push_back(UnderWay { mark: Arc::clone(mark), operation, since });
+            (Ok(mark), Some(call)) => {
+                state.under_way.push_back(UnderWay { mark: Arc::clone(mark), call });
                 self.wake(&state);
             }
             (Err(error), Some(_)) if error.is_refusal() => {
@@ -151,8 +161,10 @@ impl Watch {
     /// call operations that this one has left.
     pub(crate) fn during_close<T>(&self, call: impl FnOnce() -> T) -> T {
         let mut state = lock(&self.state);
-        let left = Called { place: 0, number: state.number, what: "nothing more, and left".to_owned() };
-        state.inside = Some((Instant::now(), "closing the group".to_owned()));
+        let number = state.number;
+        let left = Called { place: 0, number, what: "nothing more, and left".to_owned() };
+        let operation = "closing the group".to_owned();
+        state.inside = Some(Call { since: Instant::now(), operation, number });
         state.closing = true;
         self.wake(&state);
         drop(state);
@@ -180,8 +192,10 @@ impl Watch {
         self.has_failed.store(true, Ordering::Release);
         self.changed.notify_all();
         drop(state);
-        if !matches!(error, Error::RankFailed { .. } | Error::Mismatch { .. } | Error::World(_)) {
-            self.world.fail(&error.to_string());
+        match &error {
+            // The others know it.
+            Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {}
+            _ => self.world.fail(&error.to_string()),
         }
         error
     }
@@ -291,7 +305,7 @@ impl Watch {
             let mut state = lock(&self.state);
             let ended = state.under_way.pop_front();
             if let Some(next) = state.under_way.front_mut() {
-                next.since = Instant::now();
+                next.call.since = Instant::now();
             }
             drop(state);
             drop(ended);
@@ -308,11 +322,12 @@ impl Watch {
         if state.failure.is_some() {
             return;
         }
-        let first = state.under_way.front().map(|first| (first.since, first.operation.clone()));
+        let first = state.under_way.front().map(|first| first.call.clone());
         let closes = first.is_none() && state.closing;
-        let Some((since, operation)) = first.or_else(|| state.inside.clone()) else { return };
-        let (timeout, waited) = (state.timeout.filter(|_| !closes), since.elapsed());
-        let compares = !closes && waited > COMPARE_AFTER && compared.elapsed() > COMPARE_AFTER;
+        let Some(call) = first.or_else(|| state.inside.clone()) else { return };
+        let (timeout, waited) = (state.timeout.filter(|_| !closes), call.since.elapsed());
+        let after = if self.world.wants_calls() { COMPARE_WANTED_AFTER } else { COMPARE_AFTER };
+        let compares = !closes && waited > after && compared.elapsed() > after;
         let calls = if compares { state.calls.iter().cloned().collect() } else { Vec::new() };
         drop(state);
         if compares {
@@ -329,9 +344,19 @@ impl Watch {
         let reason = match (self.world.check(), asynchronous, timeout) {
             (Err(error), ..) => error.into(),
             (Ok(()), Err(error), _) => error.into(),
-            (Ok(()), Ok(()), Some(limit)) if waited > limit => Error::TimedOut { operation, limit },
+            (Ok(()), Ok(()), Some(limit)) if waited > limit => self.time_out(call, limit),
             _ => return,
         };
         self.fail(reason);
+    }
+
+    /// Ends the job because a call has waited for `limit`. Returns the job's error.
+    fn time_out(&self, Call { operation, number, .. }: Call, limit: Duration) -> Error {
+        let others = (0..self.world.size()).filter(|&rank| rank != self.rank);
+        let awaited = others.map(|rank| Awaited { rank, place: 0, number }).collect();
+        let calls: Vec<Called> = lock(&self.state).calls.iter().cloned().collect();
+        self.world.compare(self.rank, self.topic, &calls);
+        let wait = Wait { rank: self.rank, topic: self.topic, operation, limit, awaited };
+        world::time_out(&*self.world, wait).map_or_else(Error::from, Error::from)
     }
 }

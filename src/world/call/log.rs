@@ -1,15 +1,18 @@
 //! Log of reported calls, compared between ranks.
 
 use super::mismatch::Mismatch;
+use super::timeout::{Awaited, Wait};
 use crate::world::{Called, Error};
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Approximate maximum size of the log, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 /// Approximate size of a call without its text, in bytes.
 const CALL_OVERHEAD: usize = 128;
+/// Approximate size of a rank's highest number, in bytes.
+const PLACE_BYTES: usize = 48;
 
 /// First report of each call, by topic; oldest topic first.
 #[derive(Debug, Default)]
@@ -20,6 +23,8 @@ struct Topic {
     topic: u64,
     /// Rank and text by place and number.
     calls: HashMap<(u64, u64), (usize, String)>,
+    /// Highest number by rank and place.
+    reached: HashMap<(usize, u64), u64>,
     bytes: usize,
 }
 
@@ -27,11 +32,16 @@ impl CallLog {
     /// Records calls of a rank. Returns an error for the first one that differs from that of another rank.
     pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
         if !self.has_topic(topic) {
-            self.0.push_back(Topic { topic, calls: HashMap::new(), bytes: 0 });
+            self.0.push_back(Topic { topic, calls: HashMap::new(), reached: HashMap::new(), bytes: 0 });
         }
         let known = self.0.iter_mut().find(|known| known.topic == topic)?;
         let mut differences = Vec::new();
         for Called { place, number, what } in calls {
+            let reached = known.reached.entry((rank, place)).or_insert_with(|| {
+                known.bytes += PLACE_BYTES;
+                number
+            });
+            *reached = number.max(*reached);
             match known.calls.entry((place, number)) {
                 Entry::Vacant(entry) => {
                     known.bytes += CALL_OVERHEAD + what.len();
@@ -49,6 +59,20 @@ impl CallLog {
         both.sort_unstable();
         let [(rank, called), (peer, another)] = both;
         Some(Error::Mismatch(Mismatch::text(rank, &called, peer, Some(&another))))
+    }
+
+    /// Awaited ranks that have not reported their calls, nor later ones. None if the log does not know the rank that waits, which
+    /// has reported its calls: then others may have been evicted with them.
+    pub(crate) fn late(&self, wait: &Wait) -> BTreeSet<usize> {
+        let Some(known) = self.0.iter().find(|known| known.topic == wait.topic) else {
+            return BTreeSet::new();
+        };
+        let is_late = |awaited: &&Awaited| {
+            let reached = known.reached.get(&(awaited.rank, awaited.place));
+            reached.is_none_or(|&number| number < awaited.number)
+        };
+        let is_known = known.reached.keys().any(|(rank, _)| *rank == wait.rank);
+        wait.awaited.iter().filter(|_| is_known).filter(is_late).map(|awaited| awaited.rank).collect()
     }
 
     pub(crate) fn has_topic(&self, topic: u64) -> bool {
@@ -103,6 +127,36 @@ mod tests {
         assert!(error.starts_with("rank 1 called x while rank 2 called c; all ranks "), "{error}");
         let error = call_log.record(5, 7, calls(&[(1, "b")])).unwrap().to_string();
         assert!(error.starts_with("rank 2 called a while rank 5 called b; "), "{error}");
+    }
+
+    #[test]
+    fn ranks_that_have_not_reported_a_call_are_late() {
+        let mut call_log = CallLog::default();
+        let message = |place, number| Called { place, number, what: "a".to_owned() };
+        assert_eq!(call_log.record(0, 7, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
+        // Reports may come in another order.
+        assert_eq!(call_log.record(0, 7, calls(&[(2, "b")])), None);
+        assert_eq!(call_log.record(1, 7, calls(&[(4, "d")])), None);
+        assert_eq!(call_log.record(2, 8, calls(&[(9, "x")])), None);
+        assert_eq!(call_log.record(4, 7, vec![message(11, 6), message(12, 2)]), None);
+        let late = |rank, topic, awaited: &[(usize, u64, u64)]| {
+            let awaited =
+                awaited.iter().map(|&(rank, place, number)| Awaited { rank, place, number }).collect();
+            let (operation, limit) = ("all_reduce".to_owned(), std::time::Duration::from_secs(1));
+            call_log.late(&Wait { rank, topic, operation, limit, awaited }).into_iter().collect::<Vec<_>>()
+        };
+        let nobody: [usize; 0] = [];
+        let all = |number| [(4, 0, number), (2, 0, number), (1, 0, number), (0, 0, number)];
+        assert_eq!(late(0, 7, &all(3)), [2, 4]);
+        assert_eq!(late(0, 7, &all(4)), [2, 4]);
+        assert_eq!(late(0, 7, &all(5)), [1, 2, 4]);
+        assert_eq!(late(2, 8, &all(9)), [0, 1, 4]);
+        assert_eq!(late(0, 7, &[(4, 11, 6), (4, 12, 2)]), nobody);
+        assert_eq!(late(0, 7, &[(4, 11, 7), (4, 12, 3), (0, 12, 1)]), [0, 4]);
+        assert_eq!(late(0, 7, &[]), nobody);
+        // The rank that waits, or its communicator, is not known.
+        assert_eq!(late(3, 7, &all(5)), nobody);
+        assert_eq!(late(0, 9, &all(5)), nobody);
     }
 
     #[test]

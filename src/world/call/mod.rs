@@ -5,9 +5,12 @@ mod log;
 mod mismatch;
 mod numbering;
 mod pack;
+mod timeout;
 
 pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
 pub(crate) use log::CallLog;
 pub(crate) use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};
+pub(crate) use timeout::Timeout;
+pub use timeout::{Awaited, Wait};

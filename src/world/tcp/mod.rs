@@ -12,8 +12,8 @@ pub(crate) mod wire;
 use super::call::Contribution;
 use super::sync::cores;
 use super::{
-    Called, Error, ExitHook, Handle, OnFailure, Options, Position, Rejoin, RendezvousConfig, World, YEAR,
-    process_exit, single,
+    Called, Error, ExitHook, Handle, OnFailure, Options, Position, Rejoin, RendezvousConfig, Wait, World,
+    YEAR, process_exit, single,
 };
 use crate::lock::lock;
 use connection::Connection;
@@ -175,6 +175,19 @@ impl World for Tcp {
             lock(&self.state.last_calls).insert(rank, (topic, calls.to_vec()));
             self.state.compare_own_calls();
         }
+    }
+
+    fn time_out(&self, wait: &Wait) -> bool {
+        if self.state.rank == 0 {
+            self.state.begin_time_out(0, wait.clone());
+        } else {
+            self.state.broadcast(&Frame::TimedOut(wait.clone()));
+        }
+        true
+    }
+
+    fn wants_calls(&self) -> bool {
+        self.state.wants_calls.load(Ordering::SeqCst)
     }
 
     fn before_exit(&self, hook: ExitHook) {

@@ -81,6 +81,10 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
         }
         service.send_heartbeat(now);
         service.poll(woken, now);
+        if state.rank == 0 {
+            // All that has arrived until `now` is read: a rank is not late because this thread is.
+            state.end_time_out(now);
+        }
     }
 }
 
@@ -182,7 +186,8 @@ impl<'a> Service<'a> {
         let exit = self.exit.as_ref().map(|exit| exit.at);
         let close = self.closing.as_ref().map(|closing| closing.deadline);
         let call = if state.rank == 0 { state.call_deadline() } else { None };
-        let until = [exit, close, call].into_iter().flatten().fold(self.next_heartbeat, Instant::min);
+        let late = state.time_out_deadline();
+        let until = [exit, close, call, late].into_iter().flatten().fold(self.next_heartbeat, Instant::min);
         let mut poll = Poll::default();
         let wake = poll.add(woken, false);
         let entries: Vec<Option<usize>> = self
@@ -298,6 +303,8 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
             state.contribute(peer.rank, number, Contribution::Message(message));
         }
         Frame::Abort(code, rank, reason) if at_root => state.record_abort(peer.rank, code, rank, reason),
+        Frame::TimedOut(wait) if at_root => state.begin_time_out(peer.rank, wait),
+        Frame::WantCalls if !at_root => state.wants_calls.store(true, Ordering::SeqCst),
         Frame::Released(number) if !at_root => state.receive_result(number, None),
         Frame::Gathered(number, messages) if !at_root => state.receive_result(number, Some(&messages)),
         Frame::Failed(code, error) if !at_root => state.fail(error, code),

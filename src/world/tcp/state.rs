@@ -3,9 +3,12 @@
 use super::connection::Connection;
 use super::wire::{Frame, MAX_FRAME, Member};
 use crate::lock::lock;
-use crate::world::call::{CallLog, Contribution, LateRank, Numbering, combine, late_error, pack, unpack};
+use crate::world::call::{
+    CallLog, Contribution, LateRank, Numbering, Timeout, combine, late_error, pack, unpack,
+};
+use crate::world::limits::REPORT_TIME;
 use crate::world::sync::SpinPark;
-use crate::world::{Called, Error, ExitHook, OnFailure, Options, process_exit};
+use crate::world::{Called, Error, ExitHook, OnFailure, Options, Wait, process_exit};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -47,6 +50,10 @@ pub(crate) struct TcpState {
     pub(crate) notes: Mutex<Vec<String>>,
     /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
     call_log: Mutex<CallLog>,
+    /// True once ranks that wait are to report their calls.
+    pub(crate) wants_calls: AtomicBool,
+    /// Time at which the job ends because a rank has waited for too long, the process of that rank, and its wait; at rank 0 only.
+    timed_out: Mutex<Option<(Instant, usize, Wait)>>,
     /// Latest calls of each rank of this process, with their topic; not at rank 0.
     pub(crate) last_calls: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
     pub(crate) exit_hook: Mutex<Option<ExitHook>>,
@@ -110,6 +117,8 @@ impl TcpState {
             limit: Mutex::default(),
             notes: Mutex::new(vec![String::new(); at_root]),
             call_log: Mutex::default(),
+            wants_calls: AtomicBool::new(false),
+            timed_out: Mutex::default(),
             last_calls: Mutex::default(),
             exit_hook: Mutex::default(),
             numbering: Numbering::default(),
@@ -350,6 +359,39 @@ impl TcpState {
         if let Some(error) = difference {
             self.fail(error, 1);
         }
+    }
+
+    /// Has all ranks that wait report their calls, to end the job soon because of a wait of `process`; at rank 0 only. Later waits
+    /// change nothing.
+    pub(crate) fn begin_time_out(&self, process: usize, wait: Wait) {
+        let mut timed_out = lock(&self.timed_out);
+        if timed_out.is_some() {
+            return;
+        }
+        *timed_out = Some((Instant::now() + REPORT_TIME, process, wait));
+        drop(timed_out);
+        self.wants_calls.store(true, Ordering::SeqCst);
+        self.broadcast(&Frame::WantCalls);
+        self.wake_service();
+    }
+
+    pub(crate) fn time_out_deadline(&self) -> Option<Instant> {
+        let end = lock(&self.timed_out).as_ref().map(|&(end, ..)| end);
+        end.filter(|_| !self.stopped.load(Ordering::SeqCst))
+    }
+
+    /// Ends the job at the deadline, with the names of the ranks that have not reported the call.
+    pub(crate) fn end_time_out(&self, now: Instant) {
+        if self.time_out_deadline().is_none_or(|end| now < end) {
+            return;
+        }
+        let Some((_, process, wait)) = lock(&self.timed_out).clone() else { return };
+        let late = lock(&self.call_log).late(&wait);
+        let member = |rank| self.members.get(rank / self.numbering.count());
+        let late: Vec<_> =
+            late.into_iter().filter_map(|rank| Some((rank, member(rank)?.host.name.clone()))).collect();
+        let text = Timeout::text(&wait.operation, wait.limit, &late);
+        self.record_abort(process, 1, u32::try_from(wait.rank).ok(), format!("failed: {text}"));
     }
 
     /// A departed rank that others wait for. Nobody waits once rank 0 itself leaves.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::world::Host;
+use crate::world::{Awaited, Host};
 use std::time::Instant;
 
 fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
@@ -77,4 +77,57 @@ fn consistent_local_ranks_of_the_launcher_are_used() {
     // Two launchers on one host.
     assert_eq!(positions(&[("a", Some((0, 1))), ("a", Some((0, 1)))]), [(0, 2), (1, 2)]);
     assert_eq!(positions(&[("a", Some((0, 2))), ("a", None)]), [(0, 2), (1, 2)]);
+}
+
+/// The ranks 1 and 2 time out at the same time; 0 and 3 have reported other calls, or none.
+#[test]
+fn a_timeout_names_the_ranks_that_have_not_reported_the_call() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let rank = |rank: usize, listener| {
+        let world =
+            join(&RendezvousConfig::new(rank, 4, &address).unwrap(), &Options::default(), listener).unwrap();
+        let call = |number| Called { place: 0, number, what: "barrier".to_owned() };
+        if rank < 3 {
+            world.compare(rank, 7, &[call(4), call(4 + rank.min(1) as u64)]);
+        }
+        world.barrier().unwrap();
+        if rank == 1 || rank == 2 {
+            let awaited = (0..5).map(|rank| Awaited { rank, place: 0, number: 5 }).collect();
+            let operation = format!("barrier of {rank}");
+            assert!(world.time_out(&Wait {
+                rank,
+                topic: 7,
+                operation,
+                limit: Duration::from_secs(3),
+                awaited
+            }));
+        }
+        let waited = Instant::now();
+        while world.check().is_ok() {
+            assert!(waited.elapsed() < Duration::from_secs(60), "no failure");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // The request came first.
+        assert!(world.wants_calls());
+        world.check().unwrap_err()
+    };
+    let errors: Vec<Error> = thread::scope(|scope| {
+        let rank = &rank;
+        let others: Vec<_> = (1..4).map(|number| scope.spawn(move || rank(number, None))).collect();
+        let zero = rank(0, Some(listener));
+        [zero].into_iter().chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+    });
+    let Error::RankFailed { rank, reason, .. } = &errors[0] else { panic!("{errors:?}") };
+    assert!([1, 2].contains(rank), "{errors:?}");
+    let host = crate::world::host().name;
+    assert_eq!(
+        *reason,
+        format!(
+            "failed: barrier of {rank}: not complete after 3 s, the timeout; these ranks have not called it, are busy, or \
+             have gone on: rank 0 on host {host}, rank 3 on host {host}"
+        )
+    );
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
 }

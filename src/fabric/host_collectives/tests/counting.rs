@@ -11,6 +11,7 @@ use super::*;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
+use crate::world::Awaited;
 
 /// A message as both sides see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +67,9 @@ impl Transport for Counting {
         Ok(Request(0))
     }
     fn fail(&self, _: &str) {}
+    fn time_out(&mut self, operation: &str, limit: Duration, _: Vec<Awaited>) -> Error {
+        Error::TimedOut { operation: operation.to_owned(), limit, late: Vec::new() }
+    }
     fn record(&mut self, _: CallRecord) {}
     fn compare(&mut self) {}
 

@@ -13,6 +13,7 @@ use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
+use crate::world::Awaited;
 
 const INJECT_SIZE: usize = 256;
 const GIVE_UP: Duration = Duration::from_secs(30);
@@ -343,6 +344,10 @@ impl Transport for Simulated {
 
     fn fail(&self, reason: &str) {
         self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
+    }
+
+    fn time_out(&mut self, operation: &str, limit: Duration, _awaited: Vec<Awaited>) -> Error {
+        Error::TimedOut { operation: operation.to_owned(), limit, late: Vec::new() }
     }
 
     fn progress(&mut self) -> Result<(), Error> {

@@ -6,12 +6,12 @@ use crate::world::tcp::connection::Connection;
 use crate::world::tcp::service::{Peer, handle_frames};
 use crate::world::tcp::state::TcpState;
 use crate::world::tcp::wire::{Frame, FrameDecoder};
-use crate::world::{Called, Error, Options};
+use crate::world::{Awaited, Called, Error, Options, Wait};
 use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SIZE: usize = 3;
 
@@ -92,6 +92,9 @@ pub fn service(data: &[u8]) {
         }
         call.check_result(&state);
     }
+    if rank == 0 {
+        state.end_time_out(Instant::now() + Duration::from_secs(60));
+    }
     check_failure(&state, &active);
     drop(sockets);
 }
@@ -121,6 +124,18 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
             };
             Frame::Called(named, 0, (0..length % 8).map(called).collect())
         }
+        15 if rank == 0 && length >= 128 => {
+            // The rank that waits may be another than the sender, and the awaited ones need not exist.
+            let rank = script.number() % 4;
+            let awaited = |_| {
+                let (named, place, number) = (script.number() % 4, script.number() % 2, script.number() % 4);
+                Awaited { rank: named, place: place as u64, number: number as u64 }
+            };
+            let awaited = (0..length % 8).map(awaited).collect();
+            let (operation, limit) = ("barrier".to_owned(), Duration::from_secs(3));
+            Frame::TimedOut(Wait { rank, topic: 0, operation, limit, awaited })
+        }
+        15 if rank != 0 && length >= 128 => Frame::WantCalls,
         12 => Frame::Abort(
             length as i32,
             length.is_multiple_of(2).then_some((length % 5) as u32),

@@ -2,7 +2,8 @@
 
 use crate::world::host::Host;
 use crate::world::limits::MAX_NAME;
-use crate::world::{Called, Error};
+use crate::world::{Awaited, Called, Error, Wait};
+use std::time::Duration;
 
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
@@ -123,6 +124,36 @@ impl Field for Called {
 
     fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
         Ok(Self { place: u64::decode(bytes)?, number: u64::decode(bytes)?, what: String::decode(bytes)? })
+    }
+}
+
+impl Field for Awaited {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        u32::try_from(self.rank).unwrap_or(u32::MAX).encode(bytes);
+        self.place.encode(bytes);
+        self.number.encode(bytes);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let rank = u32::decode(bytes)? as usize;
+        Ok(Self { rank, place: u64::decode(bytes)?, number: u64::decode(bytes)? })
+    }
+}
+
+/// The limit is in nanoseconds.
+impl Field for Wait {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        u32::try_from(self.rank).unwrap_or(u32::MAX).encode(bytes);
+        self.topic.encode(bytes);
+        u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX).encode(bytes);
+        self.operation.encode(bytes);
+        self.awaited.encode(bytes);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let (rank, topic) = (u32::decode(bytes)? as usize, u64::decode(bytes)?);
+        let limit = Duration::from_nanos(u64::decode(bytes)?);
+        Ok(Self { rank, topic, limit, operation: String::decode(bytes)?, awaited: Vec::decode(bytes)? })
     }
 }
 

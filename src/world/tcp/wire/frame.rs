@@ -3,7 +3,7 @@
 use super::MAX_FRAME;
 use super::codec::{Field, MAX_TEXT, Malformed, Member, malformed};
 use crate::world::limits::MAX_NAME;
-use crate::world::{Called, Error};
+use crate::world::{Called, Error, Wait};
 
 const MAGIC: [u8; 8] = *b"NCCLbnch";
 const VERSION: u16 = 2;
@@ -94,6 +94,10 @@ frames! {
     22 => Decided(formed: u32, port: u16, key: String, members: Vec<u32>);
     /// Tells a process of the job with this key that so many others go on without it.
     23 => GoneOn(process: u32, key: String, members: u32);
+    /// A rank of the sender has waited too long in an operation. Rank 0 ends the job for it.
+    24 => TimedOut(wait: Wait);
+    /// Ranks that wait are to report their calls.
+    25 => WantCalls;
 }
 
 impl Frame {

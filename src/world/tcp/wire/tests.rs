@@ -4,7 +4,7 @@ use super::*;
 use crate::world::call::{pack, unpack};
 use crate::world::host::Host;
 use crate::world::limits::{MAX_NAME, MAX_RANKS};
-use crate::world::{Called, Error};
+use crate::world::{Awaited, Called, Error, Wait};
 use proptest::prelude::*;
 
 fn member(local: Option<(u32, u32)>) -> Member {
@@ -24,6 +24,17 @@ fn first_frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
 
 fn called(place: u64, number: u64, what: &str) -> Called {
     Called { place, number, what: what.to_owned() }
+}
+
+fn wait() -> Wait {
+    let awaited = |rank, place| Awaited { rank, place, number: 1 << 40 };
+    Wait {
+        rank: 3,
+        topic: u64::MAX,
+        operation: "all_reduce".to_owned(),
+        limit: Duration::from_millis(1500),
+        awaited: vec![awaited(0, 0), awaited(70_000, 1 << 62)],
+    }
 }
 
 fn frames() -> Vec<Frame> {
@@ -51,6 +62,9 @@ fn frames() -> Vec<Frame> {
         Frame::NotKnown,
         Frame::Decided(1, 29500, "shrink 60".to_owned(), vec![0, 2, u32::MAX]),
         Frame::GoneOn(2, "shrink 5f".to_owned(), 3),
+        Frame::TimedOut(wait()),
+        Frame::TimedOut(Wait { operation: String::new(), awaited: Vec::new(), ..wait() }),
+        Frame::WantCalls,
     ]
 }
 
@@ -142,13 +156,14 @@ fn packed_messages_survive_unpacking() {
 proptest! {
     #[test]
     fn damaged_messages_are_refused_or_decoded(
-        which in 0..15_usize,
+        which in 0..16_usize,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = match which {
             13 => hello().encode_first(),
             14 => Frame::Rejected("no".to_owned()).encode_first(),
+            15 => Frame::TimedOut(wait()).encode(),
             frame => frames()[frame].encode(),
         };
         for (index, byte) in damage {

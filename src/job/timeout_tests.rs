@@ -1,0 +1,55 @@
+//! Timeouts of groups on hosts: all ranks name the ranks that are late.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::{Backend, Group, Job};
+use crate::{Error, ReduceOp, world};
+
+/// Far longer than ranks need that begin at the same time, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Checks the errors of an all_reduce of a part of a job. The ranks `late` of the job call it only when the others have failed.
+fn assert_named(ranks: usize, late: &[usize], part: impl Fn(&Group) -> Option<Group> + Sync) {
+    let failed = Barrier::new(ranks);
+    let errors = world::on_ranks(ranks, |world| {
+        let job = Job::new(world);
+        let Some(group) = part(&job.group(Backend::Host).unwrap()) else {
+            failed.wait();
+            return None;
+        };
+        group.set_timeout(Some(LIMIT));
+        let is_late = late.contains(&job.rank());
+        if is_late {
+            failed.wait();
+        }
+        let start = Instant::now();
+        let error = group.all_reduce(vec![1.0_f32; 50], ReduceOp::Sum).wait().unwrap_err();
+        if !is_late {
+            // The first check begins the wait, and the ranks begin at slightly different times.
+            assert!(start.elapsed() > LIMIT.mul_f64(0.9));
+            failed.wait();
+        }
+        assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
+        Some(error)
+    });
+    let named: Vec<_> = late.iter().map(|&rank| (rank, world::host().name)).collect();
+    for error in errors.into_iter().flatten() {
+        let Error::TimedOut { operation, limit, late } = &error else { panic!("{error:?}") };
+        assert_eq!((operation.as_str(), *limit, late), ("all_reduce", LIMIT, &named));
+    }
+}
+
+#[test]
+fn late_ranks_are_named_on_all_ranks() {
+    assert_named(3, &[1], |group| Some(group.clone()));
+    assert_named(4, &[0, 2], |group| Some(group.clone()));
+}
+
+/// Rank 4 of the job is rank 2 of its part. Rank 2 is rank 1 of its part, and rank 0 of the part of that.
+#[test]
+fn late_ranks_of_a_part_are_those_of_the_job() {
+    let even = |group: &Group| group.split(group.rank().is_multiple_of(2).then_some(0)).unwrap();
+    assert_named(5, &[4], even);
+    assert_named(7, &[2], |group| even(group)?.split((group.rank() != 0).then_some(0)).unwrap());
+}
