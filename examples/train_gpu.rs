@@ -18,7 +18,7 @@ use clap::Parser;
 use collectives::ReduceOp;
 use collectives::job::{Backend, Group, Job};
 use collectives::nccl::Library;
-use collectives::train::{Parameter, Reducer, ReducerOptions};
+use collectives::train::{Parameter, Reducer, ReducerOptions, Wire};
 use cudarc::cublas::{CudaBlas, Gemm as _, GemmConfig, sys as cublas};
 use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg as _};
 use cudarc::nvrtc::compile_ptx;
@@ -46,6 +46,9 @@ struct Arguments {
     /// Steps of the first loop, which prints the loss.
     #[arg(long, default_value_t = 5)]
     learn: usize,
+    /// Send gradients as bfloat16.
+    #[arg(long)]
+    bf16: bool,
     /// Step of the first loop before which the last rank ends itself.
     #[arg(long)]
     fail_at: Option<usize>,
@@ -329,7 +332,8 @@ impl Replica {
         let shape = [arguments.width, arguments.width];
         let parameters: Vec<_> =
             (0..arguments.layers).map(|layer| Parameter::new(format!("layer {layer}"), shape)).collect();
-        let reducer = Reducer::new(&group, &parameters, &ReducerOptions::default())?;
+        let wire = if arguments.bf16 { Wire::Bf16 } else { Wire::Same };
+        let reducer = Reducer::new(&group, &parameters, &ReducerOptions::default().wire(wire))?;
         Ok(Self { job, group, reducer })
     }
 

@@ -11,6 +11,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -18,6 +19,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name, default in (("width", 2048), ("layers", 8), ("batch", 2048), ("steps", 10), ("rounds", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--bf16", action="store_true")
     arguments = parser.parse_args()
     width, layers, batch = arguments.width, arguments.layers, arguments.batch
 
@@ -33,6 +35,8 @@ def main():
         modules += [torch.nn.Linear(width, width, bias=False)] + ([torch.nn.ReLU()] if layer < layers - 1 else [])
     model = torch.nn.Sequential(*modules).to(device)
     parallel = DistributedDataParallel(model, device_ids=[device.index], gradient_as_bucket_view=True)
+    if arguments.bf16:
+        parallel.register_comm_hook(None, default_hooks.bf16_compress_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
     torch.manual_seed(100 + rank)
     inputs, target = torch.rand(batch, width, device=device) * 2 - 1, torch.rand(batch, width, device=device) * 0.1

@@ -121,7 +121,12 @@ pub trait Bucket: Buffer {
 
     /// Copies a view to `wire`, from element `start` on, with rounding.
     #[doc(hidden)]
-    fn wire_put(wire: &mut Self::Wire, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
+    fn wire_put(
+        wire: &mut Self::Wire,
+        streams: &mut Self::Streams,
+        start: usize,
+        view: &Self::View<'_>,
+    ) -> Result<(), Error>;
 
     /// Clears these elements of `wire`.
     #[doc(hidden)]
@@ -242,7 +247,7 @@ impl<T: Gradient> Bucket for Vec<T> {
         zeros(len)
     }
 
-    fn wire_put(wire: &mut Vec<bf16>, start: usize, view: &&[T]) -> Result<(), Error> {
+    fn wire_put(wire: &mut Vec<bf16>, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
         T::encode(view, part_mut(wire, start..start + view.len())?);
         Ok(())
     }

@@ -9,6 +9,7 @@ use cudarc::driver::{
 use half::bf16;
 
 use super::bucket::{Bucket, Gradient, outside};
+use super::rounding::Rounding;
 use crate::Error;
 use crate::job::{Buffer, Group, Work};
 
@@ -22,6 +23,8 @@ pub struct Streams {
     done: CudaEvent,
     /// Streams of the program, each with an event that is recorded on it.
     callers: Vec<(Arc<CudaStream>, CudaEvent)>,
+    /// Loaded when gradients travel as bfloat16 numbers.
+    rounding: Option<Rounding>,
 }
 
 impl Streams {
@@ -58,6 +61,10 @@ impl Streams {
     fn make_program_wait(&self) -> Result<(), Error> {
         self.done.record(&self.own)?;
         self.callers.iter().try_for_each(|(caller, _)| Ok(caller.wait(&self.done)?))
+    }
+
+    fn rounding(&self) -> Result<&Rounding, Error> {
+        self.rounding.as_ref().ok_or_else(|| Error::Job("the kernels of bfloat16 are not loaded".to_owned()))
     }
 
     /// The stream on which to clear memory.
@@ -105,7 +112,12 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         let own = group.stream().ok_or_else(|| {
             Error::Buffer("gradients in GPU memory, but a group over hosts: use Backend::Gpu".to_owned())
         })?;
-        Ok(Streams { own: Arc::clone(own), done: own.context().new_event(None)?, callers: Vec::new() })
+        Ok(Streams {
+            own: Arc::clone(own),
+            done: own.context().new_event(None)?,
+            callers: Vec::new(),
+            rounding: None,
+        })
     }
 
     fn register(streams: &mut Streams, view: &CudaView<'_, T>) -> Result<(), Error> {
@@ -166,26 +178,33 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         Ok(())
     }
 
-    fn wire_zeros(_: &mut Streams, _: usize) -> Result<CudaSlice<bf16>, Error> {
-        Err(no_wire())
+    fn wire_zeros(streams: &mut Streams, len: usize) -> Result<CudaSlice<bf16>, Error> {
+        if streams.rounding.is_none() {
+            streams.rounding = Some(Rounding::load(streams.own.context(), T::DATA_TYPE)?);
+        }
+        Bucket::zeros(streams, len)
     }
 
-    fn wire_put(_: &mut CudaSlice<bf16>, _: usize, _: &CudaView<'_, T>) -> Result<(), Error> {
-        Err(no_wire())
+    fn wire_put(
+        wire: &mut CudaSlice<bf16>,
+        streams: &mut Streams,
+        start: usize,
+        view: &CudaView<'_, T>,
+    ) -> Result<(), Error> {
+        let (range, len) = (start..start + view.len(), Buffer::len(wire));
+        let mut target = wire.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
+        streams.rounding()?.encode(view, &mut target)
     }
 
-    fn wire_clear(_: &mut CudaSlice<bf16>, _: &mut Streams, _: Range<usize>) -> Result<(), Error> {
-        Err(no_wire())
+    fn wire_clear(
+        wire: &mut CudaSlice<bf16>,
+        streams: &mut Streams,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
+        Bucket::clear(wire, streams, range)
     }
 
-    fn wire_get(&mut self, _: &mut Streams, _: &CudaSlice<bf16>) -> Result<(), Error> {
-        Err(no_wire())
+    fn wire_get(&mut self, streams: &mut Streams, wire: &CudaSlice<bf16>) -> Result<(), Error> {
+        streams.rounding()?.decode(&streams.own, &wire.as_view(), &mut self.as_view_mut())
     }
-}
-
-fn no_wire() -> Error {
-    Error::Job(
-        "ReducerOptions::wire: gradients in GPU memory travel as they are: use Wire::Same, or bf16 gradients"
-            .to_owned(),
-    )
 }

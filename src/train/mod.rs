@@ -34,6 +34,8 @@ mod layout;
 mod options;
 mod parameter;
 mod reducer;
+#[cfg(feature = "nccl")]
+mod rounding;
 mod schedule;
 mod shards;
 mod slot;

@@ -10,7 +10,6 @@ pub enum Wire {
     #[default]
     Same,
     /// bfloat16: half as many bytes as `f32`. Gradients are rounded before they are sent, and so is every partial sum.
-    /// For gradients in host memory. In GPU memory, only gradients that are bfloat16 already are accepted.
     Bf16,
 }
 

@@ -133,7 +133,7 @@ impl<B: Bucket> Reducer<B> {
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
         let (bucket, start) = (place.bucket, place.range.start);
         let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let copied = slot.put(start, &gradient).and_then(|()| self.arrived(index, bucket));
+        let copied = slot.put(&mut self.streams, start, &gradient).and_then(|()| self.arrived(index, bucket));
         copied.map_err(|error| self.fail(error))
     }
 

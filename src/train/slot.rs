@@ -71,10 +71,15 @@ impl<B: Bucket> BucketSlot<B> {
     }
 
     /// Copies a gradient into the bucket.
-    pub(super) fn put(&mut self, start: usize, gradient: &B::View<'_>) -> Result<(), Error> {
+    pub(super) fn put(
+        &mut self,
+        streams: &mut B::Streams,
+        start: usize,
+        gradient: &B::View<'_>,
+    ) -> Result<(), Error> {
         match self {
             Self::Same(values) => values.idle()?.put(start, gradient),
-            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, start, gradient),
+            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, streams, start, gradient),
         }
     }
 

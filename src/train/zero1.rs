@@ -230,7 +230,7 @@ impl<B: Bucket> Zero1<B> {
             let start = self.shards.parameter(index).start;
             match &mut wire {
                 None => whole.put(start, gradient)?,
-                Some((wire, _)) => B::wire_put(wire, start, gradient)?,
+                Some((wire, _)) => B::wire_put(wire, &mut self.streams, start, gradient)?,
             }
         }
         let op = self.options.op;

@@ -69,7 +69,7 @@ struct Loaded {
     ancient: LoadError,
 }
 
-const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"];
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c", "kernels.c"];
 const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
 
 /// Starts the compiler. Wait for the returned process.

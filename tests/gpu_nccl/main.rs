@@ -62,6 +62,7 @@ fn main() {
             jobs::a_missing_rank,
             jobs::a_rank_that_left,
             training::averages,
+            training::gradients_that_travel_as_bfloat16,
             training::sharded_steps,
             memory::one_sided_writes_and_signals,
             split::split,

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use collectives::ReduceOp;
+use collectives::half::{bf16, f16};
 use collectives::job::Group;
-use collectives::train::{Parameter, Reducer, ReducerOptions, Zero1};
-use cudarc::driver::{CudaSlice, CudaStream};
+use collectives::train::{Gradient, Parameter, Reducer, ReducerOptions, Wire, Zero1};
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 
 use crate::gpus::Gpus;
 use crate::jobs::on_groups;
@@ -73,6 +75,60 @@ pub(crate) fn averages() {
             assert_mean(&stream.clone_dtoh(average).unwrap(), ranks, 1, index);
         }
     });
+}
+
+/// The maximum of equal gradients is the gradient itself, rounded as on hosts.
+pub(crate) fn gradients_that_travel_as_bfloat16() {
+    on_groups(Gpus::all(), |group| {
+        // Ties, their neighbours, the largest numbers, subnormal ones, and many others.
+        let special =
+            [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0x0000_8000, 0x0001_8000, 0x7f80_0000];
+        let special = special.into_iter().flat_map(|bits: u32| [bits, bits | 1 << 31]).map(f32::from_bits);
+        let others = (0..3_000_000_u32).map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)));
+        let singles: Vec<f32> = special.chain(others).filter(|value| !value.is_nan()).collect();
+        let widened = |value: bf16| value.to_f32();
+        check_rounding(group, &singles, bf16::from_f32, widened);
+
+        // Slightly larger ones, which are ties if they are first rounded to single precision. An odd number is no tie.
+        let doubles: Vec<f64> = singles.iter().map(|&value| f64::from(value) * (1.0 + 1e-12)).collect();
+        let round = |value: f64| {
+            let single = value as f32;
+            let is_exact = f64::from(single) == value;
+            bf16::from_f32(f32::from_bits(single.to_bits() | u32::from(!is_exact)))
+        };
+        check_rounding(group, &doubles, round, |value| value.to_f64());
+
+        let halves: Vec<f16> = (0..u16::MAX).map(f16::from_bits).filter(|value| !value.is_nan()).collect();
+        let to_half = |value: bf16| f16::from_f32(value.to_f32());
+        check_rounding(group, &halves, |value| bf16::from_f32(value.to_f32()), to_half);
+
+        let found = reduce_as_bfloat16(group, &[f32::NAN, -f32::NAN]);
+        assert!(found.iter().all(|value| value.is_nan()), "{found:?}");
+    });
+}
+
+fn reduce_as_bfloat16<T: Gradient + DeviceRepr + ValidAsZeroBits>(group: &Group, gradient: &[T]) -> Vec<T> {
+    let stream = compute(group);
+    let options = ReducerOptions::default().wire(Wire::Bf16).op(ReduceOp::Max);
+    let mut reducer: Reducer<CudaSlice<T>> =
+        Reducer::new(group, &[Parameter::new("p", [gradient.len()])], &options).unwrap();
+    reducer.ready(0, stream.clone_htod(gradient).unwrap().as_view()).unwrap();
+    reducer.wait().unwrap();
+    stream.clone_dtoh(&reducer.gradient(0).unwrap()).unwrap()
+}
+
+fn check_rounding<T: Gradient + DeviceRepr + ValidAsZeroBits + PartialEq>(
+    group: &Group,
+    gradient: &[T],
+    round: impl Fn(T) -> bf16,
+    widen: impl Fn(bf16) -> T,
+) {
+    let found = reduce_as_bfloat16(group, gradient);
+    assert_eq!(found.len(), gradient.len());
+    for (&found, &value) in found.iter().zip(gradient) {
+        let expected = widen(round(value));
+        assert!(found == expected, "{value:?}: {found:?}, not {expected:?}");
+    }
 }
 
 /// The update replaces parameters by averaged gradients, each rank those of its shard.

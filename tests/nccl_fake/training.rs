@@ -227,22 +227,70 @@ fn memory_of_another_place_is_refused() {
     fake.log();
 }
 
+/// Gradients are rounded, and the streams ordered without cudarc's events.
 #[test]
-fn half_as_many_bytes_only_for_gradients_that_have_them() {
+fn gradients_travel_in_half_as_many_bytes() {
+    let fake = Fake::new();
+    let options = options().wire(Wire::Bf16);
+    on_gpus(&fake, 1, |group| {
+        // SAFETY: as above.
+        unsafe { group.context().unwrap().disable_event_tracking() };
+        let stream = compute(group);
+        let exact =
+            |index: usize| values(0, 7, index).into_iter().map(|value| value * 1.01).collect::<Vec<_>>();
+        let rounded =
+            |index| exact(index).into_iter().map(|value| bf16::from_f32(value).to_f32()).collect::<Vec<_>>();
+        assert_ne!(exact(3), rounded(3));
+        let mine: Vec<_> = (0..LENS.len()).map(|index| stream.clone_htod(&exact(index)).unwrap()).collect();
+
+        let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(&LENS), &options).unwrap();
+        for step in 0..3 {
+            for (index, gradient) in mine.iter().enumerate() {
+                match (step, index) {
+                    (1, 2) => reducer.ready_zero(index).unwrap(),
+                    _ => reducer.ready(index, gradient.as_view()).unwrap(),
+                }
+            }
+            reducer.wait().unwrap();
+            for index in 0..LENS.len() {
+                let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
+                let expected = if (step, index) == (1, 2) { vec![0.0; LENS[2]] } else { rounded(index) };
+                assert_eq!(average, expected, "step {step}, parameter {index}");
+            }
+        }
+
+        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&LENS), &options).unwrap();
+        let mut model = gradients(&stream, 7, 0);
+        for _ in 0..2 {
+            let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
+            let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
+            zero.step(&views, &mut targets, |shard, gradients| Ok(stream.memcpy_dtod(gradients, shard)?))
+                .unwrap();
+            for (index, parameter) in model.iter().enumerate() {
+                assert_eq!(stream.clone_dtoh(parameter).unwrap(), rounded(index));
+            }
+        }
+    });
+    let log = fake.log();
+    // In bfloat16.
+    let reduced: Vec<_> = log
+        .iter()
+        .filter(|line| line.contains("launch all_reduce") || line.contains("launch reduce_scatter"))
+        .collect();
+    assert!(reduced.len() > 5 && reduced.iter().all(|line| line.contains(" type 9 ")), "{log:#?}");
+}
+
+/// Nothing is converted.
+#[test]
+fn bfloat16_gradients_travel_as_they_are() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
         let options = options().wire(Wire::Bf16);
-        let refused = Reducer::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options).unwrap_err();
-        assert!(
-            refused.to_string().starts_with("ReducerOptions::wire: gradients in GPU memory"),
-            "{refused}"
-        );
-        let refused = Zero1::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options).unwrap_err();
-        assert!(matches!(refused, Error::Job(_)), "{refused}");
         let mut reducer = Reducer::<CudaSlice<bf16>>::new(group, &parameters(&[8]), &options).unwrap();
         let gradient = compute(group).clone_htod(&[bf16::ONE; 8]).unwrap();
         reducer.ready(0, gradient.as_view()).unwrap();
         reducer.wait().unwrap();
     });
-    fake.log();
+    let log = fake.log();
+    assert!(!log.iter().any(|line| line.contains("module")), "{log:#?}");
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data to PTX.
+//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data, and of gradients that travel as bfloat16, to PTX.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
@@ -11,32 +11,50 @@ use libloading::{Library, Symbol};
 use crate::wheels::NVRTC;
 use crate::{cache, generated};
 
-const FOLDER: &str = "crates/engine/src/data";
+const DATA: &str = "crates/engine/src/data";
 const FORMATS: [&str; 9] =
     ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64", "Float8E4M3", "Float8E5M2"];
 
 /// A PTX file to generate.
 struct Kernel {
-    /// The file of the source, in [`FOLDER`].
+    /// The file of the source.
     source: &'static str,
-    /// The name of the PTX file without its suffix.
-    name: &'static str,
+    /// The PTX file.
+    target: String,
     /// A macro, by NAME=VALUE.
     define: Option<String>,
     /// The least compute capability: 70 is 7.0.
     capability: u32,
 }
 
-/// The kernels of each storage format, and the one of all formats that needs a newer GPU.
+/// The kernels of each storage format, the one of all formats that needs a newer GPU, and those of gradients.
 fn kernels() -> impl Iterator<Item = Kernel> {
     let of_formats = FORMATS.map(|name| Kernel {
-        source: "kernels.cu",
-        name,
+        source: "crates/engine/src/data/kernels.cu",
+        target: format!("{DATA}/ptx/{name}.ptx"),
         define: Some(format!("NB_FORMAT={name}")),
         capability: 70,
     });
-    let invert = Kernel { source: "invert.cu", name: "Invert", define: None, capability: 90 };
-    of_formats.into_iter().chain([invert])
+    let invert = Kernel {
+        source: "crates/engine/src/data/invert.cu",
+        target: format!("{DATA}/ptx/Invert.ptx"),
+        define: None,
+        capability: 90,
+    };
+    let rounding = Kernel {
+        source: "src/train/rounding.cu",
+        target: "src/train/rounding.ptx".to_owned(),
+        define: None,
+        capability: 70,
+    };
+    of_formats.into_iter().chain([invert, rounding])
+}
+
+impl Kernel {
+    /// The name of the source's file.
+    fn file(&self) -> &'static str {
+        self.source.rsplit('/').next().unwrap_or(self.source)
+    }
 }
 
 #[derive(clap::Args)]
@@ -55,16 +73,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let compiler = Nvrtc::load(&NVRTC.unpacked()?)?;
     let mut files = 0;
     for kernel in kernels() {
-        let Kernel { source, name, capability, .. } = kernel;
-        let path = root.join(FOLDER).join(source);
+        let Kernel { source, target, capability, .. } = &kernel;
+        let path = root.join(source);
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let header = format!("// Made from {source} by `cargo xtask kernels`. Do not edit.\n");
+        let header = format!("// Made from {} by `cargo xtask kernels`. Do not edit.\n", kernel.file());
         let ptx = format!("{header}{}", compiler.compile(&text, &kernel)?);
         ensure!(
             ptx.contains("\n.version 8.0\n") && ptx.contains(&format!("\n.target sm_{capability}\n")),
-            "NVRTC made another PTX version or target of {name} than 8.0 for sm_{capability}"
+            "NVRTC made another PTX version or target of {target} than 8.0 for sm_{capability}"
         );
-        generated::put(&root.join(format!("{FOLDER}/ptx/{name}.ptx")), &ptx, arguments.check)?;
+        generated::put(&root.join(target), &ptx, arguments.check)?;
         files += 1;
     }
     println!("kernels: {files} PTX files {}", if arguments.check { "are up to date" } else { "written" });
@@ -110,7 +128,7 @@ impl Nvrtc {
         let compile: Symbol<Compile> = self.symbol("nvrtcCompileProgram")?;
         let destroy: Symbol<Destroy> = self.symbol("nvrtcDestroyProgram")?;
         let source = CString::new(source)?;
-        let name = CString::new(kernel.source)?;
+        let name = CString::new(kernel.file())?;
         let mut options = vec![
             CString::new(format!("--gpu-architecture=compute_{}", kernel.capability))?,
             c"--std=c++17".to_owned(),
@@ -135,11 +153,7 @@ impl Nvrtc {
         unsafe { destroy(&mut program) };
         let text = text?;
         if compiled != 0 {
-            bail!(
-                "NVRTC does not compile {} to {}.ptx (code {compiled}):\n{text}",
-                kernel.source,
-                kernel.name
-            );
+            bail!("NVRTC does not compile {} to {} (code {compiled}):\n{text}", kernel.source, kernel.target);
         }
         Ok(text)
     }

@@ -1,0 +1,76 @@
+//! Gradients in GPU memory to bfloat16 and back.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, CudaView, CudaViewMut, DeviceSlice as _, LaunchConfig,
+    PushKernelArg as _,
+};
+use cudarc::nvrtc::Ptx;
+use half::bf16;
+
+use crate::{DataType, Error};
+
+const THREADS: u32 = 512;
+/// Threads take several elements of larger gradients.
+const MAX_BLOCKS: u64 = 1024;
+
+/// The kernels for gradients of one type.
+pub(super) struct Rounding {
+    encode: CudaFunction,
+    decode: CudaFunction,
+}
+
+impl Rounding {
+    /// Loads the kernels for gradients of this type. The driver compiles them, unless its cache has the result.
+    pub(super) fn load(context: &Arc<CudaContext>, gradients: DataType) -> Result<Self, Error> {
+        let module = context.load_module(Ptx::from_src(include_str!("rounding.ptx")))?;
+        let name = gradients.rust_name();
+        Ok(Self {
+            encode: module.load_function(&format!("encode_{name}"))?,
+            decode: module.load_function(&format!("decode_{name}"))?,
+        })
+    }
+
+    /// Rounds a gradient to the elements of `wire`, on the gradient's stream.
+    pub(super) fn encode<T>(
+        &self,
+        gradient: &CudaView<'_, T>,
+        wire: &mut CudaViewMut<'_, bf16>,
+    ) -> Result<(), Error> {
+        let count = gradient.len().min(wire.len()) as u64;
+        let Some(shape) = shape(count) else { return Ok(()) };
+        let mut launch = gradient.stream().launch_builder(&self.encode);
+        launch.arg(gradient).arg(wire).arg(&count);
+        // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count` elements of `gradient`,
+        // and writes as many of `wire`. The reducer orders the streams as for a copy.
+        unsafe { launch.launch(shape) }?;
+        Ok(())
+    }
+
+    /// Converts `wire` to the elements of `values`, on `stream`.
+    pub(super) fn decode<T>(
+        &self,
+        stream: &CudaStream,
+        wire: &CudaView<'_, bf16>,
+        values: &mut CudaViewMut<'_, T>,
+    ) -> Result<(), Error> {
+        let count = wire.len().min(values.len()) as u64;
+        let Some(shape) = shape(count) else { return Ok(()) };
+        let mut launch = stream.launch_builder(&self.decode);
+        launch.arg(wire).arg(values).arg(&count);
+        // SAFETY: as above, with `decode`.
+        unsafe { launch.launch(shape) }?;
+        Ok(())
+    }
+}
+
+/// Blocks and threads for so many elements; none for no elements, for which CUDA launches no kernel.
+fn shape(count: u64) -> Option<LaunchConfig> {
+    let blocks = u32::try_from(count.div_ceil(u64::from(THREADS)).min(MAX_BLOCKS)).ok()?;
+    (blocks > 0).then_some(LaunchConfig {
+        grid_dim: (blocks, 1, 1),
+        block_dim: (THREADS, 1, 1),
+        shared_mem_bytes: 0,
+    })
+}
