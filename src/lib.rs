@@ -58,6 +58,8 @@ pub mod job;
 mod lock;
 mod name;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
+mod purpose;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 pub mod train;
 pub mod world;
 

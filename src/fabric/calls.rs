@@ -9,6 +9,7 @@
 use std::fmt;
 
 use super::selection::Collective;
+use crate::purpose::Purpose;
 use crate::world::{Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
 
@@ -115,6 +116,11 @@ impl CallHash {
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
     }
 
+    /// Adds the purpose of the calls that follow.
+    pub(crate) fn add_purpose(&mut self, purpose: Purpose) {
+        self.add(CallSignature(purpose.word()));
+    }
+
     pub(crate) fn word(self) -> u64 {
         self.0
     }
@@ -137,24 +143,25 @@ pub(crate) struct CallRecord {
     place: u64,
     number: u64,
     call: CallSignature,
+    purpose: Option<Purpose>,
 }
 
 impl CallRecord {
     const RANK: u32 = 31;
 
     /// The collective operation with this number.
-    pub(crate) fn collective(number: u64, call: CallSignature) -> Self {
-        Self { place: 0, number, call }
+    pub(crate) fn collective(number: u64, call: CallSignature, purpose: Option<Purpose>) -> Self {
+        Self { place: 0, number, call, purpose }
     }
 
     /// The message with this number from one rank to another.
     pub(crate) fn message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
-        Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
+        Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call, purpose: None }
     }
 
     /// One rank's part for another in the collective operation with this number.
     pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
-        Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
+        Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call, purpose: None }
     }
 
     /// The same call of another rank.
@@ -163,9 +170,9 @@ impl CallRecord {
     }
 
     fn called(&self) -> Called {
-        let Self { place, number, call } = *self;
+        let Self { place, number, call, purpose } = *self;
         let what = if place == 0 || call == CallSignature::LEFT {
-            call.to_string()
+            purpose.map_or_else(|| call.to_string(), |purpose| format!("{call}{purpose}"))
         } else {
             let rank = |place: u64| place & ((1 << Self::RANK) - 1);
             format!("{call} from rank {} to rank {}", rank(place >> Self::RANK), rank(place))
@@ -186,7 +193,7 @@ pub(crate) struct CallLog {
 impl CallLog {
     pub(crate) fn new(topic: u64, ranks: usize) -> Self {
         let most = (4 * ranks).max(64).next_power_of_two();
-        Self { topic, entries: vec![CallRecord::collective(0, CallSignature(0)); most], count: 0 }
+        Self { topic, entries: vec![CallRecord::collective(0, CallSignature(0), None); most], count: 0 }
     }
 
     pub(crate) fn topic(&self) -> u64 {
@@ -281,7 +288,8 @@ mod tests {
     #[test]
     fn only_the_last_calls_are_kept() {
         let mut calls = CallLog::new(1, 2);
-        (0..100).for_each(|number| calls.record(CallRecord::collective(number, CallSignature::BARRIER)));
+        (0..100)
+            .for_each(|number| calls.record(CallRecord::collective(number, CallSignature::BARRIER, None)));
         let mut numbers: Vec<u64> = calls.called().iter().map(|called| called.number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (36..100).collect::<Vec<_>>());

@@ -11,6 +11,7 @@ use super::selection::{Algorithm, Collective, Medium, Plan, SelectionOptions};
 use super::shared_memory::segment::SharedSegment;
 use super::transport::network::Network;
 use super::transport::summary;
+use crate::purpose::Purpose;
 use crate::{Element, ReduceOp, world};
 
 /// Options of a communicator. All but `host` must be the same on every rank.
@@ -76,6 +77,7 @@ impl Communicator {
     /// When libfabric cannot be loaded or has no provider that fits, an algorithm of the options cannot serve its
     /// collective, the options differ between ranks, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
+        let world = world::checked(world)?;
         let mut selection_options = SelectionOptions {
             algorithms: options.algorithms,
             between: options.between,
@@ -131,6 +133,18 @@ impl Communicator {
     /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are noticed without.
     pub fn set_timeout(&mut self, limit: Option<Duration>) {
         self.collectives.set_timeout(limit);
+    }
+
+    /// Calls operations for a purpose.
+    pub(crate) fn with_purpose<R>(
+        &mut self,
+        purpose: Option<Purpose>,
+        call: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        self.collectives.set_purpose(purpose);
+        let result = call(self);
+        self.collectives.set_purpose(None);
+        result
     }
 
     /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of `shm`, and each

@@ -1,5 +1,7 @@
 //! Buffers of a group's operations, and the backends that serve them.
 
+use std::sync::Arc;
+
 #[cfg(feature = "nccl")]
 use cudarc::driver::CudaSlice;
 
@@ -18,10 +20,22 @@ use super::work::Work;
 use crate::Error;
 #[cfg(feature = "nccl")]
 use crate::nccl::DeviceBuffer;
+use crate::purpose::Purpose;
 use crate::{Element, ReduceOp};
 
 /// A rank's connection to the others of its group.
-pub struct Connection(pub(crate) Backing);
+#[derive(Clone)]
+pub struct Connection {
+    pub(crate) backing: Arc<Backing>,
+    /// Of the operations that are called through this value.
+    pub(crate) purpose: Option<Purpose>,
+}
+
+impl Connection {
+    pub(super) fn new(backing: Backing) -> Self {
+        Self { backing: Arc::new(backing), purpose: None }
+    }
+}
 
 pub(crate) enum Backing {
     #[cfg(feature = "fabric")]
@@ -103,15 +117,15 @@ pub(crate) mod operations {
 macro_rules! operations_of {
     ($on:ident) => {
         fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
-            $on(connection, "all_reduce", |group| group.all_reduce(data, op))
+            $on(connection, "all_reduce", |group, purpose| group.all_reduce(data, op, purpose))
         }
 
         fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
-            $on(connection, "broadcast", |group| group.broadcast(data, root))
+            $on(connection, "broadcast", |group, purpose| group.broadcast(data, root, purpose))
         }
 
         fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
-            $on(connection, "all_gather", |group| group.all_gather(part, whole))
+            $on(connection, "all_gather", |group, purpose| group.all_gather(part, whole, purpose))
         }
 
         fn reduce_scatter(
@@ -120,11 +134,11 @@ macro_rules! operations_of {
             part: Self,
             op: ReduceOp,
         ) -> Work<(Self, Self)> {
-            $on(connection, "reduce_scatter", |group| group.reduce_scatter(whole, part, op))
+            $on(connection, "reduce_scatter", |group, purpose| group.reduce_scatter(whole, part, op, purpose))
         }
 
         fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
-            $on(connection, "all_reduce_list", |group| group.all_reduce_list(data, op))
+            $on(connection, "all_reduce_list", |group, purpose| group.all_reduce_list(data, op, purpose))
         }
     };
 }
@@ -154,10 +168,10 @@ impl<T: Element> operations::Operations for DeviceMemory<T> {
 fn on_host<B>(
     connection: &Connection,
     operation: &str,
-    start: impl FnOnce(&HostGroup) -> Work<B>,
+    start: impl FnOnce(&HostGroup, Option<Purpose>) -> Work<B>,
 ) -> Work<B> {
-    match &connection.0 {
-        Backing::Host(host) => start(host),
+    match &*connection.backing {
+        Backing::Host(host) => start(host, connection.purpose),
         #[cfg(feature = "nccl")]
         Backing::Gpu(_) => refuse(operation, "host memory", "GPUs", "a CudaSlice", "Host"),
     }
@@ -165,9 +179,13 @@ fn on_host<B>(
 
 #[cfg(feature = "nccl")]
 #[cfg_attr(not(feature = "fabric"), allow(unused_variables, reason = "there is no other memory"))]
-fn on_gpu<B>(connection: &Connection, operation: &str, start: impl FnOnce(&GpuGroup) -> Work<B>) -> Work<B> {
-    match &connection.0 {
-        Backing::Gpu(gpu) => start(gpu),
+fn on_gpu<B>(
+    connection: &Connection,
+    operation: &str,
+    start: impl FnOnce(&GpuGroup, Option<Purpose>) -> Work<B>,
+) -> Work<B> {
+    match &*connection.backing {
+        Backing::Gpu(gpu) => start(gpu, connection.purpose),
         #[cfg(feature = "fabric")]
         Backing::Host(_) => refuse(operation, "memory of a GPU", "hosts", "a Vec", "Gpu"),
     }

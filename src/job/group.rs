@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 #[cfg(feature = "nccl")]
@@ -12,7 +13,8 @@ use super::buffer::{Backing, Buffer, Connection};
 use super::connect::{Choice, connect};
 use super::formation::{Exchange, Formation, Members};
 use super::work::Work;
-use crate::world::{self, Position};
+use crate::purpose::Purpose;
+use crate::world::{self, MAX_MESSAGE, Position};
 use crate::{Element, Error, ReduceOp};
 
 /// Collectives of the ranks of a [`Job`](super::Job), or of a part of them, over host memory or GPUs.
@@ -34,15 +36,17 @@ use crate::{Element, Error, ReduceOp};
 /// number ranks as the job does, also in parts of it.
 #[derive(Clone)]
 pub struct Group {
+    connection: Connection,
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    connection: Connection,
     members: Members,
     world: world::Handle,
     /// The reason of [`Backend::Auto`] for hosts.
     reason: Option<String>,
+    /// Reducers and sharded optimizers so far.
+    reducers: AtomicU32,
 }
 
 impl Group {
@@ -61,7 +65,20 @@ impl Group {
     ) -> Result<Self, Error> {
         let formation = Formation::new(Arc::clone(world), members.clone(), exchange);
         let (connection, reason) = formation.finish(connect(&formation, &members, choice))?;
-        Ok(Self { inner: Arc::new(Inner { connection, members, world: Arc::clone(world), reason }) })
+        let inner = Inner { members, world: Arc::clone(world), reason, reducers: AtomicU32::new(0) };
+        Ok(Self { connection, inner: Arc::new(inner) })
+    }
+
+    /// The same rank of the same group, for operations of a purpose.
+    pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
+        let mut group = self.clone();
+        group.connection.purpose = Some(purpose);
+        group
+    }
+
+    /// The number of a reducer or sharded optimizer. Collective, so that it is the same on all ranks.
+    pub(crate) fn next_reducer(&self) -> u32 {
+        self.inner.reducers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// This rank in the group, `0..size`.
@@ -91,7 +108,7 @@ impl Group {
     /// [`Backend::Host`] or [`Backend::Gpu`].
     #[must_use]
     pub fn backend(&self) -> Backend {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => Backend::Host,
             #[cfg(feature = "nccl")]
@@ -103,7 +120,7 @@ impl Group {
     /// [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
-        let transport = match &self.inner.connection.0 {
+        let transport = match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.describe(),
             #[cfg(feature = "nccl")]
@@ -127,7 +144,7 @@ impl Group {
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without.
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.set_timeout(limit),
             #[cfg(feature = "nccl")]
@@ -140,7 +157,7 @@ impl Group {
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => None,
             Backing::Gpu(gpu) => Some(gpu.stream()),
@@ -159,7 +176,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn barrier(&self) -> Result<(), Error> {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.barrier(),
             #[cfg(feature = "nccl")]
@@ -176,15 +193,16 @@ impl Group {
         let host = world::host().id;
         let own =
             [&[u8::from(color.is_some())], &color.unwrap_or(0).to_le_bytes()[..], host.as_bytes()].concat();
-        let all = self.all_gather_bytes(&own)?;
+        let group = self.with_purpose(Purpose::Split);
+        let all = group.all_gather_bytes(&own)?;
         let members = self.part(&all);
-        let (group, world) = (self.clone(), &self.inner.world);
+        let world = &self.inner.world;
         let exchange = Box::new(move |mine: &[u8]| group.all_gather_bytes(mine).map_err(world::Error::from));
         if color.is_none() {
             let formation = Formation::new(Arc::clone(world), members, exchange);
             return formation.finish(Ok::<_, Error>(None));
         }
-        let choice = match &self.inner.connection.0 {
+        let choice = match &*self.connection.backing {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => Choice::Backend(Backend::Host),
             #[cfg(feature = "nccl")]
@@ -222,30 +240,30 @@ impl Group {
     /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element. It has the same length
     /// on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        B::all_reduce(&self.inner.connection, data, op)
+        B::all_reduce(&self.connection, data, op)
     }
 
     /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
-        B::broadcast(&self.inner.connection, data, root)
+        B::broadcast(&self.connection, data, root)
     }
 
     /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on every rank, and `whole`
     /// has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        B::all_gather(&self.inner.connection, part, whole)
+        B::all_gather(&self.connection, part, whole)
     }
 
     /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block in `part`. `whole` has
     /// the same length on every rank, [`size`](Self::size) times that of `part`, and stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        B::reduce_scatter(&self.inner.connection, whole, part, op)
+        B::reduce_scatter(&self.connection, whole, part, op)
     }
 
     /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for each where they
     /// are small. The list has the same lengths in the same order on every rank; they are compared on hosts.
     pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        B::all_reduce_list(&self.inner.connection, data, op)
+        B::all_reduce_list(&self.connection, data, op)
     }
 
     /// An [`all_reduce`](Self::all_reduce) of borrowed host memory, which returns when it is complete. A group on GPUs copies
@@ -254,11 +272,11 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_reduce_in_place(data, op),
+            Backing::Host(host) => host.all_reduce_in_place(data, op, self.connection.purpose),
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op),
+            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op, self.connection.purpose),
         }
     }
 
@@ -268,11 +286,11 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        match &self.inner.connection.0 {
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.broadcast_in_place(data, root),
+            Backing::Host(host) => host.broadcast_in_place(data, root, self.connection.purpose),
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root),
+            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root, self.connection.purpose),
         }
     }
 
@@ -280,18 +298,25 @@ impl Group {
     /// values.
     ///
     /// # Errors
-    /// See [`Group`].
+    /// [`Error::Buffer`] for a message of more than 16 MiB. See [`Group`].
     pub fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        match &self.inner.connection.0 {
+        if mine.len() > MAX_MESSAGE {
+            return Err(Error::Buffer(format!(
+                "all_gather_bytes: the message has {} bytes, and may have {MAX_MESSAGE}: gather data with all_gather",
+                mine.len()
+            )));
+        }
+        match &*self.connection.backing {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_gather_bytes(mine),
+            Backing::Host(host) => host.all_gather_bytes(mine, self.connection.purpose),
             // The ranks of the whole job exchange without the GPUs.
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) if self.size() == self.inner.world.size() => {
-                gpu.exchange("all_gather_bytes", || self.inner.world.all_gather(mine))
+                let purpose = self.connection.purpose.map(|purpose| purpose.to_string()).unwrap_or_default();
+                gpu.exchange(&format!("all_gather_bytes{purpose}"), || self.inner.world.all_gather(mine))
             }
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine),
+            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine, self.connection.purpose),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::schedule::Schedule;
 use super::slot::BucketSlot;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
+use crate::purpose::Purpose;
 use crate::{Element as _, Error};
 
 /// Reduces the gradients of a model over all ranks of a group, while the backward pass still computes others.
@@ -19,6 +20,9 @@ use crate::{Element as _, Error};
 /// parameters in reverse order; afterwards, in the order in which rank 0's gradients became ready in the first step.
 ///
 /// All ranks get the same bits, so that replicas with equal parameters stay equal.
+///
+/// Buckets start at different times on different ranks. So from the first `ready` of a step until `wait`, the program calls no other
+/// operation of the group, and no other reducer in it; [`Group::split`] makes a group for those.
 ///
 /// # Steps
 /// A step is a `ready` or [`ready_zero`](Self::ready_zero) of every parameter in any order, then [`wait`](Self::wait), then
@@ -45,6 +49,8 @@ use crate::{Element as _, Error};
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
+    /// Among the reducers of the group.
+    number: u32,
     parameters: Vec<Parameter>,
     lens: Vec<usize>,
     options: ReducerOptions,
@@ -84,15 +90,23 @@ impl<B: Bucket> Reducer<B> {
     /// two parameters have one name, or if a rank has too little memory. [`Error::Buffer`] if the group is on another backend than
     /// the memory. The group can still be used after these. Otherwise errors of the group.
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
-        agree(group, parameters, B::Element::DATA_TYPE, options)?;
-        together(group, Self::prepare(group, parameters, options))
+        let number = group.next_reducer();
+        let exchange = group.with_purpose(Purpose::NewReducer);
+        agree(&exchange, parameters, B::Element::DATA_TYPE, options)?;
+        together(&exchange, Self::prepare(group, number, parameters, options))
     }
 
-    fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
+    fn prepare(
+        group: &Group,
+        number: u32,
+        parameters: &[Parameter],
+        options: &ReducerOptions,
+    ) -> Result<Self, Error> {
         let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
         let layout = Layout::new(&lens, (0..lens.len()).rev(), limits::<B>(options));
         let mut reducer = Self {
             group: group.clone(),
+            number,
             parameters: parameters.to_vec(),
             lens,
             options: options.clone(),
@@ -289,7 +303,9 @@ impl<B: Bucket> Reducer<B> {
             let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
             if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
                 B::make_group_wait(&mut self.streams)?;
-                slot.start(&self.group, self.options.op)?;
+                // Parameters, and so buckets, are fewer than 2^32.
+                let purpose = Purpose::Bucket { reducer: self.number, bucket: bucket as u32 };
+                slot.start(&self.group.with_purpose(purpose), self.options.op)?;
             }
         }
         Ok(())
@@ -307,7 +323,8 @@ impl<B: Bucket> Reducer<B> {
         if matches!(self.order, Order::Unknown) {
             let mut order = self.schedule.order().to_vec();
             if !order.is_empty() {
-                self.group.broadcast_in_place(&mut order, 0)?;
+                let group = self.group.with_purpose(Purpose::Order { reducer: self.number });
+                group.broadcast_in_place(&mut order, 0)?;
             }
             self.order = Order::Known(order);
         }

@@ -9,6 +9,7 @@ use super::parameter::agree;
 use super::shards::Shards;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
+use crate::purpose::Purpose;
 use crate::{Element as _, Error};
 
 /// An optimizer whose state is divided among the ranks: stage 1 of ZeRO (Rajbhandari and others, 2020).
@@ -90,8 +91,10 @@ impl<B: Bucket> Zero1<B> {
     /// # Errors
     /// As [`Reducer::new`](super::Reducer::new).
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
-        agree(group, parameters, B::Element::DATA_TYPE, options)?;
-        together(group, Self::prepare(group, parameters, options))
+        let steps = group.with_purpose(Purpose::Step { optimizer: group.next_reducer() });
+        let exchange = group.with_purpose(Purpose::NewZero1);
+        agree(&exchange, parameters, B::Element::DATA_TYPE, options)?;
+        together(&exchange, Self::prepare(&steps, parameters, options))
     }
 
     fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {

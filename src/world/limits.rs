@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Maximum length of a host name, host identity or job key, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
+/// Maximum length of one rank's all_gather message, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// Maximum number of ranks of a job, whose list fits into a frame.
 pub(crate) const MAX_RANKS: usize = 1 << 18;
 /// Time for ranks that wait to report their calls, once another one has waited for too long.

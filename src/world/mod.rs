@@ -31,6 +31,8 @@
 
 mod call;
 mod cause;
+#[cfg(feature = "fabric")]
+mod checked;
 mod host;
 mod launcher;
 mod limits;
@@ -73,6 +75,10 @@ pub use threads::threads;
 pub(crate) use call::{Mismatch, Timeout};
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use cause::time_out;
+#[cfg(feature = "fabric")]
+pub(crate) use checked::checked;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use limits::MAX_MESSAGE;
 #[cfg(test)]
 pub(crate) use on_ranks::on_ranks;
 

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use collectives::Error;
+use collectives::job::Group;
 use collectives::train::{Parameter, Reducer, ReducerOptions, Wire, Zero1};
+use collectives::{Error, ReduceOp};
 
 use super::{on_every_rank, parameters};
 
@@ -109,6 +110,68 @@ fn a_rank_that_leaves_fails_the_step_of_the_others() {
         let text = errors[rank].as_deref().unwrap();
         assert!(text.contains("rank 1"), "{text}");
     }
+}
+
+/// The same call on two ranks for different purposes, of which the other ranks cannot see the difference in the data.
+fn assert_difference(calls: impl Fn(&Group) -> Result<(), Error> + Sync, expected: [&str; 2]) {
+    for error in on_every_rank(2, |group| calls(group).unwrap_err()) {
+        let Error::Mismatch { rank, called, peer_called, .. } = &error else { panic!("{error:?}") };
+        let mut found = [called.as_str(), peer_called.as_deref().unwrap_or_default()];
+        if *rank == 1 {
+            found.reverse();
+        }
+        assert_eq!(found, expected, "{error}");
+    }
+}
+
+#[test]
+fn operations_that_only_look_alike_are_told_apart() {
+    let options = ReducerOptions::default().first_bucket_bytes(8).bucket_bytes(8);
+    let reducer = |group: &Group| Reducer::<Vec<f32>>::new(group, &parameters(&[2, 2]), &options);
+    // Two reducers of one shape, in another order on each rank.
+    assert_difference(
+        |group| {
+            let mut reducers = [reducer(group)?, reducer(group)?];
+            reducers[group.rank()].average(&mut [&mut [0.0; 2], &mut [0.0; 2]])?;
+            reducers[1 - group.rank()].average(&mut [&mut [0.0; 2], &mut [0.0; 2]])
+        },
+        [
+            "all_reduce of 2 float, avg for bucket 0 of reducer 0",
+            "all_reduce of 2 float, avg for bucket 0 of reducer 1",
+        ],
+    );
+    // An operation of the program between the buckets, which start at different times.
+    assert_difference(
+        |group| {
+            let mut reducer = reducer(group)?;
+            reducer.ready(1 - group.rank(), &[1.0; 2])?;
+            group.all_reduce_in_place(&mut [0.0_f32; 2], ReduceOp::Avg)?;
+            reducer.ready(group.rank(), &[1.0; 2])?;
+            reducer.wait()
+        },
+        ["all_reduce of 2 float, avg for bucket 0 of reducer 0", "all_reduce of 2 float, avg"],
+    );
+    assert_difference(
+        |group| match group.rank() {
+            0 => reducer(group).map(drop),
+            _ => Zero1::<Vec<f32>>::new(group, &parameters(&[2, 2]), &options).map(drop),
+        },
+        ["all_gather of 8 uint8 for Reducer::new", "all_gather of 8 uint8 for Zero1::new"],
+    );
+    assert_difference(
+        |group| match group.rank() {
+            0 => group.split(Some(1)).map(drop),
+            _ => group.all_gather_bytes(&[]).map(drop),
+        },
+        ["all_gather of 8 uint8 for split", "all_gather of 8 uint8 for all_gather_bytes"],
+    );
+    assert_difference(
+        |group| match group.rank() {
+            0 => group.all_reduce_list(vec![vec![0_u64], vec![1]], ReduceOp::Sum).wait().map(drop),
+            _ => group.all_gather(vec![0_u64; 3], vec![0; 6]).wait().map(drop),
+        },
+        ["all_gather of 3 uint64 for all_reduce_list", "all_gather of 3 uint64"],
+    );
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::fabric::selection::{
 };
 use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
 use crate::fabric::transport::Transport;
+use crate::purpose::Purpose;
 use crate::world::Awaited;
 use crate::{Element, ReduceOp};
 
@@ -43,6 +44,8 @@ pub(crate) struct HostCollectives<T> {
     call: CallSignature,
     /// Hash of all calls.
     history: CallHash,
+    /// That of the current operations.
+    purpose: Option<Purpose>,
     /// Messages sent to and received from each rank with send, recv and exchange.
     pairs: Vec<PeerCounts>,
     peers: MessagePeers,
@@ -111,6 +114,7 @@ impl<T: Transport> HostCollectives<T> {
             sequence: 0,
             call: CallSignature::BARRIER,
             history: CallHash::default(),
+            purpose: None,
             pairs: vec![PeerCounts::default(); ranks],
             peers: MessagePeers::default(),
             workspace: Workspace::default(),
@@ -130,7 +134,7 @@ impl<T: Transport> HostCollectives<T> {
     pub(crate) fn leave(&mut self) {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
         self.has_left = true;
-        transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT));
+        transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT, None));
         for (peer, &PeerCounts { sent, received }) in self.pairs.iter().enumerate() {
             if peer != self.rank && (self.ranks <= MAX_ANNOUNCED_PAIRS || sent + received > 0) {
                 transport.record(CallRecord::message(self.rank, peer, sent + 1, CallSignature::LEFT));
@@ -278,12 +282,20 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
+    /// Sets the purpose of the operations that follow.
+    pub(crate) fn set_purpose(&mut self, purpose: Option<Purpose>) {
+        if let Some(purpose) = purpose {
+            self.history.add_purpose(purpose);
+        }
+        self.purpose = purpose;
+    }
+
     /// Counts and records the operation that begins.
     fn record_call(&mut self) {
         if let Some(transport) = &mut self.transport {
             self.sequence += 1;
             self.history.add(self.call);
-            transport.record(CallRecord::collective(self.sequence, self.call));
+            transport.record(CallRecord::collective(self.sequence, self.call, self.purpose));
         }
     }
 
@@ -296,7 +308,7 @@ impl<T: Transport> HostCollectives<T> {
             from.map(|from| CallRecord::message(from, own, self.pairs[from].received, call).of(from));
         let messages: Vec<_> = sent.into_iter().chain(received).collect();
         if messages.is_empty() {
-            let record = CallRecord::collective(self.sequence, call);
+            let record = CallRecord::collective(self.sequence, call, self.purpose);
             return (0..self.ranks).filter(|&rank| rank != own).map(|rank| record.of(rank)).collect();
         }
         messages
@@ -327,7 +339,10 @@ impl<T: Transport> HostCollectives<T> {
         match &error {
             // The others know it.
             Error::World(_) => {}
-            Error::TimedOut { limit, .. } => return transport.time_out(name, *limit, self.awaited()),
+            Error::TimedOut { limit, .. } => {
+                let name = self.purpose.map_or_else(|| name.to_owned(), |purpose| format!("{name}{purpose}"));
+                return transport.time_out(&name, *limit, self.awaited());
+            }
             _ => transport.fail(&format!("{name}: {error}")),
         }
         error

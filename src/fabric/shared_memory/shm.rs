@@ -35,15 +35,13 @@ fn file_of(address: &[u8]) -> Option<PathBuf> {
     Some(Path::new(DIRECTORY).join(std::str::from_utf8(name).ok()?))
 }
 
-/// True when this process has mapped the memory of the endpoints with these addresses. It needs no mapping for its own.
-pub(crate) fn are_mapped(addresses: &[Vec<u8>]) -> bool {
+/// The files of endpoints with these addresses that this process has not mapped. It needs no mapping for its own.
+pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mapped: BTreeSet<&Path> =
         maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..]))).collect();
-    addresses
-        .iter()
-        .filter(|address| !is_of_this_process(address))
-        .all(|address| file_of(address).is_some_and(|file| mapped.contains(file.as_path())))
+    let others = addresses.iter().filter(|address| !is_of_this_process(address));
+    others.filter_map(|address| file_of(address)).filter(|file| !mapped.contains(file.as_path())).collect()
 }
 
 /// Removes the name of the endpoint with this address. Its memory stays until no process has mapped it.

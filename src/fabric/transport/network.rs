@@ -146,9 +146,20 @@ impl Network {
 
     /// Removes the name of this rank's shared memory once all its peers have mapped it, which libfabric does when it gets an
     /// address: the memory of ranks that are killed from then on is freed at once. `peers` are the peers' addresses in shared
-    /// memory. Collective.
+    /// memory. Collective. Fails on all ranks if memory that a rank has not mapped has lost its name: it cannot be mapped any more.
     fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
-        let all = self.world.all_gather(&[u8::from(shm::are_mapped(peers))])?;
+        let unmapped = shm::unmapped(peers);
+        let lost = unmapped.iter().find(|file| !file.exists());
+        let reachable = lost.map_or(Ok(()), |file| {
+            let problem = format!(
+                "{} was removed while the ranks connected: find out what removes files in {}, or choose tcp",
+                file.display(),
+                shm::DIRECTORY
+            );
+            Err(Error::Provider { provider: "shm".to_owned(), problem })
+        });
+        on_all_ranks(&self.world, reachable)?;
+        let all = self.world.all_gather(&[u8::from(unmapped.is_empty())])?;
         if all.iter().all(|mapped| mapped == &[1]) {
             let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
             in_memory.for_each(|endpoint| shm::unlink(&endpoint.address));

@@ -7,26 +7,39 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use super::{GpuGroup, describe, with_op};
 use crate::job::gather::gather_messages;
 use crate::nccl::{self, Collectives, Communicator};
+use crate::purpose::Purpose;
 use crate::{Element, Error, ReduceOp};
 
 impl GpuGroup {
-    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+    pub(crate) fn all_reduce_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Result<(), Error> {
         self.in_place(
+            purpose,
             describe::<T>("all_reduce", data.len(), with_op(op)),
             data,
             |communicator, data, length| communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op),
         )
     }
 
-    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+    pub(crate) fn broadcast_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        root: usize,
+        purpose: Option<Purpose>,
+    ) -> Result<(), Error> {
         let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
-        self.in_place(operation, data, |communicator, data, length| {
+        self.in_place(purpose, operation, data, |communicator, data, length| {
             communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
         })
     }
 
     fn in_place<T: Element>(
         &self,
+        purpose: Option<Purpose>,
         operation: String,
         data: &mut [T],
         call: impl FnOnce(&Communicator, &mut CudaSlice<u8>, usize) -> Result<(), nccl::Error>,
@@ -39,7 +52,8 @@ impl GpuGroup {
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
         let reduced = self.stream.clone_htod(&*bytes).map_err(Error::from).and_then(|copy| {
-            let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
+            let work =
+                self.start(purpose, operation, copy, |communicator, copy| call(communicator, copy, length));
             self.stream.memcpy_dtoh(&work.wait()?, bytes)?;
             Ok(())
         });
@@ -55,15 +69,20 @@ impl GpuGroup {
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
-    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        gather_messages(mine, |part| self.gather(part))
+    pub(crate) fn all_gather_bytes(
+        &self,
+        mine: &[u8],
+        purpose: Option<Purpose>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let purpose = purpose.or(Some(Purpose::Messages));
+        gather_messages(mine, |part| self.gather(part, purpose))
     }
 
     /// Gathers parts of the same length, which is not 0.
-    fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
+    fn gather(&self, mine: &[u8], purpose: Option<Purpose>) -> Result<Vec<u8>, Error> {
         let gathered = self.stream.clone_htod(mine).map_err(Error::from).and_then(|part| {
             let whole = self.stream.alloc_zeros::<u8>(mine.len() * self.size)?;
-            let (_, whole) = self.all_gather(part, whole).wait()?;
+            let (_, whole) = self.all_gather(part, whole, purpose).wait()?;
             Ok(self.stream.clone_dtoh(&whole)?)
         });
         self.end_copies(gathered)

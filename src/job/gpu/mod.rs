@@ -19,6 +19,7 @@ use super::work::Work;
 use crate::hash::fnv1a;
 use crate::lock::lock;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
+use crate::purpose::Purpose;
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
 
@@ -149,10 +150,14 @@ impl GpuGroup {
     /// Queues an operation on the group's stream.
     fn start<B>(
         &self,
-        operation: String,
+        purpose: Option<Purpose>,
+        mut operation: String,
         mut buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
+        if let Some(purpose) = purpose {
+            operation += &purpose.to_string();
+        }
         match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
             Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.watch), buffers)),
             Err(error) => Work::ready(Err(error)),
@@ -178,35 +183,61 @@ impl GpuGroup {
         queued.map_err(|error| if error.is_refusal() { error } else { self.watch.fail(error) })
     }
 
-    pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
+    pub(crate) fn all_reduce<B: DeviceBufferMut>(
+        &self,
+        data: B,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<B> {
         let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        self.start(operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+        self.start(purpose, operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
     }
 
-    pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
+    pub(crate) fn broadcast<B: DeviceBufferMut>(
+        &self,
+        data: B,
+        root: usize,
+        purpose: Option<Purpose>,
+    ) -> Work<B> {
         let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        self.start(operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
+        self.start(purpose, operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
     }
 
-    pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
+    pub(crate) fn all_gather<B: DeviceBufferMut>(
+        &self,
+        part: B,
+        whole: B,
+        purpose: Option<Purpose>,
+    ) -> Work<(B, B)> {
         let operation = describe::<B::Element>("all_gather", part.len(), "");
-        self.start(operation, (part, whole), |communicator, (part, whole)| {
+        self.start(purpose, operation, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
     }
 
-    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(
+        &self,
+        whole: B,
+        part: B,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<(B, B)> {
         let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        self.start(operation, (whole, part), |communicator, (whole, part)| {
+        self.start(purpose, operation, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
     }
 
-    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(
+        &self,
+        data: Vec<B>,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<Vec<B>> {
         let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        self.start(operation, data, |communicator, data| {
+        self.start(purpose, operation, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
             })
@@ -227,7 +258,7 @@ impl GpuGroup {
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };
-        self.start("barrier".to_owned(), one, call).wait().map(drop)
+        self.start(None, "barrier".to_owned(), one, call).wait().map(drop)
     }
 }
 

@@ -15,6 +15,7 @@ use super::host_buffer::HostBuffer;
 use super::slot::Promise;
 use super::work::Work;
 use crate::lock::lock;
+use crate::purpose::Purpose;
 use crate::world::Handle;
 use crate::world::sync::cores;
 use crate::{Element, Error, ReduceOp, fabric};
@@ -29,6 +30,7 @@ pub(crate) struct HostGroup {
 
 /// An operation of which the group owns the buffers `B` while it runs.
 struct Owned<B, F> {
+    purpose: Option<Purpose>,
     buffers: B,
     call: Option<F>,
     promise: Promise<B>,
@@ -40,7 +42,8 @@ where
     F: FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send,
 {
     fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error> {
-        self.call.take().map_or(Ok(()), |call| call(communicator, &mut self.buffers))
+        let Some(call) = self.call.take() else { return Ok(()) };
+        communicator.with_purpose(self.purpose, |communicator| call(communicator, &mut self.buffers))
     }
 
     fn deliver(self: Box<Self>, result: Result<(), Error>) {
@@ -70,6 +73,7 @@ impl HostGroup {
 
     fn start<B: Send + 'static>(
         &self,
+        purpose: Option<Purpose>,
         buffers: B,
         call: impl FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send + 'static,
     ) -> Work<B> {
@@ -77,7 +81,7 @@ impl HostGroup {
             return Work::ready(Err(error));
         }
         let (slot, promise) = self.queue.slot();
-        let operation = Box::new(Owned { buffers, call: Some(call), promise });
+        let operation = Box::new(Owned { purpose, buffers, call: Some(call), promise });
         // One rank waits for nobody: a thread would only add its own start to the duration.
         let left = if self.world.size() == 1 { self.queue.try_here(operation) } else { Some(operation) };
         if let Some(operation) = left {
@@ -86,47 +90,86 @@ impl HostGroup {
         Work::host(slot)
     }
 
-    pub(crate) fn all_reduce<B: HostBuffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
+    pub(crate) fn all_reduce<B: HostBuffer>(
+        &self,
+        data: B,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<B> {
+        self.start(purpose, data, move |communicator, data| {
+            communicator.all_reduce_in_place(data.elements_mut(), op)
+        })
     }
 
-    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
+    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize, purpose: Option<Purpose>) -> Work<B> {
+        self.start(purpose, data, move |communicator, data| {
+            communicator.broadcast_in_place(data.elements_mut(), root)
+        })
     }
 
-    pub(crate) fn all_gather<B: HostBuffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        self.start((part, whole), |communicator, (part, whole)| {
+    pub(crate) fn all_gather<B: HostBuffer>(
+        &self,
+        part: B,
+        whole: B,
+        purpose: Option<Purpose>,
+    ) -> Work<(B, B)> {
+        self.start(purpose, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part.elements(), whole.elements_mut())
         })
     }
 
-    pub(crate) fn reduce_scatter<B: HostBuffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        self.start((whole, part), move |communicator, (whole, part)| {
+    pub(crate) fn reduce_scatter<B: HostBuffer>(
+        &self,
+        whole: B,
+        part: B,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<(B, B)> {
+        self.start(purpose, (whole, part), move |communicator, (whole, part)| {
             communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
         })
     }
 
-    pub(crate) fn all_reduce_list<B: HostBuffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        self.start(data, move |communicator, data| {
+    pub(crate) fn all_reduce_list<B: HostBuffer>(
+        &self,
+        data: Vec<B>,
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Work<Vec<B>> {
+        self.start(purpose.or(Some(Purpose::List)), data, move |communicator, data| {
             let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
             list::all_reduce(communicator, &mut list, op)
         })
     }
 
-    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.queue.run_here(|communicator| communicator.all_reduce_in_place(data, op))
+    pub(crate) fn all_reduce_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        op: ReduceOp,
+        purpose: Option<Purpose>,
+    ) -> Result<(), Error> {
+        self.queue.run_here(purpose, |communicator| communicator.all_reduce_in_place(data, op))
     }
 
-    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.queue.run_here(|communicator| communicator.broadcast_in_place(data, root))
+    pub(crate) fn broadcast_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        root: usize,
+        purpose: Option<Purpose>,
+    ) -> Result<(), Error> {
+        self.queue.run_here(purpose, |communicator| communicator.broadcast_in_place(data, root))
     }
 
     pub(crate) fn barrier(&self) -> Result<(), Error> {
-        self.queue.run_here(fabric::Communicator::barrier)
+        self.queue.run_here(None, fabric::Communicator::barrier)
     }
 
-    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.queue.run_here(|communicator| {
+    pub(crate) fn all_gather_bytes(
+        &self,
+        mine: &[u8],
+        purpose: Option<Purpose>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        self.queue.run_here(purpose.or(Some(Purpose::Messages)), |communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
                 communicator.all_gather(part, &mut whole)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::job::slot::{Promise, ResultSlot, waits_for_itself};
 use crate::lock::lock;
+use crate::purpose::Purpose;
 use crate::world::Handle;
 use crate::world::sync::SpinPark;
 use crate::{Error, fabric};
@@ -124,10 +125,11 @@ impl Queue {
     /// Runs a call on this thread, once the operations before are complete.
     pub(super) fn run_here<R>(
         &self,
+        purpose: Option<Purpose>,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
         let _turn = self.take_turn()?;
-        self.call(call)
+        self.call(|communicator| communicator.with_purpose(purpose, call))
     }
 
     /// Runs the operation on this thread, or returns it if others are before it.

@@ -60,10 +60,13 @@ pub(super) struct Introduced {
 /// # Errors
 /// If the gather fails, a process cannot go on after a failure, or processes have different numbers of ranks.
 pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
-    let rejoin = world.rejoin();
-    let refusal = rejoin.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
+    // A rank that cannot takes part in the gather too, so that all ranks learn it.
+    let prepared = world.rejoin().and_then(|rejoin| Ok((rejoin, token()?, new_key()?)));
+    let refusal =
+        prepared.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
+    let (token, key) = prepared.as_ref().map_or(("", ""), |(_, token, key)| (token, key));
     let host = host();
-    let mine = [token()?, &host.id, &host.name, &loopback(), &new_key()?, &refusal].join("\n");
+    let mine = [token, &host.id, &host.name, &loopback(), key, &refusal].join("\n");
     let all = world.all_gather(mine.as_bytes())?;
     let all: Vec<Introduction> = all.iter().map(|text| read_introduction(text)).collect::<Result<_, _>>()?;
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| !other.refusal.is_empty()) {
@@ -97,7 +100,8 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
         )));
     }
     let key = all.into_iter().next().map(|first| first.key).unwrap_or_default();
-    Ok(Introduced { key, processes, me, thread, rejoin: rejoin? })
+    let (rejoin, ..) = prepared?;
+    Ok(Introduced { key, processes, me, thread, rejoin })
 }
 
 fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {

@@ -10,6 +10,7 @@ mod state;
 pub(crate) mod wire;
 
 use super::call::Contribution;
+use super::limits::MAX_MESSAGE;
 use super::sync::cores;
 use super::{
     Called, Error, ExitHook, Handle, OnFailure, Options, Position, Rejoin, RendezvousConfig, Wait, World,
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use wire::{Frame, MAX_MESSAGE, Member};
+use wire::{Frame, Member};
 
 pub(crate) use rendezvous::{listen, read_some};
 

@@ -14,8 +14,6 @@ pub(crate) use frame::{Frame, FrameDecoder};
 /// Time limit for each side's part of the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_HELLO: usize = 1024;
-/// Maximum length of one rank's all_gather message, in bytes.
-pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// Maximum length of a frame, in bytes; it holds all messages of an all_gather.
 pub(crate) const MAX_FRAME: usize = 1 << 30;
 

@@ -1,0 +1,64 @@
+//! Purposes of operations that the library calls for itself.
+
+use std::fmt;
+
+/// The part of the library that calls an operation. Ranks that call the same operation for different purposes notice it, as if
+/// the operations were different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// [`Group::all_gather_bytes`](crate::job::Group::all_gather_bytes).
+    Messages,
+    /// [`Group::all_reduce_list`](crate::job::Group::all_reduce_list).
+    #[cfg(feature = "fabric")]
+    List,
+    /// [`Group::split`](crate::job::Group::split).
+    Split,
+    /// [`Reducer::new`](crate::train::Reducer::new).
+    NewReducer,
+    /// [`Zero1::new`](crate::train::Zero1::new).
+    NewZero1,
+    /// The average of a bucket. Reducers of a group are counted from 0.
+    Bucket { reducer: u32, bucket: u32 },
+    /// The order of the buckets of a reducer.
+    Order { reducer: u32 },
+    /// A step of a [`Zero1`](crate::train::Zero1). They are counted with the reducers.
+    Step { optimizer: u32 },
+}
+
+impl Purpose {
+    /// A number that no other purpose has, for hashes.
+    #[cfg(feature = "fabric")]
+    pub(crate) fn word(self) -> u64 {
+        let (kind, owner, part) = match self {
+            Self::Messages => (1, 0, 0),
+            Self::List => (2, 0, 0),
+            Self::Split => (3, 0, 0),
+            Self::NewReducer => (4, 0, 0),
+            Self::NewZero1 => (5, 0, 0),
+            Self::Bucket { reducer, bucket } => (6, reducer, bucket),
+            Self::Order { reducer } => (7, reducer, 0),
+            Self::Step { optimizer } => (8, optimizer, 0),
+        };
+        // Buckets have different parameters, so that 28 bits suffice.
+        u64::from(owner) << 32 | u64::from(part) << 4 & 0xffff_fff0 | kind
+    }
+}
+
+/// ` for bucket 0 of reducer 1`, which follows the operation.
+impl fmt::Display for Purpose {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Messages => formatter.write_str(" for all_gather_bytes"),
+            #[cfg(feature = "fabric")]
+            Self::List => formatter.write_str(" for all_reduce_list"),
+            Self::Split => formatter.write_str(" for split"),
+            Self::NewReducer => formatter.write_str(" for Reducer::new"),
+            Self::NewZero1 => formatter.write_str(" for Zero1::new"),
+            Self::Bucket { reducer, bucket } => {
+                write!(formatter, " for bucket {bucket} of reducer {reducer}")
+            }
+            Self::Order { reducer } => write!(formatter, " for the order of reducer {reducer}"),
+            Self::Step { optimizer } => write!(formatter, " for a step of Zero1 {optimizer}"),
+        }
+    }
+}
