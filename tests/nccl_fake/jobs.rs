@@ -8,6 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::job::{Backend, Buffer, DeviceMemory, Group, Job};
+#[cfg(feature = "fabric")]
+use collectives::train::{Parameter, Reducer, ReducerOptions};
 use collectives::{Element, Error, ReduceOp, world};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr};
 
@@ -97,8 +99,20 @@ fn refused_buffers_leave_the_group_usable() {
     on_gpus(&fake, 1, |group| {
         let refused = group.all_gather(memory::<f32>(group, 2), memory(group, 3)).wait().unwrap_err();
         assert!(matches!(refused, Error::Buffer(_)), "{refused}");
+        assert_eq!(group.all_reduce(memory::<f32>(group, 2), ReduceOp::Sum).wait().unwrap().len(), 2);
+    });
+}
+
+#[cfg(feature = "fabric")]
+#[test]
+fn memory_of_the_other_backend_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
         let host = group.all_reduce(vec![1.0_f32], ReduceOp::Sum).wait().unwrap_err().to_string();
         assert!(host.starts_with("all_reduce: the buffer is host memory"), "{host}");
+        let options = ReducerOptions::default();
+        let host = Reducer::<Vec<f32>>::new(group, &[Parameter::new("p", [8])], &options).unwrap_err();
+        assert!(host.to_string().starts_with("gradients in host memory, but a group over GPUs"), "{host}");
         assert_eq!(group.all_reduce(memory::<f32>(group, 2), ReduceOp::Sum).wait().unwrap().len(), 2);
     });
     let job = Job::new(world::single());

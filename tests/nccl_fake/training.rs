@@ -205,12 +205,9 @@ fn a_sharded_step_reduces_updates_and_gathers() {
 }
 
 #[test]
-fn memory_of_another_place_is_refused() {
+fn memory_of_another_device_is_refused() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
-        let host = Reducer::<Vec<f32>>::new(group, &parameters(&[8]), &options()).unwrap_err().to_string();
-        assert!(host.starts_with("gradients in host memory, but a group over GPUs"), "{host}");
-
         let mut reducer: Reducer<CudaSlice<f32>> =
             Reducer::new(group, &parameters(&[8]), &options()).unwrap();
         let other = CudaContext::new(1).unwrap().new_stream().unwrap();
