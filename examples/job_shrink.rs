@@ -42,11 +42,19 @@ fn main() -> Result<(), Error> {
     let mut job = Job::from_environment()?;
     let (first_rank, mut step, mut failure) = (job.rank(), 0, None);
     while let Err(error) = train(&job, first_rank, &mut step, &mut failure) {
-        // After other errors, a new job would fail in the same way.
-        let Error::RankFailed { .. } = error else { return Err(error) };
+        if matches!(error, Error::Job(_) | Error::Buffer(_)) {
+            // This rank's own error, which the others learn.
+            job.fail(&error.to_string());
+            return Err(error);
+        }
         println!("step {step}: {error}");
         failure = Some(Instant::now());
-        job = job.shrink()?;
+        let left = job.shrink()?;
+        if left.size() == job.size() {
+            // Nobody is gone: the same would fail again.
+            return Err(error);
+        }
+        job = left;
     }
     Ok(())
 }

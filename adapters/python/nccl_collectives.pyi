@@ -59,19 +59,19 @@ class Group:
     def all_gather_bytes(self, message: bytes) -> list[bytes]: ...
     @overload
     def all_reduce(
-        self, tensor: Tensor, op: Op = "avg", *, async_op: Literal[False] = False, stream: int | None = None
+        self, tensor: Tensor, op: Op = "sum", *, async_op: Literal[False] = False, stream: int | None = None
     ) -> None: ...
     @overload
     def all_reduce(
-        self, tensor: Tensor, op: Op = "avg", *, async_op: Literal[True], stream: int | None = None
+        self, tensor: Tensor, op: Op = "sum", *, async_op: Literal[True], stream: int | None = None
     ) -> Work: ...
     @overload
     def all_reduce_list(
-        self, tensors: Iterable[Tensor], op: Op = "avg", *, async_op: Literal[False] = False, stream: int | None = None
+        self, tensors: Iterable[Tensor], op: Op = "sum", *, async_op: Literal[False] = False, stream: int | None = None
     ) -> None: ...
     @overload
     def all_reduce_list(
-        self, tensors: Iterable[Tensor], op: Op = "avg", *, async_op: Literal[True], stream: int | None = None
+        self, tensors: Iterable[Tensor], op: Op = "sum", *, async_op: Literal[True], stream: int | None = None
     ) -> Work: ...
     @overload
     def broadcast(
@@ -91,11 +91,11 @@ class Group:
     ) -> Work: ...
     @overload
     def reduce_scatter(
-        self, whole: Tensor, part: Tensor, op: Op = "avg", *, async_op: Literal[False] = False, stream: int | None = None
+        self, whole: Tensor, part: Tensor, op: Op = "sum", *, async_op: Literal[False] = False, stream: int | None = None
     ) -> None: ...
     @overload
     def reduce_scatter(
-        self, whole: Tensor, part: Tensor, op: Op = "avg", *, async_op: Literal[True], stream: int | None = None
+        self, whole: Tensor, part: Tensor, op: Op = "sum", *, async_op: Literal[True], stream: int | None = None
     ) -> Work: ...
 
 class Job:

@@ -142,7 +142,7 @@ impl Group {
     /// time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
-    /// noticed without.
+    /// noticed without. It stops all groups of the job. With a timeout of zero, every operation that waits fails.
     pub fn set_timeout(&self, limit: Option<Duration>) {
         match &*self.connection.backing {
             #[cfg(feature = "fabric")]

@@ -35,9 +35,17 @@ impl Job {
     /// let mut job = Job::from_environment()?;
     /// // Makes a group, and continues from the last checkpoint.
     /// while let Err(error) = train(&job) {
-    ///     // After other errors, a new job would fail in the same way.
-    ///     let Error::RankFailed { .. } = error else { return Err(error) };
-    ///     job = job.shrink()?;
+    ///     // This rank's own error, which the others learn.
+    ///     if matches!(error, Error::Job(_) | Error::Buffer(_)) {
+    ///         job.fail(&error.to_string());
+    ///         return Err(error);
+    ///     }
+    ///     let left = job.shrink()?;
+    ///     if left.size() == job.size() {
+    ///         // Nobody is gone: the same would fail again.
+    ///         return Err(error);
+    ///     }
+    ///     job = left;
     /// }
     /// # Ok::<(), collectives::Error>(())
     /// ```

@@ -183,8 +183,8 @@ impl Group {
         interruptible(py, move || group.barrier())
     }
 
-    /// Replaces the tensor on every rank by the reduction of all: op is "avg", "sum", "prod", "max" or "min".
-    #[pyo3(signature = (tensor, op = "avg", *, async_op = false, stream = None))]
+    /// Replaces the tensor on every rank by the reduction of all: op is "sum", "avg", "prod", "max" or "min".
+    #[pyo3(signature = (tensor, op = "sum", *, async_op = false, stream = None))]
     fn all_reduce(
         &self,
         tensor: &Bound<'_, PyAny>,
@@ -197,7 +197,7 @@ impl Group {
     }
 
     /// Reduces all tensors of a list, which have one type, in one operation.
-    #[pyo3(signature = (tensors, op = "avg", *, async_op = false, stream = None))]
+    #[pyo3(signature = (tensors, op = "sum", *, async_op = false, stream = None))]
     fn all_reduce_list(
         &self,
         py: Python<'_>,
@@ -242,7 +242,7 @@ impl Group {
     }
 
     /// Writes this rank's part of the reduction of `whole` to `part`. `whole` has `size` times as many elements as `part`.
-    #[pyo3(signature = (whole, part, op = "avg", *, async_op = false, stream = None))]
+    #[pyo3(signature = (whole, part, op = "sum", *, async_op = false, stream = None))]
     fn reduce_scatter(
         &self,
         whole: &Bound<'_, PyAny>,
