@@ -53,3 +53,23 @@ fn late_ranks_of_a_part_are_those_of_the_job() {
     assert_named(5, &[4], even);
     assert_named(7, &[2], |group| even(group)?.split((group.rank() != 0).then_some(0)).unwrap());
 }
+
+#[test]
+fn the_worlds_limit_holds_for_making_a_group() {
+    let failed = Barrier::new(2);
+    let errors = world::on_ranks(2, |world| {
+        let job = Job::new(world);
+        job.world().set_limit(Some(Duration::from_millis(300)));
+        if job.rank() == 1 {
+            failed.wait();
+        }
+        let error = job.group(Backend::Host).unwrap_err();
+        if job.rank() == 0 {
+            failed.wait();
+        }
+        error
+    });
+    for error in errors {
+        assert!(matches!(error, Error::RankFailed { rank: 1, .. }), "{error:?}");
+    }
+}
