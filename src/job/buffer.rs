@@ -27,7 +27,7 @@ use crate::{Element, ReduceOp};
 #[derive(Clone)]
 pub struct Connection {
     pub(crate) backing: Arc<Backing>,
-    /// Of the operations that are called through this value.
+    /// Purpose of the operations that are called through this value.
     pub(crate) purpose: Option<Purpose>,
 }
 

@@ -49,7 +49,7 @@ use crate::{Element as _, Error};
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
-    /// Among the reducers of the group.
+    /// Number among the reducers of the group.
     number: u32,
     parameters: Vec<Parameter>,
     lens: Vec<usize>,

@@ -7,11 +7,11 @@ use super::{Error, Handle, Position, World};
 
 struct Checked {
     world: Handle,
-    /// The first answer: later ones may differ.
+    /// The world's first answer, since later ones may differ.
     position: Position,
 }
 
-/// The same world. Its position does not change, and it gathers a message of every rank.
+/// Wraps a world: its position does not change, and it gathers a message of every rank, or fails.
 ///
 /// # Errors
 /// If the rank is outside of the world.
@@ -67,7 +67,7 @@ impl World for Checked {
 mod tests {
     use super::*;
 
-    /// A world of which each answer is another one.
+    /// A world whose answers contradict each other.
     struct Lying(Position, usize);
 
     impl World for Lying {

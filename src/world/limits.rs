@@ -8,5 +8,5 @@ pub(crate) const MAX_NAME: usize = 255;
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// Maximum number of ranks of a job, whose list fits into a frame.
 pub(crate) const MAX_RANKS: usize = 1 << 18;
-/// Time for ranks that wait to report their calls, once another one has waited for too long.
+/// Time in which ranks that wait report their calls, once one of them has waited for too long.
 pub(crate) const REPORT_TIME: Duration = Duration::from_millis(200);

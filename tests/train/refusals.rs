@@ -112,7 +112,7 @@ fn a_rank_that_leaves_fails_the_step_of_the_others() {
     }
 }
 
-/// The same call on two ranks for different purposes, of which the other ranks cannot see the difference in the data.
+/// Checks the error of two ranks that make the same call for different purposes.
 fn assert_difference(calls: impl Fn(&Group) -> Result<(), Error> + Sync, expected: [&str; 2]) {
     for error in on_every_rank(2, |group| calls(group).unwrap_err()) {
         let Error::Mismatch { rank, called, peer_called, .. } = &error else { panic!("{error:?}") };

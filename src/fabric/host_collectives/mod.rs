@@ -44,7 +44,7 @@ pub(crate) struct HostCollectives<T> {
     call: CallSignature,
     /// Hash of all calls.
     history: CallHash,
-    /// That of the current operations.
+    /// Purpose of the current operations.
     purpose: Option<Purpose>,
     /// Messages sent to and received from each rank with send, recv and exchange.
     pairs: Vec<PeerCounts>,

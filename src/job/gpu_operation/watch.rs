@@ -73,7 +73,7 @@ struct Call {
     /// Its beginning, or time since which it is the first one under way.
     since: Instant,
     operation: String,
-    /// As in [`Called::number`].
+    /// Number of the call, as in [`Called::number`].
     number: u64,
 }
 

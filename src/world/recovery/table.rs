@@ -60,7 +60,7 @@ pub(super) struct Introduced {
 /// # Errors
 /// If the gather fails, a process cannot go on after a failure, or processes have different numbers of ranks.
 pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
-    // A rank that cannot takes part in the gather too, so that all ranks learn it.
+    // A rank that cannot go on after a failure takes part in the gather too, so that all ranks learn it.
     let prepared = world.rejoin().and_then(|rejoin| Ok((rejoin, token()?, new_key()?)));
     let refusal =
         prepared.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
