@@ -64,7 +64,7 @@ def other_collectives(group):
 
     many = [numbers(count, torch.bfloat16, group.rank) for count in (3, 1000, 70_000)]
     expected = [tensor.clone() for tensor in many]
-    group.all_reduce_list(many)
+    group.all_reduce_list(many, "avg")
     for tensor, other in zip(many, expected):
         dist.all_reduce(other, dist.ReduceOp.AVG)
         assert torch.equal(tensor, other)
