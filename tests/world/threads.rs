@@ -1,9 +1,9 @@
 //! Several ranks in one process.
 
 use crate::job::{all_ended, assert_all_well, assert_barriers_hold, soon, start_job};
-use collectives::world::{self, Error, Handle};
+use collectives::world::{self, Called, Error, Handle, Position, World};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
     ("threads::a_thread_that_reports_its_failure_is_named", a_thread_that_reports_its_failure_is_named),
     ("threads::of_another_process_that_failed_are_named", of_another_process_that_failed_are_named),
+    ("threads::calls_after_a_failure_do_not_hide_it", calls_after_a_failure_do_not_hide_it),
     ("threads::a_late_thread_is_named", a_late_thread_is_named),
     ("threads::a_late_thread_of_another_process_is_named", a_late_thread_of_another_process_is_named),
     ("threads::different_collectives_are_an_error", different_collectives_are_an_error),
@@ -136,7 +137,9 @@ fn a_thread_that_reports_its_failure_is_named() {
     });
     for result in results {
         let Some((checked, waited)) = result.unwrap() else { continue };
-        assert!(matches!(&checked, Error::RankFailed { rank: 1, reason, .. } if reason == "failed: lost"));
+        assert!(
+            matches!(&checked, Error::RankFailed { rank: 1, reason, .. } if reason.starts_with("failed: lost"))
+        );
         assert_eq!(waited, checked);
     }
 }
@@ -181,6 +184,47 @@ fn of_another_process_that_failed_are_named() {
     assert_eq!(ended.code, Some(3), "{ended:?}");
     let named = ended.stderr.contains("rank 3 on host") && ended.stderr.contains(" failed: lost");
     assert!(named && !ended.stderr.contains("rank 2"), "{ended:?}");
+}
+
+/// A process of which another one has failed.
+struct Orphaned(Handle);
+
+impl World for Orphaned {
+    fn position(&self) -> Position {
+        self.0.position()
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.0.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.0.all_gather(mine)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Err(Error::RankFailed { rank: 5, host: "node2".to_owned(), reason: "failed: lost".to_owned() })
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.0.abort(code, message)
+    }
+}
+
+fn calls_after_a_failure_do_not_hide_it() {
+    let worlds = world::threads(Arc::new(Orphaned(world::single())), 2).unwrap();
+    for (world, what) in worlds.iter().zip(["all_reduce", "nothing more, and left"]) {
+        world.compare(world.rank(), 7, &[Called { place: 0, number: 1, what: what.to_owned() }]);
+    }
+    for world in worlds {
+        assert!(
+            matches!(world.check(), Err(Error::RankFailed { reason, .. }) if reason.starts_with("failed: lost"))
+        );
+    }
 }
 
 fn different_collectives_are_an_error() {
