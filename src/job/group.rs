@@ -76,7 +76,7 @@ impl Group {
         group
     }
 
-    /// The number of a reducer or sharded optimizer. Collective, so that it is the same on all ranks.
+    /// The number of a reducer or sharded optimizer, the same on all ranks, which make them in the same order.
     pub(crate) fn next_reducer(&self) -> u32 {
         self.inner.reducers.fetch_add(1, Ordering::Relaxed)
     }
@@ -142,7 +142,7 @@ impl Group {
     /// time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
-    /// noticed without. It stops all groups of the job. With a timeout of zero, every operation that waits fails.
+    /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails.
     pub fn set_timeout(&self, limit: Option<Duration>) {
         match &*self.connection.backing {
             #[cfg(feature = "fabric")]

@@ -152,8 +152,8 @@ impl Job {
     }
 
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
-    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]). It waits for ranks that do not
-    /// come until a limit that [`World::set_limit`](world::World::set_limit) has set, and for ever without one.
+    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]). It waits for missing
+    /// ranks for ever, unless [`World::set_limit`](world::World::set_limit) has set a limit.
     ///
     /// # Errors
     /// A rank that cannot be connected gets its own error, and all others get [`Error::RankFailed`] with its reason. All can make

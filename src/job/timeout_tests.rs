@@ -1,7 +1,7 @@
 //! Timeouts of groups on hosts: all ranks name the ranks that are late.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Backend, Group, Job};
 use crate::{Error, ReduceOp, world};
@@ -23,11 +23,8 @@ fn assert_named(ranks: usize, late: &[usize], part: impl Fn(&Group) -> Option<Gr
         if is_late {
             failed.wait();
         }
-        let start = Instant::now();
         let error = group.all_reduce(vec![1.0_f32; 50], ReduceOp::Sum).wait().unwrap_err();
         if !is_late {
-            // The first check begins the wait, and the ranks begin at slightly different times.
-            assert!(start.elapsed() > LIMIT.mul_f64(0.9));
             failed.wait();
         }
         assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());

@@ -38,8 +38,10 @@ fn file_of(address: &[u8]) -> Option<PathBuf> {
 /// The files of endpoints with these addresses that this process has not mapped. It needs no mapping for its own.
 pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mapped: BTreeSet<&Path> =
-        maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..]))).collect();
+    // The kernel marks files whose names were removed.
+    let file =
+        |line| Some(Path::new(str::trim_end_matches(line, " (deleted)").get(str::find(line, '/')?..)?));
+    let mapped: BTreeSet<&Path> = maps.lines().filter_map(file).collect();
     let others = addresses.iter().filter(|address| !is_of_this_process(address));
     others.filter_map(|address| file_of(address)).filter(|file| !mapped.contains(file.as_path())).collect()
 }

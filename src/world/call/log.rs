@@ -61,8 +61,8 @@ impl CallLog {
         Some(Error::Mismatch(Mismatch::text(rank, &called, peer, Some(&another))))
     }
 
-    /// Awaited ranks that have not reported their calls, nor later ones. None if the log does not know the rank that waits, which
-    /// has reported its calls: then others may have been evicted with them.
+    /// Awaited ranks that have not reported their calls, nor later ones. Empty if the reports of the rank that waits were
+    /// evicted, since those of others may be gone too.
     pub(crate) fn late(&self, wait: &Wait) -> BTreeSet<usize> {
         let Some(known) = self.0.iter().find(|known| known.topic == wait.topic) else {
             return BTreeSet::new();
