@@ -225,6 +225,10 @@ impl<B: Bucket> Reducer<B> {
                 return Err(self.wrong_length(index, given));
             }
         }
+        // Refused before any is sent.
+        for gradient in &*gradients {
+            B::register(&mut self.streams, &B::read(gradient))?;
+        }
         for (index, gradient) in gradients.iter().enumerate().rev() {
             self.ready(index, B::read(gradient))?;
         }

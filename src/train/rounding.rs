@@ -9,7 +9,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use half::bf16;
 
-use crate::{DataType, Error};
+use crate::{DataType, Element, Error};
 
 const THREADS: u32 = 512;
 /// Threads take several elements of larger gradients.
@@ -17,6 +17,7 @@ const MAX_BLOCKS: u64 = 1024;
 
 /// The kernels for gradients of one type.
 pub(super) struct Rounding {
+    gradients: DataType,
     encode: CudaFunction,
     decode: CudaFunction,
 }
@@ -27,17 +28,30 @@ impl Rounding {
         let module = context.load_module(Ptx::from_src(include_str!("rounding.ptx")))?;
         let name = gradients.rust_name();
         Ok(Self {
+            gradients,
             encode: module.load_function(&format!("encode_{name}"))?,
             decode: module.load_function(&format!("decode_{name}"))?,
         })
     }
 
+    fn expect<T: Element>(&self) -> Result<(), Error> {
+        if T::DATA_TYPE == self.gradients {
+            return Ok(());
+        }
+        Err(Error::Job(format!(
+            "the kernels for {} were loaded, not those for {}",
+            self.gradients,
+            T::DATA_TYPE
+        )))
+    }
+
     /// Rounds a gradient to the elements of `wire`, on the gradient's stream.
-    pub(super) fn encode<T>(
+    pub(super) fn encode<T: Element>(
         &self,
         gradient: &CudaView<'_, T>,
         wire: &mut CudaViewMut<'_, bf16>,
     ) -> Result<(), Error> {
+        self.expect::<T>()?;
         let count = gradient.len().min(wire.len()) as u64;
         let Some(shape) = shape(count) else { return Ok(()) };
         let mut launch = gradient.stream().launch_builder(&self.encode);
@@ -49,12 +63,13 @@ impl Rounding {
     }
 
     /// Converts `wire` to the elements of `values`, on `stream`.
-    pub(super) fn decode<T>(
+    pub(super) fn decode<T: Element>(
         &self,
         stream: &CudaStream,
         wire: &CudaView<'_, bf16>,
         values: &mut CudaViewMut<'_, T>,
     ) -> Result<(), Error> {
+        self.expect::<T>()?;
         let count = wire.len().min(values.len()) as u64;
         let Some(shape) = shape(count) else { return Ok(()) };
         let mut launch = stream.launch_builder(&self.decode);
