@@ -55,8 +55,8 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, since the one that was the first to
-    /// wait so long has not failed.
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it: the rank whose wait timed out first is
+    /// not at fault.
     #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.

@@ -39,7 +39,7 @@ impl Purpose {
             Self::Order { reducer } => (7, reducer, 0),
             Self::Step { optimizer } => (8, optimizer, 0),
         };
-        // 28 bits are enough for the buckets of a reducer.
+        // Unique up to 2^28 buckets.
         u64::from(owner) << 32 | u64::from(part) << 4 & 0xffff_fff0 | kind
     }
 }

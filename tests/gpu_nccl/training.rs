@@ -77,7 +77,7 @@ pub(crate) fn averages() {
     });
 }
 
-/// The maximum of equal gradients is the gradient itself, rounded as on hosts.
+/// The maximum of equal gradients is the gradient itself, rounded to the nearest bfloat16.
 pub(crate) fn gradients_that_travel_as_bfloat16() {
     on_groups(Gpus::all(), |group| {
         // Ties, their neighbours, the largest numbers, subnormal ones, and many others.
