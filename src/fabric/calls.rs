@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::selection::Collective;
 use crate::purpose::Purpose;
-use crate::world::{Awaited, Called};
+use crate::world::{self, Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
 
 /// A multiplier whose product's high bits depend on all bits (2^64 divided by the golden ratio).
@@ -80,7 +80,7 @@ impl fmt::Display for CallSignature {
         let kind = self.0 >> Self::ALL;
         let collective = match kind {
             BARRIER => return formatter.write_str("barrier"),
-            LEFT => return formatter.write_str("nothing more, and left"),
+            LEFT => return formatter.write_str(world::LEFT),
             PART => Some(Collective::AllToAllV),
             _ => Collective::ALL.get(kind as usize).copied(),
         };
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
         assert_eq!(CallSignature::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
         assert_eq!(CallSignature::BARRIER.to_string(), "barrier");
-        assert_eq!(CallRecord::message(1, 0, 3, CallSignature::LEFT).called().what, "nothing more, and left");
+        assert_eq!(CallRecord::message(1, 0, 3, CallSignature::LEFT).called().what, world::LEFT);
         let message = CallRecord::message(2, 70_000, 9, CallSignature::message(DataType::Int32, 5)).called();
         assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
         let part = CallRecord::part(2, 70_000, 9, CallSignature::part(DataType::Int32, 0)).called();

@@ -1,7 +1,7 @@
 //! Collectives of the ranks of a job, or of a part of them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::buffer::{Backing, Buffer, Connection};
 use super::connect::{Choice, connect};
 use super::formation::{Exchange, Formation, Members};
 use super::work::Work;
+use crate::lock::lock;
 use crate::purpose::Purpose;
 use crate::world::{self, MAX_MESSAGE, Position};
 use crate::{Element, Error, ReduceOp};
@@ -197,10 +198,22 @@ impl Group {
         let all = group.all_gather_bytes(&own)?;
         let members = self.part(&all);
         let world = &self.inner.world;
-        let exchange = Box::new(move |mine: &[u8]| group.all_gather_bytes(mine).map_err(world::Error::from));
+        // The parts connect over a world, whose errors have no place for all errors of a group.
+        let failure = Arc::new(Mutex::new(None));
+        let exchange = Box::new({
+            let failure = Arc::clone(&failure);
+            move |mine: &[u8]| {
+                let gathered = group.all_gather_bytes(mine);
+                gathered.map_err(|error| world::Error::from(lock(&failure).insert(error).clone()))
+            }
+        });
+        let as_it_was = |error| match error {
+            Error::World(world::Error::Mismatch(_)) => lock(&failure).take().unwrap_or(error),
+            other => other,
+        };
         if color.is_none() {
             let formation = Formation::new(Arc::clone(world), members, exchange);
-            return formation.finish(Ok::<_, Error>(None));
+            return formation.finish(Ok::<_, Error>(None)).map_err(as_it_was);
         }
         let choice = match &*self.connection.backing {
             #[cfg(feature = "fabric")]
@@ -208,7 +221,7 @@ impl Group {
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) => Choice::Device(gpu.device().clone()),
         };
-        Self::form(world, members, exchange, choice).map(Some)
+        Self::form(world, members, exchange, choice).map(Some).map_err(as_it_was)
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).

@@ -6,6 +6,7 @@ use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
 use super::guard::guarded;
+use super::work::taken;
 use crate::Error;
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -45,7 +46,7 @@ impl<T> ResultSlot<T> {
         }
         self.waiter.wait(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
-        result.unwrap_or_else(|| Err(Error::Job("this operation has returned its result before".to_owned())))
+        result.unwrap_or_else(|| Err(taken()))
     }
 
     /// The result; `None` if it has been taken before.

@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use super::{Backend, Group, Job};
+use crate::purpose::Purpose;
 use crate::{Error, ReduceOp, world};
 
 /// Far longer than ranks need that begin at the same time, also on a busy machine.
@@ -49,6 +50,28 @@ fn late_ranks_of_a_part_are_those_of_the_job() {
     let even = |group: &Group| group.split(group.rank().is_multiple_of(2).then_some(0)).unwrap();
     assert_named(5, &[4], even);
     assert_named(7, &[2], |group| even(group)?.split((group.rank() != 0).then_some(0)).unwrap());
+}
+
+/// The error of any exchange of a split is one of the group.
+#[test]
+fn a_rank_that_is_late_within_a_split_is_named() {
+    let failed = Barrier::new(2);
+    let errors = world::on_ranks(2, |world| {
+        let group = Job::new(world).group(Backend::Host).unwrap();
+        group.set_timeout(Some(LIMIT));
+        if group.rank() == 0 {
+            let error = group.split(Some(0)).unwrap_err();
+            failed.wait();
+            return error;
+        }
+        group.with_purpose(Purpose::Split).all_gather_bytes(&[1, 0, 0, 0, 0]).unwrap();
+        failed.wait();
+        group.barrier().unwrap_err()
+    });
+    for error in errors {
+        let Error::TimedOut { late, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(late, &[(1, world::host().name)]);
+    }
 }
 
 #[test]

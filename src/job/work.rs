@@ -98,7 +98,7 @@ impl<B> Work<B> {
 }
 
 /// The error of a result that was taken before.
-fn taken() -> Error {
+pub(super) fn taken() -> Error {
     Error::Job("this operation has returned its result before: do not poll it again".to_owned())
 }
 

@@ -37,9 +37,20 @@ macro_rules! gradient {
 }
 
 gradient!(f32, bf16::from_f32, bf16::to_f32);
-gradient!(f64, bf16::from_f64, bf16::to_f64);
+gradient!(f64, bf16_of_f64, bf16::to_f64);
 gradient!(bf16, |value| value, |value| value);
 gradient!(f16, |value| bf16::from_f32(value.to_f32()), |value| f16::from_f32(value.to_f32()));
+
+/// Rounds to the nearest bfloat16, ties to even. (`bf16::from_f64` ignores the last 32 bits.)
+fn bf16_of_f64(value: f64) -> bf16 {
+    let nearest = value as f32;
+    if f64::from(nearest) == value || value.is_nan() {
+        return bf16::from_f32(nearest);
+    }
+    // The neighbour with an odd last bit is on the same side of every tie between two bfloat16 numbers as the value.
+    let next_to_zero = nearest.to_bits() - u32::from(f64::from(nearest).abs() > value.abs());
+    bf16::from_f32(f32::from_bits(next_to_zero | 1))
+}
 
 /// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a [`Gradient`]. Other types
 /// cannot implement it.
@@ -146,13 +157,15 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
     Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
 }
 
+pub(super) fn no_memory<T: Element>(len: usize) -> Error {
+    Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
+}
+
 #[cfg(feature = "fabric")]
 fn zeros<T: Element>(len: usize) -> Result<Vec<T>, Error> {
     let mut memory = Vec::new();
     let reserved = memory.try_reserve_exact(len);
-    reserved.map_err(|_| {
-        Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
-    })?;
+    reserved.map_err(|_| no_memory::<T>(len))?;
     memory.resize(len, T::default());
     Ok(memory)
 }
@@ -260,5 +273,40 @@ impl<T: Gradient> Bucket for Vec<T> {
     fn wire_get(&mut self, (): &mut (), wire: &Vec<bf16>) -> Result<(), Error> {
         T::decode(wire, self);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_are_rounded_once() {
+        let unit = 2.0_f64.powi(-7);
+        let tiny = 2.0_f64.powi(-45);
+        let rounded = |value: f64| {
+            let mut wire = [bf16::ZERO; 2];
+            f64::encode(&[value, -value], &mut wire);
+            assert_eq!(wire[0].to_f64(), -wire[1].to_f64());
+            wire[0].to_f64()
+        };
+        // Exact, ties, and neighbours of ties that single precision does not have.
+        for (value, expected) in [
+            (1.0 + 3.0 * unit, 1.0 + 3.0 * unit),
+            (1.0 + 0.5 * unit, 1.0),
+            (1.0 + 1.5 * unit, 1.0 + 2.0 * unit),
+            (1.0 + 0.5 * unit + tiny, 1.0 + unit),
+            (1.0 + 0.5 * unit - tiny, 1.0),
+            (1.0 + 1.5 * unit - tiny, 1.0 + unit),
+            (1.0 + 1.5 * unit + tiny, 1.0 + 2.0 * unit),
+            (1.0 - tiny, 1.0),
+            (f64::MAX, f64::INFINITY),
+            (f64::INFINITY, f64::INFINITY),
+            (1e-300, 0.0),
+            (0.0, 0.0),
+        ] {
+            assert_eq!(rounded(value), expected, "{value:e}");
+        }
+        assert!(bf16_of_f64(f64::NAN).is_nan());
     }
 }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
     CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, ValidAsZeroBits,
 };
 use half::bf16;
 
-use super::bucket::{Bucket, Gradient, outside};
+use super::bucket::{Bucket, Gradient, no_memory, outside};
 use super::rounding::Rounding;
 use crate::Error;
 use crate::job::{Buffer, Group, Work};
@@ -146,7 +147,10 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
 
     fn zeros(streams: &mut Streams, len: usize) -> Result<Self, Error> {
         // CUDA allocates no empty memory.
-        Ok(streams.own.alloc_zeros(len.max(1))?)
+        streams.own.alloc_zeros(len.max(1)).map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => no_memory::<T>(len),
+            _ => error.into(),
+        })
     }
 
     fn put(&mut self, start: usize, view: &CudaView<'_, T>) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 
 use super::ReducerOptions;
 use crate::job::Group;
+use crate::world::MAX_MESSAGE;
 use crate::{DataType, Error};
 
 /// A parameter of a model: its name, which errors use, and its shape.
@@ -59,12 +60,11 @@ pub(super) fn agree(
     // The lists are long, and usually equal.
     let digests = group.all_gather_bytes(&hasher.finish().to_le_bytes())?;
     if digests.iter().any(|other| Some(other) != digests.first()) {
-        let lists = group.all_gather_bytes(mine.as_bytes())?;
+        let lists = group.all_gather_bytes(mine.as_bytes().get(..MAX_MESSAGE).unwrap_or(mine.as_bytes()))?;
         let lists: Vec<_> = lists.iter().map(|list| String::from_utf8_lossy(list)).collect();
         let lists: Vec<&str> = lists.iter().map(AsRef::as_ref).collect();
-        if let Some(difference) = first_difference(&lists) {
-            return Err(Error::Job(difference));
-        }
+        let unseen = || format!("the parameters differ after the first {MAX_MESSAGE} bytes of their list");
+        return Err(Error::Job(first_difference(&lists).unwrap_or_else(unseen)));
     }
     let total = parameters.iter().fold(0_usize, |total, parameter| total.saturating_add(parameter.len()));
     // Room for the padding of shards.

@@ -1,19 +1,35 @@
 //! Gradients in GPU memory to bfloat16 and back.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaStream, CudaView, CudaViewMut, DeviceSlice as _, LaunchConfig,
+    CudaContext, CudaFunction, CudaModule, CudaStream, CudaView, CudaViewMut, DeviceSlice as _, LaunchConfig,
     PushKernelArg as _,
 };
 use cudarc::nvrtc::Ptx;
 use half::bf16;
 
+use crate::lock::lock;
 use crate::{DataType, Element, Error};
 
 const THREADS: u32 = 512;
 /// Threads take several elements of larger gradients.
 const MAX_BLOCKS: u64 = 1024;
+
+/// Contexts and their modules. These are never unloaded: kernels may be queued when the last reducer is dropped, and CUDA does not
+/// promise that `cuModuleUnload` waits for them.
+static LOADED: Mutex<Vec<(Arc<CudaContext>, Arc<CudaModule>)>> = Mutex::new(Vec::new());
+
+/// The module of a context. At the first call the driver compiles it, unless its cache has the result.
+fn module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>, Error> {
+    let mut loaded = lock(&LOADED);
+    if let Some((_, module)) = loaded.iter().find(|(known, _)| known == context) {
+        return Ok(Arc::clone(module));
+    }
+    let module = context.load_module(Ptx::from_src(include_str!("rounding.ptx")))?;
+    loaded.push((Arc::clone(context), Arc::clone(&module)));
+    Ok(module)
+}
 
 /// The kernels for gradients of one type.
 pub(super) struct Rounding {
@@ -23,9 +39,9 @@ pub(super) struct Rounding {
 }
 
 impl Rounding {
-    /// Loads the kernels for gradients of this type. The driver compiles them, unless its cache has the result.
+    /// Takes the kernels for gradients of this type.
     pub(super) fn load(context: &Arc<CudaContext>, gradients: DataType) -> Result<Self, Error> {
-        let module = context.load_module(Ptx::from_src(include_str!("rounding.ptx")))?;
+        let module = module(context)?;
         let name = gradients.rust_name();
         Ok(Self {
             gradients,

@@ -10,3 +10,6 @@ pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 pub(crate) const MAX_RANKS: usize = 1 << 18;
 /// Time in which ranks that wait report their calls, once one of them has waited for too long.
 pub(crate) const REPORT_TIME: Duration = Duration::from_millis(200);
+/// Time that a rank waits in an operation before it compares its calls with the other ranks'.
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) const COMPARE_AFTER: Duration = Duration::from_secs(1);

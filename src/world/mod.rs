@@ -35,7 +35,7 @@ mod cause;
 mod checked;
 mod host;
 mod launcher;
-mod limits;
+pub(crate) mod limits;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(test)]
@@ -72,6 +72,8 @@ pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
 
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use call::LEFT;
 pub(crate) use call::{Mismatch, Timeout};
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use cause::time_out;

@@ -37,6 +37,7 @@ enum fake_knob {
   FAKE_DRIVER_VERSION,    /* result of cuDriverGetVersion; 0: 12000 */
   FAKE_DEVICE_COUNT,      /* result of cuDeviceGetCount; 0: all */
   FAKE_BLOCKING_COPIES,   /* copies to the host wait for their stream, and cuEventQuery and cuCtxSetCurrent for them */
+  FAKE_NO_MEMORY,         /* cuMemAllocAsync fails */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */

@@ -202,6 +202,7 @@ int cuMemFree_v2(uintptr_t address) {
   return 0;
 }
 int cuMemAllocAsync(uintptr_t *address, size_t bytes, intptr_t stream) {
+  if (fake_get(FAKE_NO_MEMORY)) return OUT_OF_MEMORY;
   *address = (uintptr_t)fake_allocate(bytes, 0);
   int code = work_on(stream, "alloc", (void *)*address, NULL, bytes);
   return code == NOW ? 0 : code;

@@ -44,6 +44,8 @@ pub(crate) enum Knob {
     DeviceCount,
     /// Copies to the host wait for their stream, and cuEventQuery and cuCtxSetCurrent for them.
     BlockingCopies,
+    /// Allocations on streams fail.
+    NoMemory,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

@@ -217,6 +217,33 @@ fn a_failed_rank_ends_the_operations_of_the_others() {
     assert_eq!(reason, "failed: step 7: the loss is NaN");
 }
 
+/// The group's own allocations, before anything is sent.
+#[test]
+fn a_rank_without_memory_ends_the_operations_of_the_others() {
+    for call in [|group: &Group| group.barrier(), |group: &Group| group.broadcast_in_place(&mut [0.0_f32], 0)] {
+        let fake = Fake::new();
+        fake.set(Knob::Hang, 1);
+        let waits = Barrier::new(2);
+        let errors = on_gpus(&fake, 2, |group| {
+            if group.rank() == 0 {
+                let work = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum);
+                waits.wait();
+                return work.wait().map(drop).unwrap_err();
+            }
+            waits.wait();
+            fake.set(Knob::NoMemory, 1);
+            let error = call(group).unwrap_err();
+            fake.set(Knob::NoMemory, 0);
+            assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
+            assert!(group.world().check().is_err());
+            error
+        });
+        assert!(matches!(&errors[1], Error::Cuda(_)), "{errors:?}");
+        let Error::RankFailed { rank: 1, reason, .. } = &errors[0] else { panic!("{errors:?}") };
+        assert!(reason.contains("OUT_OF_MEMORY"), "{reason}");
+    }
+}
+
 #[test]
 fn a_copy_that_blocks_the_driver_does_not_delay_the_end() {
     let fake = Fake::new();

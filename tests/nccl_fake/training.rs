@@ -291,3 +291,19 @@ fn bfloat16_gradients_travel_as_they_are() {
     let log = fake.log();
     assert!(!log.iter().any(|line| line.contains("module")), "{log:#?}");
 }
+
+#[test]
+fn too_little_memory_leaves_the_group_usable() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        fake.set(Knob::NoMemory, 1);
+        let refused = Reducer::<CudaSlice<f32>>::new(group, &parameters(&LENS), &options()).unwrap_err();
+        let also = Zero1::<CudaSlice<f32>>::new(group, &parameters(&LENS), &options()).unwrap_err();
+        fake.set(Knob::NoMemory, 0);
+        for error in [refused, also] {
+            let Error::Job(text) = &error else { panic!("{error:?}") };
+            assert!(text.starts_with("there is no memory for "), "{text}");
+        }
+        steps(group);
+    });
+}

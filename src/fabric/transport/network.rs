@@ -20,12 +20,11 @@ use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::Next;
+use crate::world::limits::COMPARE_AFTER;
 use crate::world::{self, Awaited, Wait};
 
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
-/// Time that a rank waits in an operation before it compares its calls with the other ranks'.
-const COMPARE_AFTER: Duration = Duration::from_secs(1);
 /// The request of a send that completed when it was posted.
 const COMPLETE: Request = Request(u32::MAX);
 
@@ -272,9 +271,9 @@ enum WaitState {
     New,
     /// It has been checked, and the time is measured.
     Waiting,
-    /// The ranks' last calls have been compared, too.
+    /// This rank's last calls have been compared with those of the others, too.
     Compared,
-    /// The same since another rank has waited for too long.
+    /// They have been compared again, since another rank has waited for too long and asks for them.
     Reported,
 }
 

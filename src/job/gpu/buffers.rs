@@ -51,11 +51,10 @@ impl GpuGroup {
         }
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
-        let reduced = self.stream.clone_htod(&*bytes).map_err(Error::from).and_then(|copy| {
+        let reduced = self.watch.told(self.stream.clone_htod(&*bytes)).and_then(|copy| {
             let work =
                 self.start(purpose, operation, copy, |communicator, copy| call(communicator, copy, length));
-            self.stream.memcpy_dtoh(&work.wait()?, bytes)?;
-            Ok(())
+            self.watch.told(self.stream.memcpy_dtoh(&work.wait()?, bytes))
         });
         self.end_copies(reduced)
     }
@@ -63,7 +62,7 @@ impl GpuGroup {
     /// Waits for the stream, also after an error: copies of host memory may be under way, which is borrowed until the call
     /// returns.
     fn end_copies<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
-        let ended = self.stream.synchronize().map_err(Error::from);
+        let ended = self.watch.told(self.stream.synchronize());
         let value = result?;
         ended.map(|()| value)
     }
@@ -80,10 +79,10 @@ impl GpuGroup {
 
     /// Gathers parts of the same length, which is not 0.
     fn gather(&self, mine: &[u8], purpose: Option<Purpose>) -> Result<Vec<u8>, Error> {
-        let gathered = self.stream.clone_htod(mine).map_err(Error::from).and_then(|part| {
-            let whole = self.stream.alloc_zeros::<u8>(mine.len() * self.size)?;
+        let gathered = self.watch.told(self.stream.clone_htod(mine)).and_then(|part| {
+            let whole = self.watch.told(self.stream.alloc_zeros::<u8>(mine.len() * self.size))?;
             let (_, whole) = self.all_gather(part, whole, purpose).wait()?;
-            Ok(self.stream.clone_dtoh(&whole)?)
+            self.watch.told(self.stream.clone_dtoh(&whole))
         });
         self.end_copies(gathered)
     }

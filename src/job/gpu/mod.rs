@@ -254,7 +254,7 @@ impl GpuGroup {
     }
 
     pub(crate) fn barrier(&self) -> Result<(), Error> {
-        let one = self.stream.alloc_zeros::<u32>(1)?;
+        let one = self.watch.told(self.stream.alloc_zeros::<u32>(1))?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };

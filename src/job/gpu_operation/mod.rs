@@ -12,6 +12,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 
 pub(crate) use watch::{Watch, Watched};
 
+use super::work::taken;
 use crate::Error;
 use crate::lock::lock;
 use crate::nccl::cuda;
@@ -71,7 +72,7 @@ impl<B> GpuOperation<B> {
     }
 
     pub(crate) fn wait(mut self) -> Result<B, Error> {
-        cuda::bind(self.mark.event.context())?;
+        self.watch.told(cuda::bind(self.mark.event.context()))?;
         let start = Instant::now();
         let result = loop {
             if let Some(result) = self.end() {
@@ -86,18 +87,19 @@ impl<B> GpuOperation<B> {
         result.and_then(|()| self.take())
     }
 
-    /// Makes a stream wait for the operation.
+    /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory that is freed in the
+    /// order of this stream.
     pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
-        if let Some(error) = self.watch.failure() {
-            return Err(error);
+        self.watch.told(stream.wait(&self.mark.event))?;
+        match self.watch.failure() {
+            Some(error) => Err(error),
+            None => self.take(),
         }
-        stream.wait(&self.mark.event)?;
-        self.take()
     }
 
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<B, Error>> {
-        if let Err(error) = cuda::bind(self.mark.event.context()) {
-            return Poll::Ready(Err(error.into()));
+        if let Err(error) = self.watch.told(cuda::bind(self.mark.event.context())) {
+            return Poll::Ready(Err(error));
         }
         // Registered before the query, so that an end in between is not missed.
         let waker = waker.clone();
@@ -113,8 +115,6 @@ impl<B> GpuOperation<B> {
     }
 
     fn take(&mut self) -> Result<B, Error> {
-        let taken =
-            || Error::Job("this operation has returned its result before: do not poll it again".to_owned());
         self.buffers.take().ok_or_else(taken)
     }
 }

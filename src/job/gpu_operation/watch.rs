@@ -16,14 +16,13 @@ use crate::Error;
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
 use crate::nccl::{self, AbortHandle, Communicator};
+use crate::world::limits::COMPARE_AFTER;
 use crate::world::{self, Awaited, Called, Handle, Wait};
 
 /// Interval of the threads' queries, and of those of events while a future waits.
 const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
-/// Time after which the calls of the ranks are compared, and again.
-const COMPARE_AFTER: Duration = Duration::from_secs(1);
-/// The same once another rank has waited for too long. Shorter than the time in which ranks are to report their calls then.
+/// [`COMPARE_AFTER`] once another rank has waited for too long. Shorter than the time in which ranks are to report their calls then.
 const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
@@ -162,7 +161,7 @@ impl Watch {
     pub(crate) fn during_close<T>(&self, call: impl FnOnce() -> T) -> T {
         let mut state = lock(&self.state);
         let number = state.number;
-        let left = Called { place: 0, number, what: "nothing more, and left".to_owned() };
+        let left = Called { place: 0, number, what: world::LEFT.to_owned() };
         let operation = "closing the group".to_owned();
         state.inside = Some(Call { since: Instant::now(), operation, number });
         state.closing = true;
@@ -176,28 +175,33 @@ impl Watch {
         value
     }
 
+    /// Stops the group if a call of CUDA or NCCL has failed, since the other ranks may wait for this one.
+    pub(crate) fn told<T, E: Into<Error>>(&self, result: Result<T, E>) -> Result<T, Error> {
+        result.map_err(|error| self.fail(error.into()))
+    }
+
     /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
-    /// [`guard`](Self::guard) abort NCCL's work.
+    /// [`guard`](Self::guard) abort NCCL's work. The world knows of the failure before this rank's operations return it.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        if let Some(earlier) = self.failure() {
+            return earlier;
+        }
         let error = match error {
             // Perhaps only the consequence of another rank's failure.
             Error::Nccl(_) => world::cause(&*self.world).map_or(error, Error::from),
             other => other,
         };
-        let mut state = lock(&self.state);
-        if let Some(earlier) = &state.failure {
-            return earlier.clone();
-        }
-        state.failure = Some(error.clone());
-        self.has_failed.store(true, Ordering::Release);
-        self.changed.notify_all();
-        drop(state);
         match &error {
             // The others know it.
             Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {}
             _ => self.world.fail(&error.to_string()),
         }
-        error
+        let mut state = lock(&self.state);
+        // Another thread may have been faster.
+        let first = state.failure.get_or_insert(error).clone();
+        self.has_failed.store(true, Ordering::Release);
+        self.changed.notify_all();
+        first
     }
 
     /// Shortens the interval of queries for a future.

@@ -250,7 +250,10 @@ impl Queue {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error @ fabric::Error::Mismatch { .. })) => Error::from(error).in_job(&self.ranks),
             Ok(Err(error)) => error.into(),
-            Err(_) => Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" }),
+            Err(_) => {
+                self.world.fail("an operation of its group panicked");
+                Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" })
+            }
         };
         if !result.is_refusal() {
             lock(&self.entries).failure.get_or_insert_with(|| result.clone());

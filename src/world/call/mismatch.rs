@@ -5,8 +5,9 @@ use std::fmt;
 /// The end of the text, after the two calls.
 const RULE: &str = "; all ranks call the same operations in the same order with the same lengths";
 
-/// The call that a rank reports when it leaves, and the addition for it.
-const LEFT: &str = "nothing more, and left";
+/// The call that a rank reports when it leaves.
+pub(crate) const LEFT: &str = "nothing more, and left";
+/// The addition for it.
 const LEFT_EARLY: &str = "; the rank that left had fewer steps, or an error of its own: see its output";
 
 /// Two ranks that called different operations at the same place.

@@ -9,6 +9,8 @@ mod timeout;
 
 pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
 pub(crate) use log::CallLog;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use mismatch::LEFT;
 pub(crate) use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};
