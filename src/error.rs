@@ -55,8 +55,9 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it: the rank whose wait timed out first is
-    /// not at fault.
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). The operations of all ranks return it: the rank whose wait timed out
+    /// first is not at fault. It reaches no other rank with MPI's launcher if the ranks do not monitor each other, and if rank 0 does
+    /// not answer.
     #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.
@@ -65,8 +66,7 @@ pub enum Error {
         limit: Duration,
         /// Ranks of the job that the operation waited for and that did not report, when asked, that they wait in it, with their
         /// hosts: they have not called it, are busy, or have gone on. At most 32, in rank order. Empty if all have reported,
-        /// as in an operation that is only slow, and if nobody could ask: with MPI's launcher if the ranks do not monitor each
-        /// other, and if rank 0 does not answer.
+        /// as in an operation that is only slow, and if nobody could ask.
         late: Vec<(usize, String)>,
     },
     /// A call that is not possible here or in this order.

@@ -178,7 +178,7 @@ impl Communicator {
     /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// Those of [`Communicator::all_reduce`].
     pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.collectives.all_reduce_in_place(data, op)
     }
@@ -187,7 +187,7 @@ impl Communicator {
     /// on every rank, and `receive` that many for each rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// Those of [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
         self.collectives.all_gather(send, receive)
     }
@@ -196,7 +196,7 @@ impl Communicator {
     /// starts at `rank * n`.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.collectives.all_gather_in_place(data)
     }
@@ -205,7 +205,7 @@ impl Communicator {
     /// becomes this rank's. `send` has the same number of elements on every rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless `send.len() == size * receive.len()`.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless `send.len() == size * receive.len()`.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         send: &[T],
@@ -219,7 +219,7 @@ impl Communicator {
     /// elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.collectives.reduce_scatter_in_place(data, op)
     }
@@ -228,7 +228,7 @@ impl Communicator {
     /// buffers have the same number of elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`] when there is no
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`] when there is no
     /// such root.
     pub fn broadcast<T: Element>(
         &mut self,
@@ -242,7 +242,7 @@ impl Communicator {
     /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn broadcast_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.broadcast_in_place(data, root)
     }
@@ -251,7 +251,7 @@ impl Communicator {
     /// All buffers have the same number of elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
     /// no such root.
     pub fn reduce<T: Element>(
         &mut self,
@@ -266,7 +266,7 @@ impl Communicator {
     /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is only read.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn reduce_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -280,7 +280,7 @@ impl Communicator {
     /// length for each rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
         self.collectives.all_to_all(send, receive)
     }
@@ -288,7 +288,7 @@ impl Communicator {
     /// Part `r` of `data` goes to rank `r`, and the part from rank `r` replaces it.
     ///
     /// # Errors
-    /// As [`Communicator::all_to_all`].
+    /// Those of [`Communicator::all_to_all`].
     pub fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.collectives.all_to_all_in_place(data)
     }
@@ -298,7 +298,7 @@ impl Communicator {
     /// nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer,
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer,
     /// the part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
     pub fn all_to_all_v<T: Element>(
         &mut self,
@@ -314,7 +314,7 @@ impl Communicator {
     /// waits in memory of the communicator until all is sent.
     ///
     /// # Errors
-    /// As [`Communicator::all_to_all_v`].
+    /// Those of [`Communicator::all_to_all_v`].
     pub fn all_to_all_v_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -329,7 +329,7 @@ impl Communicator {
     /// unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
     /// no such root.
     pub fn gather<T: Element>(
         &mut self,
@@ -344,7 +344,7 @@ impl Communicator {
     /// elements for each rank, from `rank * n` on. Only the root's buffer is written.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.gather_in_place(data, root)
@@ -354,7 +354,7 @@ impl Communicator {
     /// The other ranks need no `send`, and theirs is not read.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the root's
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the root's
     /// `send.len() == size * receive.len()`; [`Error::Rank`] when there is no such root.
     pub fn scatter<T: Element>(
         &mut self,
@@ -369,7 +369,7 @@ impl Communicator {
     /// elements for each rank, from `rank * n` on. Nothing else is written.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.scatter_in_place(data, root)
@@ -392,7 +392,7 @@ impl Communicator {
     /// for it.
     ///
     /// # Errors
-    /// As [`Communicator::send`].
+    /// Those of [`Communicator::send`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
         self.collectives.recv(data, from)
     }
@@ -401,7 +401,7 @@ impl Communicator {
     /// this rank itself, it copies.
     ///
     /// # Errors
-    /// As [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
+    /// Those of [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
     pub fn exchange<T: Element>(
         &mut self,
         send: &[T],
@@ -415,7 +415,7 @@ impl Communicator {
     /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one sent.
     ///
     /// # Errors
-    /// As [`Communicator::send`].
+    /// Those of [`Communicator::send`].
     pub fn exchange_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -428,7 +428,7 @@ impl Communicator {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// Those of [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.collectives.barrier()
     }

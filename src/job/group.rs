@@ -1,8 +1,8 @@
 //! Collectives of the ranks of a job, or of a part of them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[cfg(feature = "nccl")]
@@ -138,9 +138,9 @@ impl Group {
     }
 
     /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that,
-    /// and 200 ms in which the other ranks report their calls, it returns [`Error::TimedOut`], and so do the operations of all
-    /// other ranks: the error names the ranks that have not reported the call. The ranks may set different times. On GPUs the
-    /// time includes the work that is queued on the buffers' streams before the operation.
+    /// and 200 ms in which the other ranks report their calls, it returns [`Error::TimedOut`], which names the ranks that have not
+    /// reported the call, and so do the operations of the other ranks, as far as they can be told. The ranks may set different
+    /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails.
@@ -189,7 +189,7 @@ impl Group {
     /// ranks without a color. Collective: returns when every rank of this group has called it.
     ///
     /// # Errors
-    /// As [`Job::group`](super::Job::group); see [`Group`].
+    /// Those of [`Job::group`](super::Job::group); see [`Group`].
     pub fn split(&self, color: Option<u32>) -> Result<Option<Self>, Error> {
         let host = world::host().id;
         let own =

@@ -179,7 +179,7 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// As [`group`](Self::group).
+    /// Those of [`group`](Self::group).
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
         self.preparation.prepare(&self.world);

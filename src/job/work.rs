@@ -70,7 +70,7 @@ impl<B> Work<B> {
     /// undefined contents, and the error is returned by a later operation.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
+    /// Those of [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
     /// wait.
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {

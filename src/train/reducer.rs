@@ -43,9 +43,10 @@ use crate::{Element as _, Error};
 ///
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
-/// These streams wait for the reductions from `wait` on, and the host does not wait. Order any other stream that
-/// writes gradients or reads averages by events, or cudarc's event tracking. A failure of another rank during the reductions is
-/// returned by a later call: before the results of a step are stored, synchronise the stream and call [`Group::barrier`].
+/// These streams wait for the reductions from `wait` on, and the host does not wait, except in the first step, in which the ranks
+/// agree on the order. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking. A failure
+/// of another rank during the reductions is returned by a later call: before the results of a step are stored, synchronise the stream
+/// and call [`World::check`](crate::world::World::check) of [`Group::world`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
@@ -225,7 +226,7 @@ impl<B: Bucket> Reducer<B> {
                 return Err(self.wrong_length(index, given));
             }
         }
-        // Refused before any is sent.
+        // All memory is registered before any is sent: a refusal then changes nothing.
         for gradient in &*gradients {
             B::register(&mut self.streams, &B::read(gradient))?;
         }
@@ -240,7 +241,8 @@ impl<B: Bucket> Reducer<B> {
     }
 
     /// Exposed communication: the time for which the last [`wait`](Self::wait) blocked the host, since the backward pass did not hide
-    /// all of it. On GPUs, where the streams wait, only the time of the calls. Zero before the first step.
+    /// all of it; without the agreement on the order in the first step. On GPUs, where the streams wait, only the time of the calls.
+    /// Zero before the first step.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed

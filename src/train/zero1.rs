@@ -51,8 +51,8 @@ use crate::{Element as _, Error};
 /// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, it also holds all gradients and one shard in bfloat16.
 ///
 /// # GPUs
-/// Queue the update on the stream of a gradient or parameter. When it is called, these streams wait for its buffers' values; the
-/// all_gather waits for what is queued on them when it returns. The buffers belong to the group's stream.
+/// Queue the work of `update` on the stream of a gradient or parameter. These streams wait for the shards' values before `update` is
+/// called, and the all_gather waits for what `update` has queued on them. The shards' memory belongs to the group's stream.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
     parameters: Vec<Parameter>,
@@ -89,7 +89,7 @@ impl<B: Bucket> Zero1<B> {
     /// no effect.
     ///
     /// # Errors
-    /// As [`Reducer::new`](super::Reducer::new).
+    /// Those of [`Reducer::new`](super::Reducer::new).
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let steps = group.with_purpose(Purpose::Step { optimizer: group.next_reducer() });
         let exchange = group.with_purpose(Purpose::NewZero1);

@@ -28,8 +28,8 @@ pub fn cause(world: &dyn World) -> Option<Error> {
     }
 }
 
-/// Ends the job because an operation has waited for too long. Returns the job's timeout, which is that of another rank if that was
-/// the first. It names no rank if the world cannot tell the late ones within two seconds.
+/// Ends the job because an operation has waited for too long. Returns the timeout that ends the job: the first one of all ranks. It
+/// names no late ranks if the world does not find them within two seconds.
 ///
 /// # Errors
 /// If the job has failed for another reason.

@@ -220,7 +220,8 @@ fn a_failed_rank_ends_the_operations_of_the_others() {
 /// The group's own allocations, before anything is sent.
 #[test]
 fn a_rank_without_memory_ends_the_operations_of_the_others() {
-    for call in [|group: &Group| group.barrier(), |group: &Group| group.broadcast_in_place(&mut [0.0_f32], 0)] {
+    for call in [|group: &Group| group.barrier(), |group: &Group| group.broadcast_in_place(&mut [0.0_f32], 0)]
+    {
         let fake = Fake::new();
         fake.set(Knob::Hang, 1);
         let waits = Barrier::new(2);

@@ -108,7 +108,7 @@ fn a_rank_that_leaves_fails_the_step_of_the_others() {
     });
     for rank in [0, 2] {
         let text = errors[rank].as_deref().unwrap();
-        assert!(text.contains("rank 1"), "{text}");
+        assert!(text.contains("rank 1 called nothing more, and left"), "{text}");
     }
 }
 
@@ -227,4 +227,21 @@ fn a_group_is_usable_after_parameters_that_were_refused() {
         reducer.average(&mut [&mut data]).unwrap();
         assert_eq!(data, [0.5]);
     });
+}
+
+/// The list of one rank is longer than a message.
+#[test]
+fn lists_that_are_longer_than_a_message_are_compared() {
+    let name = "n".repeat((16 << 20) + 1);
+    let texts = on_every_rank(2, |group| {
+        let parameters =
+            if group.rank() == 0 { vec![Parameter::new(name.as_str(), [2])] } else { parameters(&[2]) };
+        let error = Reducer::<Vec<f32>>::new(group, &parameters, &ReducerOptions::default()).unwrap_err();
+        group.barrier().unwrap();
+        let Error::Job(text) = error else { panic!("{error:?}") };
+        text
+    });
+    for text in texts {
+        assert!(text.contains("first at index 0") && text.contains(" on rank 1;"), "{}", text.len());
+    }
 }

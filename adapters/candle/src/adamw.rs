@@ -40,6 +40,14 @@ impl Moments {
         Ok(Self { first: like.zeros_like()?, second: like.zeros_like()? })
     }
 
+    /// Their size.
+    pub(crate) fn bytes(&self) -> usize {
+        [&self.first, &self.second]
+            .map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes())
+            .iter()
+            .sum()
+    }
+
     /// Updates the moments in step `steps`, counted from 1, and returns the new parameters.
     pub(crate) fn update(
         &mut self,
@@ -75,14 +83,15 @@ impl AdamW {
     /// # Errors
     /// [`Error::Candle`].
     pub fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
-        self.steps += 1;
+        let steps = next(self.steps)?;
         for (Named { var, .. }, moments) in self.variables.iter().zip(&mut self.moments) {
             if let Some(gradient) = gradients.get(var) {
                 // Without a detached value, the moments would keep the graphs of all steps.
                 let values = var.as_detached_tensor();
-                var.set(&moments.update(&self.params, self.steps, &values, &gradient.detach())?)?;
+                var.set(&moments.update(&self.params, steps, &values, &gradient.detach())?)?;
             }
         }
+        self.steps = steps;
         Ok(())
     }
 
@@ -137,9 +146,13 @@ impl AdamW {
     /// Bytes of the moments on this rank.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
-        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        self.moments.iter().map(|moments| bytes(&moments.first) + bytes(&moments.second)).sum()
+        self.moments.iter().map(Moments::bytes).sum()
     }
+}
+
+/// The number of a step after `steps`.
+pub(crate) fn next(steps: u32) -> Result<u32, Error> {
+    steps.checked_add(1).ok_or_else(|| Error::Tensor(format!("{steps} steps are the most that are counted")))
 }
 
 pub(crate) fn steps_tensor(steps: u32) -> candle_core::Result<Tensor> {

@@ -42,10 +42,18 @@ impl Error {
 
 /// Tells the other ranks about an error of this rank, since they would wait for it.
 pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
-    if let Err(error) = &result
-        && !error.is_of_group()
-    {
-        group.world().fail(&error.to_string());
+    result.inspect_err(|error| {
+        if !error.is_of_group() {
+            group.world().fail(&error.to_string());
+        }
+    })
+}
+
+/// The same for a preparation, whose refusals by [`collectives::train`] all ranks have: the group can be used afterwards.
+pub(crate) fn tell_unless_agreed<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
+    use collectives::Error as Of;
+    match result {
+        Err(Error::Collectives(refused @ (Of::Job(_) | Of::Buffer(_)))) => Err(refused.into()),
+        other => tell(group, other),
     }
-    result
 }

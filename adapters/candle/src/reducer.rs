@@ -5,12 +5,13 @@ use std::time::Duration;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarMap;
+use collectives::ReduceOp;
 use collectives::job::Group;
 use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
 use crate::Error;
-use crate::error::tell;
+use crate::error::{tell, tell_unless_agreed};
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
 use crate::parameters;
@@ -32,21 +33,28 @@ impl Reducer {
     /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// On all ranks if names, shapes or types differ between ranks. On this one, if a variable has another type, or is on a device
+    /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this one, if a variable has another type, or is on a device
     /// that does not fit the group; the others then get [`RankFailed`](collectives::Error::RankFailed).
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
         Self::with_options(group, variables, &ReducerOptions::default())
     }
 
-    /// The same with options, which must be equal on all ranks.
+    /// The same with options, which must be equal on all ranks. `op` is [`ReduceOp::Avg`] or [`ReduceOp::Sum`].
     ///
     /// # Errors
-    /// See [`new`](Self::new).
+    /// See [`new`](Self::new), and for another `op`.
     pub fn with_options(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
-        tell(group, Self::build(group, variables, options))
+        tell_unless_agreed(group, Self::build(group, variables, options))
     }
 
     fn build(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
+        // Which gradients there are is reduced with them.
+        if !matches!(options.op, ReduceOp::Avg | ReduceOp::Sum) {
+            return Err(Error::Tensor(format!(
+                "the option op is {}: gradients are averaged (avg) or added (sum)",
+                options.op
+            )));
+        }
         let all = parameters::sorted(group, variables)?;
         // Variables of a type that cannot be reduced are refused before the first operation.
         for Named { name, var } in &all {

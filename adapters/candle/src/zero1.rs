@@ -10,8 +10,8 @@ use collectives::job::Group;
 use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
-use crate::adamw::{FIRST, Moments, SECOND, STEPS, moment, steps_of, steps_tensor};
-use crate::error::tell;
+use crate::adamw::{FIRST, Moments, SECOND, STEPS, moment, next, steps_of, steps_tensor};
+use crate::error::{tell, tell_unless_agreed};
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
 use crate::{Error, parameters};
@@ -30,7 +30,7 @@ impl Zero1 {
     /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// As [`Reducer::new`](crate::Reducer::new), and if variables have different types.
+    /// Those of [`Reducer::new`](crate::Reducer::new), and if variables have different types.
     pub fn new(group: &Group, variables: &VarMap, params: ParamsAdamW) -> Result<Self, Error> {
         Self::with_options(group, variables, params, &ReducerOptions::default())
     }
@@ -45,7 +45,7 @@ impl Zero1 {
         params: ParamsAdamW,
         options: &ReducerOptions,
     ) -> Result<Self, Error> {
-        let typed = tell(group, Self::build(group, variables, params, options))?;
+        let typed = tell_unless_agreed(group, Self::build(group, variables, params, options))?;
         Ok(Self { group: group.clone(), typed })
     }
 
@@ -206,7 +206,7 @@ impl<B: Memory> Sharded for Typed<B> {
         let locked: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
         let views = locked.iter().map(|(storage, layout)| B::elements(storage, layout));
         let views: Vec<B::View<'_>> = views.collect::<Result<_, _>>()?;
-        let steps = self.steps + 1;
+        let steps = next(self.steps)?;
         let Self { zero1, variables, device, moments, params, .. } = self;
         let mut updating = Duration::ZERO;
         B::lend(variables, &mut |parameters| {
@@ -248,8 +248,7 @@ impl<B: Memory> Sharded for Typed<B> {
     }
 
     fn state_bytes(&self) -> usize {
-        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        bytes(&self.moments.first) + bytes(&self.moments.second)
+        self.moments.bytes()
     }
 
     fn exposed(&self) -> Duration {

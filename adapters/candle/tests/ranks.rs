@@ -8,6 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Optimizer as _, ParamsAdamW, VarMap};
 use collectives::job::{Group, Job};
+use collectives::train::ReducerOptions;
 use collectives::{ReduceOp, world};
 use collectives_candle::{AdamW, Error, Reducer, Zero1, all_reduce, group};
 
@@ -120,10 +121,13 @@ fn a_missing_gradient_is_zero_where_others_have_one_and_stays_missing_where_none
 }
 
 #[test]
-fn ranks_with_different_models_are_told() {
+fn ranks_with_different_models_are_told_and_can_go_on() {
     for error in on(2, |group| {
         let map = variables(&[("w", full(0.0, &[2 + group.rank()], DType::F32))]);
-        Reducer::new(group, &map).err().unwrap().to_string()
+        let error = Reducer::new(group, &map).err().unwrap().to_string();
+        Zero1::new(group, &map, ParamsAdamW::default()).err().unwrap();
+        Reducer::new(group, &model()).unwrap();
+        error
     }) {
         assert!(error.contains("\"w\" [2] on rank 0, \"w\" [3] on rank 1"), "{error}");
     }
@@ -138,6 +142,9 @@ fn unfit_variables_and_gradients_are_refused() {
     let integers = Tensor::zeros(2, DType::U32, &Device::Cpu).unwrap();
     let error = refused(&[("count", integers.clone())]);
     assert!(error.starts_with("count has the type U32; gradients are averaged in f32"), "{error}");
+    let minimum = ReducerOptions::default().op(ReduceOp::Min);
+    let error = on(1, |group| Reducer::with_options(group, &model(), &minimum).err().unwrap().to_string());
+    assert!(error[0].starts_with("the option op is min"), "{error:?}");
     let shared = Var::zeros(2, DType::F32, &Device::Cpu).unwrap().into_inner();
     let error = refused(&[("one", shared.clone()), ("two", shared)]);
     assert!(error.contains("are one variable"), "{error}");
@@ -285,6 +292,19 @@ fn a_state_goes_on_with_another_number_of_ranks() {
     }) {
         assert_close(&result, expected);
     }
+}
+
+#[test]
+fn a_step_that_cannot_be_counted_is_refused() {
+    on(1, |group| {
+        let map = model();
+        let mut adamw = AdamW::new(group, &map, ParamsAdamW::default()).unwrap();
+        let mut state = adamw.state().unwrap();
+        state.insert("optimizer.steps".to_owned(), Tensor::new(u32::MAX, &Device::Cpu).unwrap());
+        adamw.load_state(&state).unwrap();
+        let error = adamw.step(&store()).unwrap_err().to_string();
+        assert!(error.starts_with("4294967295 steps"), "{error}");
+    });
 }
 
 #[test]

@@ -126,14 +126,11 @@ impl Group {
         tensors: Vec<Tensor>,
         async_op: bool,
     ) -> PyResult<Option<Work>> {
-        let pending = operation.start(py, self.inner()?, tensors)?;
+        let mut pending = operation.start(py, self.inner()?, tensors)?;
         if async_op {
             return Ok(Some(Work::new(pending)));
         }
-        match pending {
-            Some(mut pending) => pending.wait(py, false).map(|()| None),
-            None => Ok(None),
-        }
+        pending.wait(py, false).map(|()| None)
     }
 }
 

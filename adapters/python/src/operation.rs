@@ -6,7 +6,7 @@ use collectives::{DataType, Element, Error, ReduceOp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::device;
+use crate::device::{self, Streams};
 use crate::error::exception;
 use crate::tensor::{Place, Tensor};
 use crate::work::{Pending, Running};
@@ -27,29 +27,26 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Checks the tensors together, and starts the operation.
-    pub(crate) fn start(
-        self,
-        py: Python<'_>,
-        group: &Group,
-        tensors: Vec<Tensor>,
-    ) -> PyResult<Option<Pending>> {
-        let Some(first) = tensors.first() else { return Ok(None) };
-        for tensor in &tensors {
-            if (tensor.data_type, tensor.stream) != (first.data_type, first.stream) {
-                let reason =
-                    "the tensors of one operation must have the same type of elements, and the same stream";
-                return Err(PyValueError::new_err(reason));
-            }
+    pub(crate) fn start(self, py: Python<'_>, group: &Group, tensors: Vec<Tensor>) -> PyResult<Pending> {
+        // A list may be empty: the other ranks notice if theirs is not.
+        let (data_type, stream) =
+            tensors.first().map_or((DataType::Float32, None), |first| (first.data_type, first.stream));
+        if tensors.iter().any(|tensor| (tensor.data_type, tensor.stream) != (data_type, stream)) {
+            let reason =
+                "the tensors of one operation must have the same type of elements, and the same stream";
+            return Err(PyValueError::new_err(reason));
         }
         check_overlaps(&tensors)?;
-        let stream = first.stream;
-        let started = py.detach(|| {
-            let stream = stream.map(|stream| device::wait_for(group, stream)).transpose()?;
-            Ok(Pending::new(self.start_typed(first.data_type, group, &tensors)?, stream))
-        });
-        match started {
-            Ok(pending) => Ok(Some(pending.keep(tensors))),
-            Err(error) => Err(exception(py, error)),
+        let joined = stream.map(|stream| Streams::join(group, stream)).transpose();
+        let streams = joined.map_err(|error| exception(py, error))?;
+        match py.detach(|| self.start_typed(data_type, group, &tensors)) {
+            Ok(running) => Ok(Pending::new(running, tensors, streams)),
+            Err(error) => {
+                if let Some(streams) = streams {
+                    streams.release(tensors);
+                }
+                Err(exception(py, error))
+            }
         }
     }
 
@@ -70,7 +67,7 @@ impl Operation {
     }
 
     fn start_of<T: Element>(self, group: &Group, tensors: &[Tensor]) -> Result<Running, Error> {
-        if tensors.iter().any(|tensor| tensor.place != Place::Host) {
+        if group.backend() == Backend::Gpu {
             return self.start_on(group, tensors, |tensor| device::memory::<T>(group, tensor));
         }
         self.start_on(group, tensors, |tensor| {

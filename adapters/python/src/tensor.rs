@@ -23,7 +23,6 @@ pub(crate) enum Place {
 pub(crate) struct Tensor {
     /// Keeps the memory, and releases it when dropped, on any thread.
     _memory: ImportedDlpack,
-    pub(crate) place: Place,
     pub(crate) data_type: DataType,
     /// Number of elements.
     pub(crate) len: usize,
@@ -80,7 +79,7 @@ impl Tensor {
             return Err(PyValueError::new_err("__dlpack__ and __dlpack_device__ name different devices"));
         }
         let Described { data_type, len, address, .. } = described;
-        Ok(Self { _memory: memory, place, data_type, len, address, stream })
+        Ok(Self { _memory: memory, data_type, len, address, stream })
     }
 }
 

@@ -13,6 +13,7 @@ use collectives::cudarc::driver::CudaStream;
 use collectives::job;
 use pyo3::prelude::*;
 
+use crate::device::Streams;
 use crate::error::exception;
 use crate::process::{Owned, SIGNALS};
 use crate::tensor::Tensor;
@@ -64,8 +65,8 @@ impl<B: Send> Operating for job::Work<B> {
 pub(crate) struct Pending {
     running: Option<Running>,
     tensors: Vec<Tensor>,
-    /// The stream of the framework that uses the tensors.
-    stream: Option<Arc<CudaStream>>,
+    /// For tensors of a device.
+    streams: Option<Streams>,
 }
 
 /// Operations whose [`Work`] was dropped before their end: their tensors must stay until then.
@@ -76,18 +77,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pending {
-    pub(crate) fn new(running: Running, stream: Option<Arc<CudaStream>>) -> Self {
-        Self { running: Some(running), tensors: Vec::new(), stream }
-    }
-
-    pub(crate) fn keep(mut self, tensors: Vec<Tensor>) -> Self {
-        self.tensors = tensors;
+    pub(crate) fn new(running: Running, tensors: Vec<Tensor>, streams: Option<Streams>) -> Self {
         let mut abandoned = lock(&ABANDONED);
         let done = abandoned.extract_if(.., |pending| pending.is_done()).collect::<Vec<_>>();
         drop(abandoned);
         // Their tensors are released without the lock, since that may run code of Python.
         drop(done);
-        self
+        Self { running: Some(running), tensors, streams }
     }
 
     fn is_done(&self) -> bool {
@@ -97,30 +93,48 @@ impl Pending {
     /// Waits for the end of the operation: the host does, or with `block = false` and for tensors of a device their stream
     /// alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
     pub(crate) fn wait(&mut self, py: Python<'_>, block: bool) -> PyResult<()> {
-        if let Some(stream) = self.stream.clone().filter(|_| !block) {
+        if let Some(streams) = self.streams.as_ref().filter(|_| !block) {
             let Some(running) = self.running.take() else { return Ok(()) };
-            return py.detach(|| running.wait_on(&stream)).map_err(|error| exception(py, error));
+            let result = py.detach(|| running.wait_on(&streams.framework));
+            return self.end(py, result);
         }
         while let Some(running) = &mut self.running {
             if let Some(result) = py.detach(|| running.wait_for(SIGNALS)) {
                 self.running = None;
-                return result.map_err(|error| exception(py, error));
+                return self.end(py, result);
             }
             py.check_signals()?;
         }
         Ok(())
+    }
+
+    /// The end of the operation. A group that has failed may still use the tensors on its stream.
+    fn end(&mut self, py: Python<'_>, result: Result<(), Error>) -> PyResult<()> {
+        result.map_err(|error| {
+            self.release();
+            exception(py, error)
+        })
+    }
+
+    fn release(&mut self) {
+        if let Some(streams) = &self.streams {
+            streams.release(mem::take(&mut self.tensors));
+        }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.is_done() {
+            if self.running.is_some() {
+                self.release();
+            }
             return;
         }
         let left = Self {
             running: self.running.take(),
             tensors: mem::take(&mut self.tensors),
-            stream: self.stream.take(),
+            streams: self.streams.take(),
         };
         lock(&ABANDONED).push(left);
     }
@@ -138,8 +152,8 @@ enum State {
 pub(crate) struct Work(Owned<Mutex<State>>);
 
 impl Work {
-    pub(crate) fn new(pending: Option<Pending>) -> Self {
-        Self(Owned::new(Mutex::new(pending.map_or(State::Done, State::Pending))))
+    pub(crate) fn new(pending: Pending) -> Self {
+        Self(Owned::new(Mutex::new(State::Pending(pending))))
     }
 
     /// The operation, for the thread that waits for it; `None` once it is done.

@@ -232,6 +232,11 @@ def different_calls(job, group):
     assert {error.rank, error.peer} == {0, 1} and error.called
 
 
+def a_list_that_is_empty_on_one_rank(job, group):
+    tensors = [np.zeros(3)] * job.rank
+    raises(nc.Mismatch, lambda: group.all_reduce_list(tensors), "all_reduce_list of 0 buffers")
+
+
 def a_timeout(job, group):
     group.set_timeout(0.5)
     if job.rank == 0:
@@ -277,8 +282,7 @@ def interrupted_calls(job, group):
         entered = threading.Event()
         thread = threading.Thread(target=interrupt)
         thread.start()
-        entered.set()
-        raises(KeyboardInterrupt, call)
+        raises(KeyboardInterrupt, lambda: (entered.set(), call()))
         thread.join()
     pathlib.Path(os.environ["NOTE"]).touch()
 
@@ -324,6 +328,7 @@ FUNCTIONS = [
     refusals,
     a_failed_rank_and_its_reason,
     different_calls,
+    a_list_that_is_empty_on_one_rank,
     a_timeout,
     other_threads_run_meanwhile,
     interrupted_calls,

@@ -26,7 +26,7 @@ pub fn open(path: &Path, limit: u64) -> io::Result<File> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open`], and when it cannot be read.
+/// Those of [`open`], and when it cannot be read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     // A file can grow.
     read_stream(open(path, limit)?, limit)

@@ -250,7 +250,7 @@ impl Endpoint {
     /// Each side sends a message and answers the other's.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// Those of [`Endpoint::scope`].
     pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
         // An answer means that the first message has arrived, and with it all messages before. Nothing can hold up the
         // answers.

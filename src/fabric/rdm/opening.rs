@@ -79,7 +79,7 @@ impl Endpoint {
     /// locks (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
-    /// As [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least, libfabric looks up
+    /// Those of [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least, libfabric looks up
     /// the regions of a domain without a lock, while another thread may add one.
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
         if options.remote_memory {

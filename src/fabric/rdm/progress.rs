@@ -26,7 +26,7 @@ impl Endpoint {
     /// time with nothing in flight.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// Those of [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         if self.in_flight == 0 {
             self.idle_since = None;

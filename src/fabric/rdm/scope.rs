@@ -24,7 +24,7 @@ impl<'env> Scope<'env> {
     /// tag. The first message to a peer waits for the connection, for which the peer has to make progress, too.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint that was opened without
+    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint that was opened without
     /// [`Options::untagged`](super::Options), for device memory that is registered with another endpoint, and for a
     /// range that is not within the device memory.
     pub fn send(
@@ -64,7 +64,7 @@ impl<'env> Scope<'env> {
     /// endpoint do; see [completion](super#completion).
     ///
     /// # Errors
-    /// As [`Scope::send`]; [`Error::Endpoint`] also when the message is too long.
+    /// Those of [`Scope::send`]; [`Error::Endpoint`] also when the message is too long.
     pub fn inject(&mut self, peer: Peer, tag: impl Into<Option<u64>>, data: &[u8]) -> Result<(), Error> {
         let tag = tag.into();
         let name = if tag.is_some() { "fi_tinject" } else { "fi_inject" };
@@ -86,7 +86,7 @@ impl<'env> Scope<'env> {
     /// memory is an error of the operation, `FI_ETRUNC`; over TCP nothing more arrives from its sender then.
     ///
     /// # Errors
-    /// As [`Scope::send`].
+    /// Those of [`Scope::send`].
     pub fn receive(
         &mut self,
         peer: Peer,
@@ -116,7 +116,7 @@ impl<'env> Scope<'env> {
     /// once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, on an endpoint that was
+    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, on an endpoint that was
     /// opened without [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
     pub fn write(
         &mut self,
@@ -137,7 +137,7 @@ impl<'env> Scope<'env> {
     /// Writes a few bytes to a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
     ///
     /// # Errors
-    /// As [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
+    /// Those of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
     pub fn inject_write(
         &mut self,
         peer: Peer,
@@ -157,7 +157,7 @@ impl<'env> Scope<'env> {
     /// Starts to read a peer's memory, from its byte `offset` on (`fi_read`).
     ///
     /// # Errors
-    /// As [`Scope::write`].
+    /// Those of [`Scope::write`].
     pub fn read(
         &mut self,
         peer: Peer,
@@ -177,7 +177,7 @@ impl<'env> Scope<'env> {
     /// Waits for an operation.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// Those of [`Endpoint::scope`].
     pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
         self.endpoint.wait(&operation)
     }
@@ -185,7 +185,7 @@ impl<'env> Scope<'env> {
     /// Waits for all operations.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// Those of [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
         self.endpoint.wait_for_all()
     }
@@ -193,7 +193,7 @@ impl<'env> Scope<'env> {
     /// Makes progress, as [`Endpoint::progress`].
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// Those of [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         self.endpoint.progress()
     }

@@ -244,7 +244,7 @@ impl Queue {
             return Err(Error::Job("the group has ended".to_owned()));
         };
         communicator.set_timeout(*lock(&self.timeout));
-        // The call of a rank that has failed would differ from those of the others, and that difference hide its reason.
+        // Checked first: after a failure, the ranks' calls differ, and an error about that would hide the failure's reason.
         let checked = || self.world.check().map_err(fabric::Error::World);
         let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {
             Ok(Ok(value)) => return Ok(value),
