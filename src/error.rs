@@ -77,6 +77,13 @@ pub enum Error {
     Buffer(String),
 }
 
+impl Error {
+    /// The error of an operation whose result was taken before.
+    pub(crate) fn taken() -> Self {
+        Self::Job("this operation has returned its result before: do not poll it again".to_owned())
+    }
+}
+
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
     /// True for refusals of this rank, after which the group can still be used.

@@ -1,7 +1,5 @@
 //! Buffers of a group's operations, and the backends that serve them.
 
-use std::sync::Arc;
-
 #[cfg(feature = "nccl")]
 use cudarc::driver::CudaSlice;
 
@@ -20,28 +18,19 @@ use super::work::Work;
 use crate::Error;
 #[cfg(feature = "nccl")]
 use crate::nccl::DeviceBuffer;
-use crate::purpose::Purpose;
 use crate::{Element, ReduceOp};
 
 /// A rank's connection to the others of its group.
 #[derive(Clone)]
-pub struct Connection {
-    pub(crate) backing: Arc<Backing>,
-    /// Purpose of the operations that are called through this value.
-    pub(crate) purpose: Option<Purpose>,
-}
+pub struct Connection(pub(crate) Backing);
 
-impl Connection {
-    pub(super) fn new(backing: Backing) -> Self {
-        Self { backing: Arc::new(backing), purpose: None }
-    }
-}
-
+/// The backend of a connection.
+#[derive(Clone)]
 pub(crate) enum Backing {
     #[cfg(feature = "fabric")]
     Host(HostGroup),
     #[cfg(feature = "nccl")]
-    Gpu(Box<GpuGroup>),
+    Gpu(GpuGroup),
 }
 
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on hosts, and cudarc's
@@ -117,15 +106,15 @@ pub(crate) mod operations {
 macro_rules! operations_of {
     ($on:ident) => {
         fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
-            $on(connection, "all_reduce", |group, purpose| group.all_reduce(data, op, purpose))
+            $on(connection, "all_reduce", |group| group.all_reduce(data, op))
         }
 
         fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
-            $on(connection, "broadcast", |group, purpose| group.broadcast(data, root, purpose))
+            $on(connection, "broadcast", |group| group.broadcast(data, root))
         }
 
         fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
-            $on(connection, "all_gather", |group, purpose| group.all_gather(part, whole, purpose))
+            $on(connection, "all_gather", |group| group.all_gather(part, whole))
         }
 
         fn reduce_scatter(
@@ -134,11 +123,11 @@ macro_rules! operations_of {
             part: Self,
             op: ReduceOp,
         ) -> Work<(Self, Self)> {
-            $on(connection, "reduce_scatter", |group, purpose| group.reduce_scatter(whole, part, op, purpose))
+            $on(connection, "reduce_scatter", |group| group.reduce_scatter(whole, part, op))
         }
 
         fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
-            $on(connection, "all_reduce_list", |group, purpose| group.all_reduce_list(data, op, purpose))
+            $on(connection, "all_reduce_list", |group| group.all_reduce_list(data, op))
         }
     };
 }
@@ -168,10 +157,10 @@ impl<T: Element> operations::Operations for DeviceMemory<T> {
 fn on_host<B>(
     connection: &Connection,
     operation: &str,
-    start: impl FnOnce(&HostGroup, Option<Purpose>) -> Work<B>,
+    start: impl FnOnce(&HostGroup) -> Work<B>,
 ) -> Work<B> {
-    match &*connection.backing {
-        Backing::Host(host) => start(host, connection.purpose),
+    match &connection.0 {
+        Backing::Host(host) => start(host),
         #[cfg(feature = "nccl")]
         Backing::Gpu(_) => refuse(operation, "host memory", "GPUs", "a CudaSlice", "Host"),
     }
@@ -179,13 +168,9 @@ fn on_host<B>(
 
 #[cfg(feature = "nccl")]
 #[cfg_attr(not(feature = "fabric"), allow(unused_variables, reason = "there is no other memory"))]
-fn on_gpu<B>(
-    connection: &Connection,
-    operation: &str,
-    start: impl FnOnce(&GpuGroup, Option<Purpose>) -> Work<B>,
-) -> Work<B> {
-    match &*connection.backing {
-        Backing::Gpu(gpu) => start(gpu, connection.purpose),
+fn on_gpu<B>(connection: &Connection, operation: &str, start: impl FnOnce(&GpuGroup) -> Work<B>) -> Work<B> {
+    match &connection.0 {
+        Backing::Gpu(gpu) => start(gpu),
         #[cfg(feature = "fabric")]
         Backing::Host(_) => refuse(operation, "memory of a GPU", "hosts", "a Vec", "Gpu"),
     }

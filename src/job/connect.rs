@@ -77,12 +77,12 @@ fn choose(_: &Formation, _: &Members) -> Result<Result<std::convert::Infallible,
 
 #[cfg(feature = "nccl")]
 fn on_gpus(formation: &Arc<Formation>, device: Device) -> Result<Connection, Error> {
-    GpuGroup::connect(formation, device).map(|gpu| Connection::new(Backing::Gpu(Box::new(gpu))))
+    GpuGroup::connect(formation, device).map(|gpu| Connection(Backing::Gpu(gpu)))
 }
 
 #[cfg(feature = "fabric")]
 fn on_hosts(formation: &Arc<Formation>, members: &Members) -> Result<Connection, Error> {
-    HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection::new(Backing::Host(host)))
+    HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
 }
 
 #[cfg(not(feature = "fabric"))]

@@ -73,7 +73,12 @@ impl Group {
     /// The same rank of the same group, for operations of a purpose.
     pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
         let mut group = self.clone();
-        group.connection.purpose = Some(purpose);
+        match &mut group.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(host) => host.set_purpose(purpose),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.set_purpose(purpose),
+        }
         group
     }
 
@@ -109,7 +114,7 @@ impl Group {
     /// [`Backend::Host`] or [`Backend::Gpu`].
     #[must_use]
     pub fn backend(&self) -> Backend {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => Backend::Host,
             #[cfg(feature = "nccl")]
@@ -121,7 +126,7 @@ impl Group {
     /// [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
-        let transport = match &*self.connection.backing {
+        let transport = match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.describe(),
             #[cfg(feature = "nccl")]
@@ -145,7 +150,7 @@ impl Group {
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
     /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails.
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.set_timeout(limit),
             #[cfg(feature = "nccl")]
@@ -158,7 +163,7 @@ impl Group {
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => None,
             Backing::Gpu(gpu) => Some(gpu.stream()),
@@ -177,7 +182,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn barrier(&self) -> Result<(), Error> {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.barrier(),
             #[cfg(feature = "nccl")]
@@ -215,7 +220,7 @@ impl Group {
             let formation = Formation::new(Arc::clone(world), members, exchange);
             return formation.finish(Ok::<_, Error>(None)).map_err(as_it_was);
         }
-        let choice = match &*self.connection.backing {
+        let choice = match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(_) => Choice::Backend(Backend::Host),
             #[cfg(feature = "nccl")]
@@ -285,11 +290,11 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_reduce_in_place(data, op, self.connection.purpose),
+            Backing::Host(host) => host.all_reduce_in_place(data, op),
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op, self.connection.purpose),
+            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op),
         }
     }
 
@@ -299,11 +304,11 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.broadcast_in_place(data, root, self.connection.purpose),
+            Backing::Host(host) => host.broadcast_in_place(data, root),
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root, self.connection.purpose),
+            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root),
         }
     }
 
@@ -319,17 +324,16 @@ impl Group {
                 mine.len()
             )));
         }
-        match &*self.connection.backing {
+        match &self.connection.0 {
             #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_gather_bytes(mine, self.connection.purpose),
+            Backing::Host(host) => host.all_gather_bytes(mine),
             // The ranks of the whole job exchange without the GPUs.
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) if self.size() == self.inner.world.size() => {
-                let purpose = self.connection.purpose.map(|purpose| purpose.to_string()).unwrap_or_default();
-                gpu.exchange(&format!("all_gather_bytes{purpose}"), || self.inner.world.all_gather(mine))
+                gpu.exchange("all_gather_bytes", || self.inner.world.all_gather(mine))
             }
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine, self.connection.purpose),
+            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine),
         }
     }
 }

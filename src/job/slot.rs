@@ -6,7 +6,6 @@ use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
 use super::guard::guarded;
-use super::work::taken;
 use crate::Error;
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -46,7 +45,7 @@ impl<T> ResultSlot<T> {
         }
         self.waiter.wait(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
-        result.unwrap_or_else(|| Err(taken()))
+        result.unwrap_or_else(|| Err(Error::taken()))
     }
 
     /// The result; `None` if it has been taken before.

@@ -57,7 +57,7 @@ impl<B> Work<B> {
     /// [`Error::Job`] in a waker that the group calls, whose operations it would stop. The buffers are freed in all cases.
     pub fn wait(self) -> Result<B, Error> {
         match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(taken())),
+            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken())),
             #[cfg(feature = "fabric")]
             State::Host(slot) => slot.wait(),
             #[cfg(feature = "nccl")]
@@ -75,7 +75,7 @@ impl<B> Work<B> {
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
         match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(taken())),
+            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken())),
             #[cfg(feature = "fabric")]
             State::Host(_) => {
                 Err(Error::Buffer("a stream cannot wait for host memory: use Work::wait".to_owned()))
@@ -97,11 +97,6 @@ impl<B> Work<B> {
     }
 }
 
-/// The error of a result that was taken before.
-pub(super) fn taken() -> Error {
-    Error::Job("this operation has returned its result before: do not poll it again".to_owned())
-}
-
 /// No field is pinned.
 impl<B> Unpin for Work<B> {}
 
@@ -112,10 +107,10 @@ impl<B> Future for Work<B> {
         match &mut self.get_mut().state {
             #[cfg(feature = "nccl")]
             State::Gpu(operation) => operation.poll(context.waker()),
-            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(taken()))),
+            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(Error::taken()))),
             #[cfg(feature = "fabric")]
             State::Host(slot) => {
-                slot.poll(context.waker()).map(|result| result.unwrap_or_else(|| Err(taken())))
+                slot.poll(context.waker()).map(|result| result.unwrap_or_else(|| Err(Error::taken())))
             }
         }
     }

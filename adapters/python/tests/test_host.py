@@ -233,7 +233,7 @@ def different_calls(job, group):
 
 
 def a_list_that_is_empty_on_one_rank(job, group):
-    tensors = [np.zeros(3)] * job.rank
+    tensors = [np.zeros(3), np.zeros(2)] if job.rank else []
     raises(nc.Mismatch, lambda: group.all_reduce_list(tensors), "all_reduce_list of 0 buffers")
 
 

@@ -11,35 +11,23 @@ use crate::purpose::Purpose;
 use crate::{Element, Error, ReduceOp};
 
 impl GpuGroup {
-    pub(crate) fn all_reduce_in_place<T: Element>(
-        &self,
-        data: &mut [T],
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Result<(), Error> {
+    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.in_place(
-            purpose,
             describe::<T>("all_reduce", data.len(), with_op(op)),
             data,
             |communicator, data, length| communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op),
         )
     }
 
-    pub(crate) fn broadcast_in_place<T: Element>(
-        &self,
-        data: &mut [T],
-        root: usize,
-        purpose: Option<Purpose>,
-    ) -> Result<(), Error> {
+    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
-        self.in_place(purpose, operation, data, |communicator, data, length| {
+        self.in_place(operation, data, |communicator, data, length| {
             communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
         })
     }
 
     fn in_place<T: Element>(
         &self,
-        purpose: Option<Purpose>,
         operation: String,
         data: &mut [T],
         call: impl FnOnce(&Communicator, &mut CudaSlice<u8>, usize) -> Result<(), nccl::Error>,
@@ -47,14 +35,13 @@ impl GpuGroup {
         let length = data.len();
         if length == 0 {
             // There is no empty device memory, and nothing to send.
-            return self.watch.failure().map_or(Ok(()), Err);
+            return self.rank.watch.failure().map_or(Ok(()), Err);
         }
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
-        let reduced = self.watch.told(self.stream.clone_htod(&*bytes)).and_then(|copy| {
-            let work =
-                self.start(purpose, operation, copy, |communicator, copy| call(communicator, copy, length));
-            self.watch.told(self.stream.memcpy_dtoh(&work.wait()?, bytes))
+        let reduced = self.rank.watch.told(self.rank.stream.clone_htod(&*bytes)).and_then(|copy| {
+            let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
+            self.rank.watch.told(self.rank.stream.memcpy_dtoh(&work.wait()?, bytes))
         });
         self.end_copies(reduced)
     }
@@ -62,27 +49,24 @@ impl GpuGroup {
     /// Waits for the stream, also after an error: copies of host memory may be under way, which is borrowed until the call
     /// returns.
     fn end_copies<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
-        let ended = self.watch.told(self.stream.synchronize());
+        let ended = self.rank.watch.told(self.rank.stream.synchronize());
         let value = result?;
         ended.map(|()| value)
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
-    pub(crate) fn all_gather_bytes(
-        &self,
-        mine: &[u8],
-        purpose: Option<Purpose>,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let purpose = purpose.or(Some(Purpose::Messages));
-        gather_messages(mine, |part| self.gather(part, purpose))
+    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let group = Self { purpose: self.purpose.or(Some(Purpose::Messages)), ..self.clone() };
+        gather_messages(mine, |part| group.gather(part))
     }
 
     /// Gathers parts of the same length, which is not 0.
-    fn gather(&self, mine: &[u8], purpose: Option<Purpose>) -> Result<Vec<u8>, Error> {
-        let gathered = self.watch.told(self.stream.clone_htod(mine)).and_then(|part| {
-            let whole = self.watch.told(self.stream.alloc_zeros::<u8>(mine.len() * self.size))?;
-            let (_, whole) = self.all_gather(part, whole, purpose).wait()?;
-            self.watch.told(self.stream.clone_dtoh(&whole))
+    fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
+        let gathered = self.rank.watch.told(self.rank.stream.clone_htod(mine)).and_then(|part| {
+            let whole =
+                self.rank.watch.told(self.rank.stream.alloc_zeros::<u8>(mine.len() * self.rank.size))?;
+            let (_, whole) = self.all_gather(part, whole).wait()?;
+            self.rank.watch.told(self.rank.stream.clone_dtoh(&whole))
         });
         self.end_copies(gathered)
     }

@@ -28,8 +28,15 @@ const POLL: Duration = Duration::from_millis(1);
 /// Time limit for taking the communicator once its ranks are connected.
 const READY: Duration = Duration::from_secs(60);
 
-/// One rank of a group over GPUs.
+/// One rank of a group over GPUs. Clones are the same rank.
+#[derive(Clone)]
 pub(crate) struct GpuGroup {
+    rank: Arc<GpuRank>,
+    /// Purpose of the operations that are called through this value.
+    purpose: Option<Purpose>,
+}
+
+struct GpuRank {
     device: Device,
     stream: Arc<CudaStream>,
     communicator: Arc<Watched>,
@@ -83,11 +90,156 @@ impl GpuGroup {
         let watch = Watch::new(world, topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let group = Self { device, stream, communicator, watch, threads, size, description };
-        group.start_threads()?;
-        Ok(group)
+        let rank = GpuRank { device, stream, communicator, watch, threads, size, description };
+        rank.start_threads()?;
+        Ok(Self { rank: Arc::new(rank), purpose: None })
     }
 
+    fn join(
+        world: &dyn World,
+        device: &Device,
+        stream: &Arc<CudaStream>,
+        id: &UniqueId,
+    ) -> Result<Communicator, Error> {
+        let builder = Communicator::builder(device.library, stream).rank(world.rank(), world.size()).id(id);
+        // Calls of such a communicator can be ended while they wait for another rank.
+        let mut pending = builder.config(&Config::new().blocking(false)).init_pending()?;
+        while !pending.poll()? {
+            world.check()?;
+            thread::sleep(POLL);
+        }
+        Ok(pending.wait(READY)?)
+    }
+
+    pub(crate) fn set_purpose(&mut self, purpose: Purpose) {
+        self.purpose = Some(purpose);
+    }
+
+    pub(crate) fn describe(&self) -> &str {
+        &self.rank.description
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.rank.device
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.rank.stream
+    }
+
+    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
+        self.rank.watch.set_timeout(limit);
+    }
+
+    /// Queues an operation on the group's stream.
+    fn start<B>(
+        &self,
+        operation: String,
+        mut buffers: B,
+        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
+    ) -> Work<B> {
+        let operation = self.with_purpose(operation);
+        match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
+            Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)),
+            Err(error) => Work::ready(Err(error)),
+        }
+    }
+
+    /// The description of an operation with its purpose.
+    fn with_purpose(&self, mut operation: String) -> String {
+        if let Some(purpose) = self.purpose {
+            operation += &purpose.to_string();
+        }
+        operation
+    }
+
+    fn queue(
+        &self,
+        operation: &str,
+        call: impl FnOnce(&Communicator) -> Result<(), nccl::Error>,
+    ) -> Result<Arc<Mark>, Error> {
+        // Held until the mark is recorded, so that operations and marks have the same order.
+        let communicator = lock(&self.rank.communicator);
+        let Some(communicator) = communicator.as_ref() else {
+            return Err(Error::Job("the group has ended".to_owned()));
+        };
+        self.rank.watch.enter(operation)?;
+        let queued = match call(communicator) {
+            Ok(()) => Mark::record(&self.rank.stream),
+            Err(error) => Err(refusal(error)),
+        };
+        self.rank.watch.leave(queued.as_ref());
+        queued.map_err(|error| if error.is_refusal() { error } else { self.rank.watch.fail(error) })
+    }
+
+    pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
+        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
+        self.start(operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+    }
+
+    pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
+        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
+        self.start(operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
+    }
+
+    pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("all_gather", part.len(), "");
+        self.start(operation, (part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part, whole)
+        })
+    }
+
+    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
+        self.start(operation, (whole, part), |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole, part, op)
+        })
+    }
+
+    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
+        let operation =
+            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
+        self.start(operation, data, |communicator, data| {
+            nccl::group(|group| {
+                data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
+            })
+        })
+    }
+
+    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are noticed.
+    pub(crate) fn exchange<T>(
+        &self,
+        operation: &str,
+        call: impl FnOnce() -> Result<T, world::Error>,
+    ) -> Result<T, Error> {
+        self.rank.watch.during_exchange(&self.with_purpose(operation.to_owned()), call)
+    }
+
+    pub(crate) fn barrier(&self) -> Result<(), Error> {
+        let one = self.rank.watch.told(self.rank.stream.alloc_zeros::<u32>(1))?;
+        let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
+            communicator.all_reduce_in_place(one, ReduceOp::Sum)
+        };
+        self.start("barrier".to_owned(), one, call).wait().map(drop)
+    }
+}
+
+/// The error of a call of NCCL; a refusal if nothing was sent.
+fn refusal(error: nccl::Error) -> Error {
+    use nccl::Error as Nccl;
+    match error {
+        Nccl::Nccl { .. }
+        | Nccl::Cuda { .. }
+        | Nccl::Deadline { .. }
+        | Nccl::Aborted { .. }
+        | Nccl::Unusable { .. }
+        | Nccl::Busy { .. } => Error::Nccl(error),
+        refused => Error::Buffer(refused.to_string()),
+    }
+}
+
+impl GpuRank {
     fn start_threads(&self) -> Result<(), Error> {
         let (bound, is_bound) = mpsc::channel();
         let guard = {
@@ -114,169 +266,9 @@ impl GpuGroup {
         let ended = |_| Error::Job("the group's thread has ended".to_owned());
         Ok(is_bound.recv().map_err(ended)??)
     }
-
-    fn join(
-        world: &dyn World,
-        device: &Device,
-        stream: &Arc<CudaStream>,
-        id: &UniqueId,
-    ) -> Result<Communicator, Error> {
-        let builder = Communicator::builder(device.library, stream).rank(world.rank(), world.size()).id(id);
-        // Calls of such a communicator can be ended while they wait for another rank.
-        let mut pending = builder.config(&Config::new().blocking(false)).init_pending()?;
-        while !pending.poll()? {
-            world.check()?;
-            thread::sleep(POLL);
-        }
-        Ok(pending.wait(READY)?)
-    }
-
-    pub(crate) fn describe(&self) -> &str {
-        &self.description
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
-    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
-        self.watch.set_timeout(limit);
-    }
-
-    /// Queues an operation on the group's stream.
-    fn start<B>(
-        &self,
-        purpose: Option<Purpose>,
-        mut operation: String,
-        mut buffers: B,
-        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
-    ) -> Work<B> {
-        if let Some(purpose) = purpose {
-            operation += &purpose.to_string();
-        }
-        match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
-            Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.watch), buffers)),
-            Err(error) => Work::ready(Err(error)),
-        }
-    }
-
-    fn queue(
-        &self,
-        operation: &str,
-        call: impl FnOnce(&Communicator) -> Result<(), nccl::Error>,
-    ) -> Result<Arc<Mark>, Error> {
-        // Held until the mark is recorded, so that operations and marks have the same order.
-        let communicator = lock(&self.communicator);
-        let Some(communicator) = communicator.as_ref() else {
-            return Err(Error::Job("the group has ended".to_owned()));
-        };
-        self.watch.enter(operation)?;
-        let queued = match call(communicator) {
-            Ok(()) => Mark::record(&self.stream),
-            Err(error) => Err(refusal(error)),
-        };
-        self.watch.leave(queued.as_ref());
-        queued.map_err(|error| if error.is_refusal() { error } else { self.watch.fail(error) })
-    }
-
-    pub(crate) fn all_reduce<B: DeviceBufferMut>(
-        &self,
-        data: B,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<B> {
-        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        self.start(purpose, operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
-    }
-
-    pub(crate) fn broadcast<B: DeviceBufferMut>(
-        &self,
-        data: B,
-        root: usize,
-        purpose: Option<Purpose>,
-    ) -> Work<B> {
-        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        self.start(purpose, operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
-    }
-
-    pub(crate) fn all_gather<B: DeviceBufferMut>(
-        &self,
-        part: B,
-        whole: B,
-        purpose: Option<Purpose>,
-    ) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("all_gather", part.len(), "");
-        self.start(purpose, operation, (part, whole), |communicator, (part, whole)| {
-            communicator.all_gather(part, whole)
-        })
-    }
-
-    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(
-        &self,
-        whole: B,
-        part: B,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        self.start(purpose, operation, (whole, part), |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole, part, op)
-        })
-    }
-
-    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(
-        &self,
-        data: Vec<B>,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<Vec<B>> {
-        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
-        let operation =
-            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        self.start(purpose, operation, data, |communicator, data| {
-            nccl::group(|group| {
-                data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
-            })
-        })
-    }
-
-    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are noticed.
-    pub(crate) fn exchange<T>(
-        &self,
-        operation: &str,
-        call: impl FnOnce() -> Result<T, world::Error>,
-    ) -> Result<T, Error> {
-        self.watch.during_exchange(operation, call)
-    }
-
-    pub(crate) fn barrier(&self) -> Result<(), Error> {
-        let one = self.watch.told(self.stream.alloc_zeros::<u32>(1))?;
-        let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
-            communicator.all_reduce_in_place(one, ReduceOp::Sum)
-        };
-        self.start(None, "barrier".to_owned(), one, call).wait().map(drop)
-    }
 }
 
-/// The error of a call of NCCL; a refusal if nothing was sent.
-fn refusal(error: nccl::Error) -> Error {
-    use nccl::Error as Nccl;
-    match error {
-        Nccl::Nccl { .. }
-        | Nccl::Cuda { .. }
-        | Nccl::Deadline { .. }
-        | Nccl::Aborted { .. }
-        | Nccl::Unusable { .. }
-        | Nccl::Busy { .. } => Error::Nccl(error),
-        refused => Error::Buffer(refused.to_string()),
-    }
-}
-
-impl Drop for GpuGroup {
+impl Drop for GpuRank {
     fn drop(&mut self) {
         if thread::panicking() {
             self.watch.fail(Error::Job("its thread panicked".to_owned()));

@@ -12,7 +12,6 @@ use cudarc::driver::{CudaEvent, CudaStream};
 
 pub(crate) use watch::{Watch, Watched};
 
-use super::work::taken;
 use crate::Error;
 use crate::lock::lock;
 use crate::nccl::cuda;
@@ -115,6 +114,6 @@ impl<B> GpuOperation<B> {
     }
 
     fn take(&mut self) -> Result<B, Error> {
-        self.buffers.take().ok_or_else(taken)
+        self.buffers.take().ok_or_else(Error::taken)
     }
 }

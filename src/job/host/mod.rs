@@ -20,8 +20,15 @@ use crate::world::Handle;
 use crate::world::sync::cores;
 use crate::{Element, Error, ReduceOp, fabric};
 
-/// One rank of a group over host memory.
+/// One rank of a group over host memory. Clones are the same rank.
+#[derive(Clone)]
 pub(crate) struct HostGroup {
+    rank: Arc<HostRank>,
+    /// Purpose of the operations that are called through this value.
+    purpose: Option<Purpose>,
+}
+
+struct HostRank {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
     world: Handle,
@@ -60,116 +67,95 @@ impl HostGroup {
         let description = communicator.describe().to_owned();
         let spin = 2 * world.local_size() <= cores();
         let (queue, thread) = Queue::start(communicator, Arc::clone(&world), ranks, spin)?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)), world, description })
+        let rank = HostRank { queue, thread: Mutex::new(Some(thread)), world, description };
+        Ok(Self { rank: Arc::new(rank), purpose: None })
+    }
+
+    pub(crate) fn set_purpose(&mut self, purpose: Purpose) {
+        self.purpose = Some(purpose);
     }
 
     pub(crate) fn describe(&self) -> &str {
-        &self.description
+        &self.rank.description
     }
 
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
-        self.queue.set_timeout(limit);
+        self.rank.queue.set_timeout(limit);
+    }
+
+    /// The same rank for operations of a purpose, unless it has one already.
+    fn with_default_purpose(&self, purpose: Purpose) -> Self {
+        Self { purpose: self.purpose.or(Some(purpose)), ..self.clone() }
     }
 
     fn start<B: Send + 'static>(
         &self,
-        purpose: Option<Purpose>,
         buffers: B,
         call: impl FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send + 'static,
     ) -> Work<B> {
-        if let Some(error) = self.queue.failure() {
+        let HostRank { queue, world, .. } = &*self.rank;
+        if let Some(error) = queue.failure() {
             return Work::ready(Err(error));
         }
-        let (slot, promise) = self.queue.slot();
-        let operation = Box::new(Owned { purpose, buffers, call: Some(call), promise });
+        let (slot, promise) = queue.slot();
+        let operation = Box::new(Owned { purpose: self.purpose, buffers, call: Some(call), promise });
         // One rank waits for nobody: a thread would only add its own start to the duration.
-        let left = if self.world.size() == 1 { self.queue.try_here(operation) } else { Some(operation) };
+        let left = if world.size() == 1 { queue.try_here(operation) } else { Some(operation) };
         if let Some(operation) = left {
-            self.queue.push(operation);
+            queue.push(operation);
         }
         Work::host(slot)
     }
 
-    pub(crate) fn all_reduce<B: HostBuffer>(
+    /// Runs an operation on this thread.
+    fn run<R>(
         &self,
-        data: B,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<B> {
-        self.start(purpose, data, move |communicator, data| {
-            communicator.all_reduce_in_place(data.elements_mut(), op)
-        })
+        call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
+    ) -> Result<R, Error> {
+        self.rank.queue.run_here(self.purpose, call)
     }
 
-    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize, purpose: Option<Purpose>) -> Work<B> {
-        self.start(purpose, data, move |communicator, data| {
-            communicator.broadcast_in_place(data.elements_mut(), root)
-        })
+    pub(crate) fn all_reduce<B: HostBuffer>(&self, data: B, op: ReduceOp) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
     }
 
-    pub(crate) fn all_gather<B: HostBuffer>(
-        &self,
-        part: B,
-        whole: B,
-        purpose: Option<Purpose>,
-    ) -> Work<(B, B)> {
-        self.start(purpose, (part, whole), |communicator, (part, whole)| {
+    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
+    }
+
+    pub(crate) fn all_gather<B: HostBuffer>(&self, part: B, whole: B) -> Work<(B, B)> {
+        self.start((part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part.elements(), whole.elements_mut())
         })
     }
 
-    pub(crate) fn reduce_scatter<B: HostBuffer>(
-        &self,
-        whole: B,
-        part: B,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<(B, B)> {
-        self.start(purpose, (whole, part), move |communicator, (whole, part)| {
+    pub(crate) fn reduce_scatter<B: HostBuffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        self.start((whole, part), move |communicator, (whole, part)| {
             communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
         })
     }
 
-    pub(crate) fn all_reduce_list<B: HostBuffer>(
-        &self,
-        data: Vec<B>,
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Work<Vec<B>> {
-        self.start(purpose.or(Some(Purpose::List)), data, move |communicator, data| {
+    pub(crate) fn all_reduce_list<B: HostBuffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        self.with_default_purpose(Purpose::List).start(data, move |communicator, data| {
             let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
             list::all_reduce(communicator, &mut list, op)
         })
     }
 
-    pub(crate) fn all_reduce_in_place<T: Element>(
-        &self,
-        data: &mut [T],
-        op: ReduceOp,
-        purpose: Option<Purpose>,
-    ) -> Result<(), Error> {
-        self.queue.run_here(purpose, |communicator| communicator.all_reduce_in_place(data, op))
+    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.run(|communicator| communicator.all_reduce_in_place(data, op))
     }
 
-    pub(crate) fn broadcast_in_place<T: Element>(
-        &self,
-        data: &mut [T],
-        root: usize,
-        purpose: Option<Purpose>,
-    ) -> Result<(), Error> {
-        self.queue.run_here(purpose, |communicator| communicator.broadcast_in_place(data, root))
+    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.run(|communicator| communicator.broadcast_in_place(data, root))
     }
 
     pub(crate) fn barrier(&self) -> Result<(), Error> {
-        self.queue.run_here(None, fabric::Communicator::barrier)
+        self.run(fabric::Communicator::barrier)
     }
 
-    pub(crate) fn all_gather_bytes(
-        &self,
-        mine: &[u8],
-        purpose: Option<Purpose>,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        self.queue.run_here(purpose.or(Some(Purpose::Messages)), |communicator| {
+    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.with_default_purpose(Purpose::Messages).run(|communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
                 communicator.all_gather(part, &mut whole)?;
@@ -179,7 +165,7 @@ impl HostGroup {
     }
 }
 
-impl Drop for HostGroup {
+impl Drop for HostRank {
     fn drop(&mut self) {
         let panicking = thread::panicking();
         self.queue.end(panicking);
