@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 adapters/python/tests/gpu_torch.py
 import gc
 import os
 import statistics
+import time
 
 import torch
 import torch.distributed as dist
@@ -110,6 +111,27 @@ def refusals(group):
     group.barrier()
 
 
+def tensors_after_a_failure(group):
+    """The memory of a tensor that the program drops after a failure is not written any more. The last check, since it ends the job."""
+    if group.rank == 0:
+        group.set_timeout(1.0)
+        for block in (True, False):
+            tensor = torch.full((1 << 22,), 1.0, device="cuda")
+            try:
+                group.all_reduce(tensor, "sum", async_op=True).wait(block=block)
+            except nc.TimedOut as error:
+                assert [rank for rank, _ in error.late] == list(range(1, group.size))
+            else:
+                raise AssertionError("no TimedOut")
+            del tensor
+            other = torch.full((1 << 22,), 5.0, device="cuda")
+            torch.cuda.synchronize()
+            assert torch.equal(other, torch.full_like(other, 5.0))
+    dist.barrier()
+    torch.cuda.synchronize()
+    refused(nc.TimedOut, group.barrier, "all_reduce of 4194304 float")
+
+
 def times(group):
     for count in (1 << 10, 1 << 20, 1 << 26):
         tensor = torch.zeros(count, device="cuda")
@@ -127,6 +149,20 @@ def times(group):
                 samples.append(start.elapsed_time(end) * 1000)
             if group.rank == 0:
                 print(f"all_reduce of {4 * count} bytes, {name}: {statistics.median(samples[5:]):.1f} us")
+    tensor = torch.zeros(1 << 10, device="cuda")
+    calls = {"nccl_collectives": lambda: group.all_reduce(tensor), "torch": lambda: dist.all_reduce(tensor)}
+    for name, call in calls.items():
+        samples = []
+        for _ in range(10):
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(100):
+                call()
+            samples.append((time.perf_counter() - start) * 1e4)
+        if group.rank == 0:
+            print(f"the host's time of one of 100 all_reduces, {name}: {statistics.median(samples[2:]):.1f} us")
 
 
 def main():
@@ -142,12 +178,12 @@ def main():
             tensors_that_the_program_drops,
             refusals,
             times,
+            tensors_after_a_failure,
         ):
             check(group)
             torch.cuda.synchronize()
             if group.rank == 0:
                 print(f"{check.__name__}: ok", flush=True)
-        group.barrier()
     dist.destroy_process_group()
 
 
