@@ -172,6 +172,13 @@ fn operations_that_only_look_alike_are_told_apart() {
         },
         ["all_gather of 3 uint64 for all_reduce_list", "all_gather of 3 uint64"],
     );
+    assert_difference(
+        |group| {
+            let list = vec![vec![0_u64]; group.rank()];
+            group.all_reduce_list(list, ReduceOp::Sum).wait().map(drop)
+        },
+        ["all_gather of 3 uint64 for all_reduce_list", "all_reduce of 1 uint64, sum for all_reduce_list"],
+    );
 }
 
 #[test]

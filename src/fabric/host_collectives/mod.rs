@@ -332,16 +332,23 @@ impl<T: Transport> HostCollectives<T> {
 
     /// Tells the other ranks of an operation that has failed; returns its error.
     #[cold]
-    fn fail_operation(&mut self, name: &str, mut transport: T, error: Error) -> Error {
+    fn fail_operation(&mut self, name: &str, mut transport: T, mut error: Error) -> Error {
         if let Some(shared) = &self.shared {
             shared.fail();
+        }
+        let purpose = self.purpose.map(|purpose| purpose.to_string()).unwrap_or_default();
+        // Shared memory reports calls without their purpose, which is that of the peer, too, if it has the same calls before.
+        if let Error::Mismatch { called, peer_called, .. } = &mut error
+            && *called == self.call.to_string()
+        {
+            *called += &purpose;
+            peer_called.iter_mut().for_each(|called| *called += &purpose);
         }
         match &error {
             // The others know it.
             Error::World(_) => {}
             Error::TimedOut { limit, .. } => {
-                let name = self.purpose.map_or_else(|| name.to_owned(), |purpose| format!("{name}{purpose}"));
-                return transport.time_out(&name, *limit, self.awaited());
+                return transport.time_out(&format!("{name}{purpose}"), *limit, self.awaited());
             }
             _ => transport.fail(&format!("{name}: {error}")),
         }
