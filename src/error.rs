@@ -55,9 +55,9 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). The operations of all ranks return it: the rank whose wait timed out
-    /// first is not at fault. It reaches no other rank with MPI's launcher if the ranks do not monitor each other, and if rank 0 does
-    /// not answer.
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, and the one whose wait timed out first is not at
+    /// fault. But if ranks of MPI's launcher do not monitor each other, or if rank 0 does not answer, only the ranks that time out
+    /// themselves return it.
     #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.

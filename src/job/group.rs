@@ -158,6 +158,21 @@ impl Group {
         }
     }
 
+    /// Returns the error that has stopped the group or the job, without waiting for other ranks. On GPUs, whose operations are
+    /// not complete when calls return: once a stream that waits for an operation is synchronised, `Ok` means that the operation is
+    /// complete.
+    ///
+    /// # Errors
+    /// See [`Group`].
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(host) => host.check(),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.check(),
+        }
+    }
+
     /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is allocated on it make no
     /// other stream wait.
     #[cfg(feature = "nccl")]
@@ -203,7 +218,7 @@ impl Group {
         let all = group.all_gather_bytes(&own)?;
         let members = self.part(&all);
         let world = &self.inner.world;
-        // The parts connect over a world, whose errors have no place for all errors of a group.
+        // The parts connect over a world, whose error type cannot represent every error of a group.
         let failure = Arc::new(Mutex::new(None));
         let exchange = Box::new({
             let failure = Arc::clone(&failure);
@@ -212,13 +227,13 @@ impl Group {
                 gathered.map_err(|error| world::Error::from(lock(&failure).insert(error).clone()))
             }
         });
-        let as_it_was = |error| match error {
+        let restore = |error| match error {
             Error::World(world::Error::Mismatch(_)) => lock(&failure).take().unwrap_or(error),
             other => other,
         };
         if color.is_none() {
             let formation = Formation::new(Arc::clone(world), members, exchange);
-            return formation.finish(Ok::<_, Error>(None)).map_err(as_it_was);
+            return formation.finish(Ok::<_, Error>(None)).map_err(restore);
         }
         let choice = match &self.connection.0 {
             #[cfg(feature = "fabric")]
@@ -226,7 +241,7 @@ impl Group {
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) => Choice::Device(gpu.device().clone()),
         };
-        Self::form(world, members, exchange, choice).map(Some).map_err(as_it_was)
+        Self::form(world, members, exchange, choice).map(Some).map_err(restore)
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).

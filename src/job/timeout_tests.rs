@@ -52,7 +52,7 @@ fn late_ranks_of_a_part_are_those_of_the_job() {
     assert_named(7, &[2], |group| even(group)?.split((group.rank() != 0).then_some(0)).unwrap());
 }
 
-/// The error of any exchange of a split is one of the group.
+/// The error of an exchange in which the parts connect is the group's own.
 #[test]
 fn a_rank_that_is_late_within_a_split_is_named() {
     let failed = Barrier::new(2);
@@ -69,7 +69,8 @@ fn a_rank_that_is_late_within_a_split_is_named() {
         group.barrier().unwrap_err()
     });
     for error in errors {
-        let Error::TimedOut { late, .. } = &error else { panic!("{error:?}") };
+        let Error::TimedOut { operation, limit, late } = &error else { panic!("{error:?}") };
+        assert_eq!((operation.as_str(), *limit), ("all_gather for split", LIMIT));
         assert_eq!(late, &[(1, world::host().name)]);
     }
 }

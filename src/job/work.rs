@@ -71,7 +71,7 @@ impl<B> Work<B> {
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
-    /// wait.
+    /// wait, and for a stream that is being captured.
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
         match self.state {

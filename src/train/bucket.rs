@@ -157,6 +157,7 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
     Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
 }
 
+/// The error of memory that cannot be allocated.
 pub(super) fn no_memory<T: Element>(len: usize) -> Error {
     Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
 }

@@ -79,6 +79,10 @@ impl Drop for Streams {
     fn drop(&mut self) {
         if let Err(error) = self.make_group_wait() {
             tracing::warn!("the end of a reducer: {error}");
+            for (caller, _) in &self.callers {
+                // If this fails, too, the context has failed, and runs nothing any more.
+                let _ended = caller.synchronize();
+            }
         }
     }
 }

@@ -21,6 +21,11 @@ pub(super) fn tell_failure(group: &Group, error: &Error) {
 /// # Errors
 /// This rank's own error; [`Error::Job`] with that of another rank.
 pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Error> {
+    let own = own.map_err(|error| match error {
+        #[cfg(feature = "nccl")]
+        Error::Cuda(_) => Error::Job(error.to_string()),
+        other => other,
+    });
     let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let all = group.all_gather_bytes(text.as_bytes());
     let value = own?;

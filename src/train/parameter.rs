@@ -1,13 +1,17 @@
 //! Parameters, and their comparison between ranks.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hasher as _};
+use std::iter;
 
 use super::ReducerOptions;
+use crate::hash::fnv1a;
 use crate::job::Group;
-use crate::world::MAX_MESSAGE;
 use crate::{DataType, Error};
+
+/// Number of lines whose difference the ranks look for together: a list can be longer than a message.
+const BLOCK: usize = 64;
+/// Largest number of characters of a line in an error.
+const LONGEST: usize = 200;
 
 /// A parameter of a model: its name, which errors use, and its shape.
 ///
@@ -55,16 +59,10 @@ pub(super) fn agree(
     options: &ReducerOptions,
 ) -> Result<(), Error> {
     let mine = describe(parameters, data_type, options);
-    let mut hasher = DefaultHasher::new();
-    hasher.write(mine.as_bytes());
     // The lists are long, and usually equal.
-    let digests = group.all_gather_bytes(&hasher.finish().to_le_bytes())?;
-    if digests.iter().any(|other| Some(other) != digests.first()) {
-        let lists = group.all_gather_bytes(mine.as_bytes().get(..MAX_MESSAGE).unwrap_or(mine.as_bytes()))?;
-        let lists: Vec<_> = lists.iter().map(|list| String::from_utf8_lossy(list)).collect();
-        let lists: Vec<&str> = lists.iter().map(AsRef::as_ref).collect();
-        let unseen = || format!("the parameters differ after the first {MAX_MESSAGE} bytes of their list");
-        return Err(Error::Job(first_difference(&lists).unwrap_or_else(unseen)));
+    let digests = group.all_gather_bytes(&digest(&mine).to_le_bytes())?;
+    if first_different(&digests, digests.first().map_or(0, Vec::len)).is_some() {
+        return Err(Error::Job(difference(group, &mine)?));
     }
     let total = parameters.iter().fold(0_usize, |total, parameter| total.saturating_add(parameter.len()));
     // Room for the padding of shards.
@@ -84,31 +82,65 @@ pub(super) fn agree(
     }
 }
 
+/// Describes the first difference between lists of all ranks that are not equal. Collective.
+fn difference(group: &Group, mine: &[String]) -> Result<String, Error> {
+    let digests: Vec<u8> = mine.chunks(BLOCK).flat_map(|block| digest(block).to_le_bytes()).collect();
+    let block = first_different(&group.all_gather_bytes(&digests)?, size_of::<u64>()).unwrap_or(0);
+    let own: Vec<String> = mine.iter().skip(block * BLOCK).take(BLOCK).map(|line| shortened(line)).collect();
+    let blocks = group.all_gather_bytes(own.join("\n").as_bytes())?;
+    let blocks: Vec<_> = blocks.iter().map(|block| String::from_utf8_lossy(block)).collect();
+    let lines: Vec<Vec<&str>> = blocks.iter().map(|block| block.lines().collect()).collect();
+    Ok(first_difference(&lines, block * BLOCK).unwrap_or_else(|| {
+        let first = (block * BLOCK).saturating_sub(1);
+        format!("the parameters differ after index {first}, in long names or shapes")
+    }))
+}
+
+/// The number of the first part of `len` bytes that is not the same in all messages.
+fn first_different(messages: &[Vec<u8>], len: usize) -> Option<usize> {
+    let parts: Vec<Vec<&[u8]>> = messages.iter().map(|message| message.chunks(len).collect()).collect();
+    first_place(&parts)
+}
+
+/// The first place at which not all lists have the same element.
+fn first_place<T: PartialEq>(lists: &[Vec<T>]) -> Option<usize> {
+    let longest = lists.iter().map(Vec::len).max()?;
+    (0..longest).find(|&place| {
+        let first = lists.first().and_then(|list| list.get(place));
+        lists.iter().any(|list| list.get(place) != first)
+    })
+}
+
+fn digest(lines: &[String]) -> u64 {
+    fnv1a(lines.iter().flat_map(|line| line.bytes().chain([b'\n'])))
+}
+
+/// A line of at most [`LONGEST`] characters.
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}
+
 /// A line for the options, and one for each parameter.
-fn describe(parameters: &[Parameter], data_type: DataType, options: &ReducerOptions) -> String {
+fn describe(parameters: &[Parameter], data_type: DataType, options: &ReducerOptions) -> Vec<String> {
     let ReducerOptions { bucket_bytes, first_bucket_bytes, wire, op } = options;
-    let mut text = format!(
+    let options = format!(
         "{}, bucket_bytes {bucket_bytes}, first_bucket_bytes {first_bucket_bytes}, wire {wire:?}, op {op:?}",
         data_type.rust_name()
     );
-    for Parameter { name, shape } in parameters {
-        // Writing to a string cannot fail. Escapes keep a name on its line.
-        let _ = write!(text, "\n{name:?} {shape:?}");
-    }
-    text
+    // Escapes keep a name on its line.
+    let parameters = parameters.iter().map(|Parameter { name, shape }| format!("{name:?} {shape:?}"));
+    iter::once(options).chain(parameters).collect()
 }
 
-/// Describes the first line in which the lists of all ranks differ.
-fn first_difference(lists: &[&str]) -> Option<String> {
-    let lines: Vec<Vec<&str>> = lists.iter().map(|list| list.lines().collect()).collect();
-    let longest = lines.iter().map(Vec::len).max()?;
-    let number = (0..longest).find(|&line| {
-        let first = lines.first().and_then(|list| list.get(line));
-        lines.iter().any(|list| list.get(line) != first)
-    })?;
+/// Describes the first line in which parts of the lists of all ranks differ. The parts begin with line `start`.
+fn first_difference(lines: &[Vec<&str>], start: usize) -> Option<String> {
+    let place = first_place(lines)?;
     let mut variants: Vec<(Option<&str>, Vec<usize>)> = Vec::new();
     for (rank, list) in lines.iter().enumerate() {
-        let line = list.get(number).copied();
+        let line = list.get(place).copied();
         match variants.iter_mut().find(|(variant, _)| *variant == line) {
             Some((_, ranks)) => ranks.push(rank),
             None => variants.push((line, vec![rank])),
@@ -118,7 +150,7 @@ fn first_difference(lists: &[&str]) -> Option<String> {
         .into_iter()
         .map(|(line, ranks)| format!("{} on {}", line.unwrap_or("none"), spans(&ranks)))
         .collect();
-    let subject = match number.checked_sub(1) {
+    let subject = match (start + place).checked_sub(1) {
         None => "options differ".to_owned(),
         Some(index) => format!("parameters differ, first at index {index}"),
     };
@@ -148,7 +180,7 @@ fn spans(ranks: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn list(parameters: &[(&str, &[usize])]) -> String {
+    fn list(parameters: &[(&str, &[usize])]) -> Vec<String> {
         let parameters: Vec<_> =
             parameters.iter().map(|(name, shape)| Parameter::new(*name, *shape)).collect();
         describe(&parameters, DataType::Float32, &ReducerOptions::default())
@@ -162,29 +194,44 @@ mod tests {
         assert_eq!(Parameter::new("huge", [usize::MAX, 2]).len(), usize::MAX);
     }
 
+    /// The first difference between lists that are parts from line `start` on.
+    fn found(lists: &[&Vec<String>], start: usize) -> Option<String> {
+        let lines: Vec<Vec<&str>> =
+            lists.iter().map(|list| list.iter().map(String::as_str).collect()).collect();
+        first_difference(&lines, start)
+    }
+
     #[test]
     fn equal_lists_have_no_difference() {
         let one = list(&[("a", &[2]), ("b\nc", &[3, 4])]);
-        assert_eq!(one.lines().count(), 3);
-        assert_eq!(first_difference(&[&one, &one, &one]), None);
-        assert_eq!(first_difference(&[]), None);
+        assert_eq!((one.len(), one.join("\n").lines().count()), (3, 3));
+        assert_eq!(found(&[&one, &one, &one], 0), None);
+        assert_eq!(found(&[], 0), None);
+    }
+
+    #[test]
+    fn lines_are_shortened_at_characters() {
+        assert_eq!(shortened(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
+        assert_eq!(shortened(&"é".repeat(LONGEST + 1)), "é".repeat(LONGEST) + "...");
     }
 
     #[test]
     fn the_first_parameter_that_differs_is_named_with_its_ranks() {
         let right = list(&[("a", &[2]), ("b", &[3, 4]), ("c", &[1])]);
         let wrong = list(&[("a", &[2]), ("b", &[4, 3]), ("d", &[1])]);
-        let text = first_difference(&[&right, &right, &wrong, &right]).unwrap();
+        let text = found(&[&right, &right, &wrong, &right], 0).unwrap();
         assert!(
             text.contains("first at index 1: \"b\" [3, 4] on ranks 0-1, 3, \"b\" [4, 3] on rank 2;"),
             "{text}"
         );
+        let text = found(&[&right, &wrong], 128).unwrap();
+        assert!(text.contains("first at index 129: \"b\" [3, 4] on rank 0, "), "{text}");
     }
 
     #[test]
     fn a_rank_with_fewer_parameters_is_named() {
         let (long, short) = (list(&[("a", &[2]), ("b", &[3])]), list(&[("a", &[2])]));
-        let text = first_difference(&[&short, &long]).unwrap();
+        let text = found(&[&short, &long], 0).unwrap();
         assert!(text.contains("first at index 1: none on rank 0, \"b\" [3] on rank 1;"), "{text}");
     }
 
@@ -192,7 +239,7 @@ mod tests {
     fn options_are_compared_too() {
         let options = ReducerOptions::default().bucket_bytes(7);
         let other = describe(&[], DataType::Float32, &options);
-        let text = first_difference(&[&list(&[]), &other]).unwrap();
+        let text = found(&[&list(&[]), &other], 0).unwrap();
         assert!(text.starts_with("the options differ: f32, bucket_bytes 26214400, "), "{text}");
         assert!(
             text.contains("f32, bucket_bytes 7, first_bucket_bytes 1048576, wire Same, op Avg on rank 1;"),

@@ -46,7 +46,7 @@ use crate::{Element as _, Error};
 /// These streams wait for the reductions from `wait` on, and the host does not wait, except in the first step, in which the ranks
 /// agree on the order. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking. A failure
 /// of another rank during the reductions is returned by a later call: before the results of a step are stored, synchronise the stream
-/// and call [`World::check`](crate::world::World::check) of [`Group::world`].
+/// and call [`Group::check`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
@@ -143,7 +143,7 @@ impl<B: Bucket> Reducer<B> {
         if given != len {
             return Err(self.wrong_length(index, given));
         }
-        B::register(&mut self.streams, &gradient)?;
+        self.register(&gradient)?;
         self.begin()?;
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
         let (bucket, start) = (place.bucket, place.range.start);
@@ -226,23 +226,30 @@ impl<B: Bucket> Reducer<B> {
                 return Err(self.wrong_length(index, given));
             }
         }
-        // All memory is registered before any is sent: a refusal then changes nothing.
+        // Before the first is copied, so that a refusal changes nothing.
         for gradient in &*gradients {
-            B::register(&mut self.streams, &B::read(gradient))?;
+            self.register(&B::read(gradient))?;
         }
         for (index, gradient) in gradients.iter().enumerate().rev() {
             self.ready(index, B::read(gradient))?;
         }
         self.wait()?;
         for (index, target) in gradients.iter_mut().enumerate() {
-            B::copy(&self.gradient(index)?, target)?;
+            let copied = B::copy(&self.gradient(index)?, target);
+            copied.map_err(|error| self.fail(error))?;
         }
         Ok(())
     }
 
+    /// Registers the stream of a gradient, or refuses its memory.
+    fn register(&mut self, gradient: &B::View<'_>) -> Result<(), Error> {
+        B::register(&mut self.streams, gradient)
+            .map_err(|error| if error.is_refusal() { error } else { self.fail(error) })
+    }
+
     /// Exposed communication: the time for which the last [`wait`](Self::wait) blocked the host, since the backward pass did not hide
-    /// all of it; without the agreement on the order in the first step. On GPUs, where the streams wait, only the time of the calls.
-    /// Zero before the first step.
+    /// all of it. On GPUs, where the streams wait, only the time of the calls. The agreement on the order in the first step is not
+    /// included. Zero before the first step.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed

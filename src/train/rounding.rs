@@ -39,7 +39,7 @@ pub(super) struct Rounding {
 }
 
 impl Rounding {
-    /// Takes the kernels for gradients of this type.
+    /// Returns the kernels for gradients of this type.
     pub(super) fn load(context: &Arc<CudaContext>, gradients: DataType) -> Result<Self, Error> {
         let module = module(context)?;
         let name = gradients.rust_name();

@@ -58,21 +58,27 @@ pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feat
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
-    /// Dropped before the memory.
+    /// Dropped before the memory, which the program's streams may still use.
     streams: B::Streams,
-    memory: Option<Memory<B>>,
+    memory: Memory<B>,
+    /// The error of all steps after one that has failed, or has not returned.
     failed: Option<Error>,
 }
 
+/// Memory of a step; `None` while an operation owns it, and after one that has failed.
 struct Memory<B: Bucket> {
     /// All gradients, then all parameters.
-    whole: B,
+    whole: Option<B>,
     /// The own shard of the parameters.
-    values: B,
+    values: Option<B>,
     /// The own shard of the gradients.
-    gradients: B,
-    /// All gradients and the own shard of them, as they travel.
+    gradients: Option<B>,
+    /// All gradients and the own shard of them, as they travel; `None` also if they travel as they are.
     wire: Option<(B::Wire, B::Wire)>,
+}
+
+fn lost() -> Error {
+    Error::Job("the memory of this optimizer was lost in a step that failed".to_owned())
 }
 
 /// Tells the other ranks, which wait in the all_gather, when the update panics.
@@ -101,9 +107,9 @@ impl<B: Bucket> Zero1<B> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
         let mut streams = B::streams(group)?;
         let memory = Memory {
-            whole: B::zeros(&mut streams, shards.padded())?,
-            values: B::zeros(&mut streams, shards.len())?,
-            gradients: B::zeros(&mut streams, shards.len())?,
+            whole: Some(B::zeros(&mut streams, shards.padded())?),
+            values: Some(B::zeros(&mut streams, shards.len())?),
+            gradients: Some(B::zeros(&mut streams, shards.len())?),
             wire: match options.wire.of(B::Element::DATA_TYPE) {
                 Wire::Same => None,
                 Wire::Bf16 => Some((
@@ -118,7 +124,7 @@ impl<B: Bucket> Zero1<B> {
             shards,
             options: options.clone(),
             streams,
-            memory: Some(memory),
+            memory,
             failed: None,
         })
     }
@@ -161,19 +167,20 @@ impl<B: Bucket> Zero1<B> {
         }
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
-        for gradient in gradients {
-            B::register(&mut self.streams, gradient)?;
+        let registered = self.register(gradients, parameters);
+        if registered.as_ref().is_err_and(Error::is_refusal) {
+            return registered;
         }
-        for parameter in &*parameters {
-            B::register(&mut self.streams, &B::read(parameter))?;
-        }
-        let result = self.run(gradients, parameters, update);
-        if let Err(error) = &result {
-            // The others wait for this rank's shard.
-            tell_failure(&self.group, error);
-            self.failed = Some(error.clone());
-        }
-        result
+        self.failed = Some(Error::Job("a step of this optimizer has panicked".to_owned()));
+        let result = registered.and_then(|()| self.run(gradients, parameters, update));
+        self.failed = result.as_ref().err().cloned();
+        // The others wait for this rank's shard.
+        result.inspect_err(|error| tell_failure(&self.group, error))
+    }
+
+    fn register(&mut self, gradients: &[B::View<'_>], parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
+        gradients.iter().try_for_each(|gradient| B::register(&mut self.streams, gradient))?;
+        parameters.iter().try_for_each(|parameter| B::register(&mut self.streams, &B::read(parameter)))
     }
 
     fn run(
@@ -182,87 +189,94 @@ impl<B: Bucket> Zero1<B> {
         parameters: &mut [B::ViewMut<'_>],
         update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // After an error the memory is not put back.
-        let memory = self.memory.take();
-        let memory = memory.ok_or_else(|| Error::Job("a step of this optimizer has panicked".to_owned()))?;
         if self.shards.total() == 0 {
-            self.memory = Some(memory);
             return Ok(());
         }
         // One stream may still read parameters where another one writes gradients.
         B::join_streams(&mut self.streams)?;
-        let mut memory = self.reduce(memory, gradients)?;
-        self.cut(&mut memory.values, parameters)?;
+        match self.options.wire.of(B::Element::DATA_TYPE) {
+            Wire::Same => self.reduce(gradients)?,
+            Wire::Bf16 => self.reduce_as_bf16(gradients)?,
+        }
+        self.cut(parameters)?;
         // The update may be on another stream than these copies.
         B::make_group_wait(&mut self.streams)?;
         B::make_program_wait(&mut self.streams)?;
-        let len = memory.values.len();
-        let unwinding = Unwinding(&self.group);
-        let updated = update(&mut memory.values, &memory.gradients);
-        std::mem::forget(unwinding);
-        let updated = updated.and_then(|()| {
-            if memory.values.len() == len {
-                return Ok(());
-            }
-            Err(Error::Buffer(format!(
-                "the update has replaced the shard of {len} elements by one of {}: update its elements",
-                memory.values.len()
-            )))
-        });
-        if let Err(error) = &updated {
-            // The others wait in the all_gather.
-            self.group.world().fail(&format!("the update of its shard: {error}"));
-        }
-        updated?;
+        self.update(update)?;
         B::make_group_wait(&mut self.streams)?;
-        let Memory { whole, values, gradients, wire } = memory;
-        let (values, whole) = B::collect(&mut self.streams, self.group.all_gather(values, whole))?;
+        let (values, whole) = (self.memory.values.take(), self.memory.whole.take());
+        let work = self.group.all_gather(values.ok_or_else(lost)?, whole.ok_or_else(lost)?);
+        let (values, whole) = B::collect(&mut self.streams, work)?;
+        self.memory.values = Some(values);
+        let whole = self.memory.whole.insert(whole);
         B::make_program_wait(&mut self.streams)?;
         for (index, target) in parameters.iter_mut().enumerate() {
             B::copy(&whole.view(self.shards.parameter(index))?, target)?;
         }
-        self.memory = Some(Memory { whole, values, gradients, wire });
         Ok(())
     }
 
     /// Averages the own shard of the gradients.
-    fn reduce(&mut self, memory: Memory<B>, gradients: &[B::View<'_>]) -> Result<Memory<B>, Error> {
-        let Memory { mut whole, values, gradients: mut own, mut wire } = memory;
-        let padding = self.shards.total()..self.shards.padded();
+    fn reduce(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+        let Memory { whole, gradients: own, .. } = &mut self.memory;
+        let filled = whole.as_mut().ok_or_else(lost)?;
         for (index, gradient) in gradients.iter().enumerate() {
-            let start = self.shards.parameter(index).start;
-            match &mut wire {
-                None => whole.put(start, gradient)?,
-                Some((wire, _)) => B::wire_put(wire, &mut self.streams, start, gradient)?,
-            }
+            filled.put(self.shards.parameter(index).start, gradient)?;
         }
-        let op = self.options.op;
-        match wire.take() {
-            None => {
-                // The last step's all_gather left parameters there.
-                whole.clear(&mut self.streams, padding)?;
-                B::make_group_wait(&mut self.streams)?;
-                (whole, own) = B::collect(&mut self.streams, self.group.reduce_scatter(whole, own, op))?;
-            }
-            Some((all, part)) => {
-                B::make_group_wait(&mut self.streams)?;
-                let work = self.group.reduce_scatter(all, part, op);
-                let (all, part) = B::collect(&mut self.streams, work)?;
-                own.wire_get(&mut self.streams, &part)?;
-                wire = Some((all, part));
-            }
+        // The last step's all_gather left parameters there.
+        filled.clear(&mut self.streams, self.shards.total()..self.shards.padded())?;
+        B::make_group_wait(&mut self.streams)?;
+        let (all, part) = (whole.take().ok_or_else(lost)?, own.take().ok_or_else(lost)?);
+        let work = self.group.reduce_scatter(all, part, self.options.op);
+        let (all, part) = B::collect(&mut self.streams, work)?;
+        (*whole, *own) = (Some(all), Some(part));
+        Ok(())
+    }
+
+    /// The same for gradients that travel as bfloat16 numbers. Their padding is always zero.
+    fn reduce_as_bf16(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+        let Memory { gradients: own, wire, .. } = &mut self.memory;
+        let (filled, _) = wire.as_mut().ok_or_else(lost)?;
+        for (index, gradient) in gradients.iter().enumerate() {
+            B::wire_put(filled, &mut self.streams, self.shards.parameter(index).start, gradient)?;
         }
-        Ok(Memory { whole, values, gradients: own, wire })
+        B::make_group_wait(&mut self.streams)?;
+        let (all, part) = wire.take().ok_or_else(lost)?;
+        let work = self.group.reduce_scatter(all, part, self.options.op);
+        let (_, part) = wire.insert(B::collect(&mut self.streams, work)?);
+        own.as_mut().ok_or_else(lost)?.wire_get(&mut self.streams, part)
     }
 
     /// Copies the own shard of the parameters.
-    fn cut(&mut self, values: &mut B, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
+    fn cut(&mut self, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
+        let values = self.memory.values.as_mut().ok_or_else(lost)?;
         for (index, parameter) in parameters.iter().enumerate() {
             let Some((elements, start)) = self.shards.part(index) else { continue };
             let parameter = B::read(parameter);
             values.put(start, &B::part(&parameter, elements)?)?;
         }
         Ok(())
+    }
+
+    /// Calls the program's update of the own shard. Tells the other ranks, which wait in the all_gather, if it fails.
+    fn update(&mut self, update: impl FnOnce(&mut B, &B) -> Result<(), Error>) -> Result<(), Error> {
+        let Memory { values: Some(values), gradients: Some(gradients), .. } = &mut self.memory else {
+            return Err(lost());
+        };
+        let len = values.len();
+        let unwinding = Unwinding(&self.group);
+        let updated = update(values, gradients);
+        std::mem::forget(unwinding);
+        let checked = updated.and_then(|()| {
+            if values.len() == len {
+                return Ok(());
+            }
+            Err(Error::Buffer(format!(
+                "the update has replaced the shard of {len} elements by one of {}: update its elements",
+                values.len()
+            )))
+        });
+        checked.inspect_err(|error| self.group.world().fail(&format!("the update of its shard: {error}")))
     }
 
     /// Checks the lengths of one buffer for each parameter.

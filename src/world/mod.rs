@@ -35,7 +35,7 @@ mod cause;
 mod checked;
 mod host;
 mod launcher;
-pub(crate) mod limits;
+mod limits;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(test)]
@@ -79,6 +79,8 @@ pub(crate) use call::{Mismatch, Timeout};
 pub(crate) use cause::time_out;
 #[cfg(feature = "fabric")]
 pub(crate) use checked::checked;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use limits::COMPARE_AFTER;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use limits::MAX_MESSAGE;
 #[cfg(test)]

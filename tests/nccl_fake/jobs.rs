@@ -223,7 +223,7 @@ fn a_rank_without_memory_ends_the_operations_of_the_others() {
     for call in [|group: &Group| group.barrier(), |group: &Group| group.broadcast_in_place(&mut [0.0_f32], 0)]
     {
         let fake = Fake::new();
-        fake.set(Knob::Hang, 1);
+        fake.set(Knob::Hang, 2);
         let waits = Barrier::new(2);
         let errors = on_gpus(&fake, 2, |group| {
             if group.rank() == 0 {
@@ -231,10 +231,14 @@ fn a_rank_without_memory_ends_the_operations_of_the_others() {
                 waits.wait();
                 return work.wait().map(drop).unwrap_err();
             }
+            // While it is under way, a thread of the group asks the world for failures, which has this rank's own, too.
+            let under_way = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum);
             waits.wait();
             fake.set(Knob::NoMemory, 1);
             let error = call(group).unwrap_err();
             fake.set(Knob::NoMemory, 0);
+            assert_eq!(under_way.wait().unwrap_err().to_string(), error.to_string());
+            assert_eq!(group.check().unwrap_err().to_string(), error.to_string());
             assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
             assert!(group.world().check().is_err());
             error

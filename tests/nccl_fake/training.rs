@@ -1,6 +1,7 @@
 //! Training on GPUs. The fake NCCL moves no data: an average is the gradient itself.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use collectives::Error;
@@ -295,15 +296,77 @@ fn bfloat16_gradients_travel_as_they_are() {
 #[test]
 fn too_little_memory_leaves_the_group_usable() {
     let fake = Fake::new();
-    on_gpus(&fake, 1, |group| {
+    let together = Barrier::new(2);
+    on_gpus(&fake, 2, |group| {
+        together.wait();
         fake.set(Knob::NoMemory, 1);
         let refused = Reducer::<CudaSlice<f32>>::new(group, &parameters(&LENS), &options()).unwrap_err();
         let also = Zero1::<CudaSlice<f32>>::new(group, &parameters(&LENS), &options()).unwrap_err();
+        together.wait();
         fake.set(Knob::NoMemory, 0);
         for error in [refused, also] {
             let Error::Job(text) = &error else { panic!("{error:?}") };
             assert!(text.starts_with("there is no memory for "), "{text}");
         }
+        together.wait();
         steps(group);
     });
+}
+
+/// Without the events of cudarc, the optimizer alone orders the streams.
+#[test]
+fn memory_of_a_sharded_step_that_fails_outlives_the_work_of_its_update() {
+    for panics in [false, true] {
+        let fake = Fake::new();
+        on_gpus(&fake, 1, |group| {
+            // SAFETY: all memory of this test is used and freed on one stream, or by the optimizer.
+            unsafe { group.context().unwrap().disable_event_tracking() };
+            let stream = compute(group);
+            let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+            let mut value = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+            let mut optimizer =
+                Zero1::<CudaSlice<f32>>::new(group, &[Parameter::new("p", [8])], &options()).unwrap();
+            let mut step = || {
+                optimizer.step(&[gradient.as_view()], &mut [value.as_view_mut()], |values, gradients| {
+                    stream.memcpy_dtod(gradients, values)?;
+                    if panics {
+                        panic!("this update panics");
+                    }
+                    Err(Error::Job("the loss is NaN".to_owned()))
+                })
+            };
+            let first = catch_unwind(AssertUnwindSafe(&mut step));
+            assert_eq!(first.is_err(), panics);
+            let again = step().unwrap_err().to_string();
+            assert!(again.contains(if panics { "has panicked" } else { "the loss is NaN" }), "{again}");
+        });
+        fake.log();
+    }
+}
+
+/// A failed registration of a gradient's stream is known to all ranks.
+#[test]
+fn an_error_of_cuda_in_a_call_of_the_reducer_reaches_the_other_ranks() {
+    let fake = Fake::new();
+    fake.set(Knob::Hang, 1);
+    let waits = Barrier::new(2);
+    let errors = on_gpus(&fake, 2, |group| {
+        let stream = compute(group);
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[40]), &options()).unwrap();
+        let gradient = stream.clone_htod(&[1.0_f32; 40]).unwrap();
+        if group.rank() == 0 {
+            reducer.ready(0, gradient.as_view()).unwrap();
+            waits.wait();
+            return reducer.wait().and_then(|()| group.barrier()).unwrap_err();
+        }
+        waits.wait();
+        fake.set(Knob::EventsFail, 1);
+        let error = reducer.ready(0, gradient.as_view()).unwrap_err();
+        fake.set(Knob::EventsFail, 0);
+        assert_eq!(reducer.ready(0, gradient.as_view()).unwrap_err().to_string(), error.to_string());
+        error
+    });
+    assert!(matches!(&errors[1], Error::Cuda(_)), "{errors:?}");
+    assert!(matches!(&errors[0], Error::RankFailed { rank: 1, .. }), "{errors:?}");
 }

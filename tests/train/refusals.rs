@@ -236,19 +236,39 @@ fn a_group_is_usable_after_parameters_that_were_refused() {
     });
 }
 
-/// The list of one rank is longer than a message.
+/// Lists of any length, and names of any length.
 #[test]
-fn lists_that_are_longer_than_a_message_are_compared() {
-    let name = "n".repeat((16 << 20) + 1);
+fn the_first_difference_of_long_lists_is_named() {
+    let list = |lens: std::ops::Range<usize>| -> Vec<_> {
+        lens.map(|len| Parameter::new(format!("p{len}"), [len])).collect()
+    };
     let texts = on_every_rank(2, |group| {
-        let parameters =
-            if group.rank() == 0 { vec![Parameter::new(name.as_str(), [2])] } else { parameters(&[2]) };
-        let error = Reducer::<Vec<f32>>::new(group, &parameters, &ReducerOptions::default()).unwrap_err();
+        let mut parameters = [list(0..1000), list(0..1001)];
+        let ends = refused(group, &parameters[group.rank()]);
+        parameters[1] = list(0..1000);
+        parameters[1][700].shape = vec![7];
+        let shapes = refused(group, &parameters[group.rank()]);
+        // Longer than a message.
+        parameters[1][63].name = "n".repeat((16 << 20) + 1);
+        let names = refused(group, &parameters[group.rank()]);
         group.barrier().unwrap();
-        let Error::Job(text) = error else { panic!("{error:?}") };
-        text
+        [ends, shapes, names]
     });
-    for text in texts {
-        assert!(text.contains("first at index 0") && text.contains(" on rank 1;"), "{}", text.len());
+    for [ends, shapes, names] in texts {
+        assert!(ends.contains("first at index 1000: none on rank 0, \"p1000\" [1000] on rank 1;"), "{ends}");
+        assert!(
+            shapes.contains("first at index 700: \"p700\" [700] on rank 0, \"p700\" [7] on rank 1;"),
+            "{shapes}"
+        );
+        let expected =
+            format!("first at index 63: \"p63\" [63] on rank 0, \"{}... on rank 1;", "n".repeat(199));
+        assert!(names.contains(&expected), "{names}");
+    }
+}
+
+fn refused(group: &Group, parameters: &[Parameter]) -> String {
+    match Reducer::<Vec<f32>>::new(group, parameters, &ReducerOptions::default()) {
+        Err(Error::Job(text)) => text,
+        other => panic!("{other:?}"),
     }
 }

@@ -44,7 +44,7 @@ impl Moments {
     pub(crate) fn bytes(&self) -> usize {
         [&self.first, &self.second]
             .map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes())
-            .iter()
+            .into_iter()
             .sum()
     }
 
@@ -152,7 +152,9 @@ impl AdamW {
 
 /// The number of a step after `steps`.
 pub(crate) fn next(steps: u32) -> Result<u32, Error> {
-    steps.checked_add(1).ok_or_else(|| Error::Tensor(format!("{steps} steps are the most that are counted")))
+    steps.checked_add(1).ok_or_else(|| {
+        Error::Tensor(format!("no step can be counted after {steps}: load a state with fewer steps"))
+    })
 }
 
 pub(crate) fn steps_tensor(steps: u32) -> candle_core::Result<Tensor> {

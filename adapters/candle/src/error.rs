@@ -48,12 +48,3 @@ pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Erro
         }
     })
 }
-
-/// The same for a preparation, whose refusals by [`collectives::train`] all ranks have: the group can be used afterwards.
-pub(crate) fn tell_unless_agreed<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
-    use collectives::Error as Of;
-    match result {
-        Err(Error::Collectives(refused @ (Of::Job(_) | Of::Buffer(_)))) => Err(refused.into()),
-        other => tell(group, other),
-    }
-}

@@ -57,6 +57,16 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
             ));
         }
     };
+    #[cfg(feature = "cuda")]
+    if let (Device::Cuda(device), Some(own)) = (device, group.context())
+        && device.cuda_stream().context().ordinal() != own.ordinal()
+    {
+        return Err(Error::Tensor(format!(
+            "the tensors are on GPU {}, but this rank's group on GPU {}: make the group with collectives_candle::group",
+            device.cuda_stream().context().ordinal(),
+            own.ordinal()
+        )));
+    }
     if group.backend() == backend {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
 use crate::Error;
-use crate::error::{tell, tell_unless_agreed};
+use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
 use crate::parameters;
@@ -33,8 +33,9 @@ impl Reducer {
     /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this one, if a variable has another type, or is on a device
-    /// that does not fit the group; the others then get [`RankFailed`](collectives::Error::RankFailed).
+    /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this rank, if a variable has
+    /// another type, or is on a device that does not fit the group; the others then get
+    /// [`RankFailed`](collectives::Error::RankFailed).
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
         Self::with_options(group, variables, &ReducerOptions::default())
     }
@@ -42,13 +43,29 @@ impl Reducer {
     /// The same with options, which must be equal on all ranks. `op` is [`ReduceOp::Avg`] or [`ReduceOp::Sum`].
     ///
     /// # Errors
-    /// See [`new`](Self::new), and for another `op`.
+    /// Those of [`new`](Self::new), and for another `op`; the other ranks then get [`RankFailed`](collectives::Error::RankFailed).
     pub fn with_options(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
-        tell_unless_agreed(group, Self::build(group, variables, options))
+        let all = tell(group, Self::checked(group, variables, options))?;
+        let mut types: Vec<Box<dyn Average + Send>> = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let of_type: Vec<Named> =
+                all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
+            // Ranks without variables of this type compare their lists, too.
+            let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
+            let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
+            if lists.iter().all(|list| list == &[0]) {
+                continue;
+            }
+            // A refusal is that of all ranks, which can use the group afterwards.
+            types.push(by_type!(&device, dtype, "a parameter", B => typed::<B>(group, of_type, options))?);
+        }
+        tell(group, parameters::broadcast(group, &all))?;
+        Ok(Self { group: group.clone(), types })
     }
 
-    fn build(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
-        // Which gradients there are is reduced with them.
+    /// The variables, and checks of this rank alone.
+    fn checked(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Vec<Named>, Error> {
+        // The mask of present gradients is reduced with the same operator: for others, it would not say which any rank has.
         if !matches!(options.op, ReduceOp::Avg | ReduceOp::Sum) {
             return Err(Error::Tensor(format!(
                 "the option op is {}: gradients are averaged (avg) or added (sum)",
@@ -60,20 +77,7 @@ impl Reducer {
         for Named { name, var } in &all {
             by_type!(var.device(), var.dtype(), name, B => { let _: Option<B> = None; Ok(()) })?;
         }
-        let mut types: Vec<Box<dyn Average + Send>> = Vec::new();
-        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
-            let of_type: Vec<Named> =
-                all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
-            // Ranks without variables of this type compare their lists, too.
-            let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
-            let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
-            if lists.iter().all(|list| list == &[0]) {
-                continue;
-            }
-            types.push(by_type!(&device, dtype, "a parameter", B => typed::<B>(group, of_type, options))?);
-        }
-        parameters::broadcast(group, &all)?;
-        Ok(Self { group: group.clone(), types })
+        Ok(all)
     }
 
     /// Replaces the gradients of the variables by their averages over all ranks. Collective: returns when every rank has called it.

@@ -11,7 +11,7 @@ use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
 use crate::adamw::{FIRST, Moments, SECOND, STEPS, moment, next, steps_of, steps_tensor};
-use crate::error::{tell, tell_unless_agreed};
+use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
 use crate::{Error, parameters};
@@ -45,18 +45,19 @@ impl Zero1 {
         params: ParamsAdamW,
         options: &ReducerOptions,
     ) -> Result<Self, Error> {
-        let typed = tell_unless_agreed(group, Self::build(group, variables, params, options))?;
+        let (all, first) = tell(group, Self::checked(group, variables))?;
+        let (device, dtype) = (first.var.device().clone(), first.var.dtype());
+        // A refusal is that of all ranks, which can use the group afterwards.
+        let typed = by_type!(&device, dtype, first.name, B => typed::<B>(group, &all, params, options))?;
+        tell(group, parameters::broadcast(group, &all))?;
         Ok(Self { group: group.clone(), typed })
     }
 
-    fn build(
-        group: &Group,
-        variables: &VarMap,
-        params: ParamsAdamW,
-        options: &ReducerOptions,
-    ) -> Result<Box<dyn Sharded + Send>, Error> {
+    /// The variables and the first of them, and checks of this rank alone.
+    fn checked(group: &Group, variables: &VarMap) -> Result<(Vec<Named>, Named), Error> {
         let all = parameters::sorted(group, variables)?;
         let Some(first) = all.first().cloned() else { return Err(Error::Tensor("no variables".to_owned())) };
+        by_type!(first.var.device(), first.var.dtype(), first.name, B => { let _: Option<B> = None; Ok(()) })?;
         if let Some(other) = all.iter().find(|named| named.var.dtype() != first.var.dtype()) {
             return Err(Error::Tensor(format!(
                 "{} is {:?} and {} is {:?}: an optimizer with shards needs one type for all",
@@ -66,10 +67,7 @@ impl Zero1 {
                 other.var.dtype()
             )));
         }
-        let (device, dtype) = (first.var.device().clone(), first.var.dtype());
-        let typed = by_type!(&device, dtype, first.name, B => typed::<B>(group, &all, params, options))?;
-        parameters::broadcast(group, &all)?;
-        Ok(typed)
+        Ok((all, first))
     }
 
     /// Averages the gradients, updates this rank's shard of the variables, and gets the other shards. Collective: returns when every

@@ -303,7 +303,7 @@ fn a_step_that_cannot_be_counted_is_refused() {
         state.insert("optimizer.steps".to_owned(), Tensor::new(u32::MAX, &Device::Cpu).unwrap());
         adamw.load_state(&state).unwrap();
         let error = adamw.step(&store()).unwrap_err().to_string();
-        assert!(error.starts_with("4294967295 steps"), "{error}");
+        assert!(error.contains("after 4294967295: load"), "{error}");
     });
 }
 

@@ -78,7 +78,7 @@ impl Optimizer {
 pub(crate) fn settle(group: &Group, device: &Device) -> Result<(), Error> {
     if !device.is_cpu() {
         device.synchronize()?;
-        group.world().check().map_err(collectives::Error::from)?;
+        group.check()?;
     }
     Ok(())
 }

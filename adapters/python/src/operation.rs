@@ -37,17 +37,12 @@ impl Operation {
             return Err(PyValueError::new_err(reason));
         }
         check_overlaps(&tensors)?;
-        let joined = stream.map(|stream| Streams::join(group, stream)).transpose();
-        let streams = joined.map_err(|error| exception(py, error))?;
-        match py.detach(|| self.start_typed(data_type, group, &tensors)) {
-            Ok(running) => Ok(Pending::new(running, tensors, streams)),
-            Err(error) => {
-                if let Some(streams) = streams {
-                    streams.release(tensors);
-                }
-                Err(exception(py, error))
-            }
-        }
+        let started = py.detach(|| {
+            let streams = stream.map(|stream| Streams::join(group, stream)).transpose()?;
+            Ok((self.start_typed(data_type, group, &tensors)?, streams))
+        });
+        let (running, streams) = started.map_err(|error| exception(py, error))?;
+        Ok(Pending::new(running, tensors, streams))
     }
 
     fn start_typed(self, data_type: DataType, group: &Group, tensors: &[Tensor]) -> Result<Running, Error> {

@@ -94,6 +94,8 @@ impl Pending {
     /// alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
     pub(crate) fn wait(&mut self, py: Python<'_>, block: bool) -> PyResult<()> {
         if let Some(streams) = self.streams.as_ref().filter(|_| !block) {
+            // The operation goes on.
+            py.detach(|| streams.refuse_captured()).map_err(|error| exception(py, error))?;
             let Some(running) = self.running.take() else { return Ok(()) };
             let result = py.detach(|| running.wait_on(&streams.framework));
             return self.end(py, result);
@@ -108,14 +110,14 @@ impl Pending {
         Ok(())
     }
 
-    /// The end of the operation. A group that has failed may still use the tensors on its stream.
     fn end(&mut self, py: Python<'_>, result: Result<(), Error>) -> PyResult<()> {
         result.map_err(|error| {
-            self.release();
+            py.detach(|| self.release());
             exception(py, error)
         })
     }
 
+    /// Releases the tensors after a failure.
     fn release(&mut self) {
         if let Some(streams) = &self.streams {
             streams.release(mem::take(&mut self.tensors));
@@ -125,11 +127,11 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.is_done() {
-            if self.running.is_some() {
-                self.release();
-            }
-            return;
+        let Some(running) = &mut self.running else { return };
+        match running.wait_for(Duration::ZERO) {
+            Some(Ok(())) => return,
+            Some(Err(_)) => return self.release(),
+            None => {}
         }
         let left = Self {
             running: self.running.take(),

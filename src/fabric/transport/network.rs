@@ -20,8 +20,7 @@ use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::Next;
-use crate::world::limits::COMPARE_AFTER;
-use crate::world::{self, Awaited, Wait};
+use crate::world::{self, Awaited, COMPARE_AFTER, Wait};
 
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;

@@ -39,9 +39,10 @@ impl GpuGroup {
         }
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
-        let reduced = self.rank.watch.told(self.rank.stream.clone_htod(&*bytes)).and_then(|copy| {
+        let reduced = self.cuda(|stream| stream.clone_htod(&*bytes)).and_then(|copy| {
             let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
-            self.rank.watch.told(self.rank.stream.memcpy_dtoh(&work.wait()?, bytes))
+            let reduced = work.wait()?;
+            self.cuda(|stream| stream.memcpy_dtoh(&reduced, bytes))
         });
         self.end_copies(reduced)
     }
@@ -49,24 +50,23 @@ impl GpuGroup {
     /// Waits for the stream, also after an error: copies of host memory may be under way, which is borrowed until the call
     /// returns.
     fn end_copies<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
-        let ended = self.rank.watch.told(self.rank.stream.synchronize());
+        let ended = self.cuda(|stream| stream.synchronize());
         let value = result?;
         ended.map(|()| value)
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let group = Self { purpose: self.purpose.or(Some(Purpose::Messages)), ..self.clone() };
+        let group = self.with_default_purpose(Purpose::Messages);
         gather_messages(mine, |part| group.gather(part))
     }
 
     /// Gathers parts of the same length, which is not 0.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
-        let gathered = self.rank.watch.told(self.rank.stream.clone_htod(mine)).and_then(|part| {
-            let whole =
-                self.rank.watch.told(self.rank.stream.alloc_zeros::<u8>(mine.len() * self.rank.size))?;
+        let gathered = self.cuda(|stream| stream.clone_htod(mine)).and_then(|part| {
+            let whole = self.cuda(|stream| stream.alloc_zeros::<u8>(mine.len() * self.rank.size))?;
             let (_, whole) = self.all_gather(part, whole).wait()?;
-            self.rank.watch.told(self.rank.stream.clone_dtoh(&whole))
+            self.cuda(|stream| stream.clone_dtoh(&whole))
         });
         self.end_copies(gathered)
     }

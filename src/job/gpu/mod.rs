@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
 pub(crate) use offer::{Device, choose};
 
@@ -127,6 +127,21 @@ impl GpuGroup {
         &self.rank.stream
     }
 
+    /// The error that has stopped the group or the job.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.rank.watch.check()
+    }
+
+    /// Calls CUDA for the group itself. An error stops the group, since the other ranks wait for this one.
+    fn cuda<T>(&self, call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>) -> Result<T, Error> {
+        self.rank.watch.stop_on_error(call(&self.rank.stream))
+    }
+
+    /// The same rank for operations of a purpose, unless it has one already.
+    fn with_default_purpose(&self, purpose: Purpose) -> Self {
+        Self { purpose: self.purpose.or(Some(purpose)), ..self.clone() }
+    }
+
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
         self.rank.watch.set_timeout(limit);
     }
@@ -138,7 +153,7 @@ impl GpuGroup {
         mut buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
-        let operation = self.with_purpose(operation);
+        let operation = self.describe_with_purpose(operation);
         match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
             Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)),
             Err(error) => Work::ready(Err(error)),
@@ -146,7 +161,7 @@ impl GpuGroup {
     }
 
     /// The description of an operation with its purpose.
-    fn with_purpose(&self, mut operation: String) -> String {
+    fn describe_with_purpose(&self, mut operation: String) -> String {
         if let Some(purpose) = self.purpose {
             operation += &purpose.to_string();
         }
@@ -213,11 +228,11 @@ impl GpuGroup {
         operation: &str,
         call: impl FnOnce() -> Result<T, world::Error>,
     ) -> Result<T, Error> {
-        self.rank.watch.during_exchange(&self.with_purpose(operation.to_owned()), call)
+        self.rank.watch.during_exchange(&self.describe_with_purpose(operation.to_owned()), call)
     }
 
     pub(crate) fn barrier(&self) -> Result<(), Error> {
-        let one = self.rank.watch.told(self.rank.stream.alloc_zeros::<u32>(1))?;
+        let one = self.cuda(|stream| stream.alloc_zeros::<u32>(1))?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };

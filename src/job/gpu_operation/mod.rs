@@ -71,7 +71,7 @@ impl<B> GpuOperation<B> {
     }
 
     pub(crate) fn wait(mut self) -> Result<B, Error> {
-        self.watch.told(cuda::bind(self.mark.event.context()))?;
+        self.watch.stop_on_error(cuda::bind(self.mark.event.context()))?;
         let start = Instant::now();
         let result = loop {
             if let Some(result) = self.end() {
@@ -89,7 +89,10 @@ impl<B> GpuOperation<B> {
     /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory that is freed in the
     /// order of this stream.
     pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
-        self.watch.told(stream.wait(&self.mark.event))?;
+        if let Err(error) = cuda::refuse_captured("wait_on", stream) {
+            return Err(Error::Buffer(error.to_string()));
+        }
+        self.watch.stop_on_error(stream.wait(&self.mark.event))?;
         match self.watch.failure() {
             Some(error) => Err(error),
             None => self.take(),
@@ -97,7 +100,7 @@ impl<B> GpuOperation<B> {
     }
 
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<B, Error>> {
-        if let Err(error) = self.watch.told(cuda::bind(self.mark.event.context())) {
+        if let Err(error) = self.watch.stop_on_error(cuda::bind(self.mark.event.context())) {
             return Poll::Ready(Err(error));
         }
         // Registered before the query, so that an end in between is not missed.

@@ -16,13 +16,12 @@ use crate::Error;
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
 use crate::nccl::{self, AbortHandle, Communicator};
-use crate::world::limits::COMPARE_AFTER;
-use crate::world::{self, Awaited, Called, Handle, Wait};
+use crate::world::{self, Awaited, COMPARE_AFTER, Called, Handle, Wait};
 
 /// Interval of the threads' queries, and of those of events while a future waits.
 const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
-/// [`COMPARE_AFTER`] once another rank has waited for too long. Shorter than the time in which ranks are to report their calls then.
+/// Replaces [`COMPARE_AFTER`] once a rank has timed out. Shorter than `REPORT_TIME`.
 const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
@@ -40,6 +39,8 @@ pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
     has_failed: AtomicBool,
+    /// Held while a thread makes its error that of the group.
+    failing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -91,7 +92,13 @@ impl Watch {
             state: Mutex::default(),
             changed: Condvar::new(),
             has_failed: AtomicBool::new(false),
+            failing: Mutex::default(),
         })
+    }
+
+    /// The error that has stopped the group or the job.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.failure().map_or_else(|| Ok(self.world.check()?), Err)
     }
 
     /// The error that has stopped the group.
@@ -176,32 +183,35 @@ impl Watch {
     }
 
     /// Stops the group if a call of CUDA or NCCL has failed, since the other ranks may wait for this one.
-    pub(crate) fn told<T, E: Into<Error>>(&self, result: Result<T, E>) -> Result<T, Error> {
+    pub(crate) fn stop_on_error<T, E: Into<Error>>(&self, result: Result<T, E>) -> Result<T, Error> {
         result.map_err(|error| self.fail(error.into()))
     }
 
     /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
     /// [`guard`](Self::guard) abort NCCL's work. The world knows of the failure before this rank's operations return it.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let error = match error {
+            // Perhaps only the consequence of another rank's failure.
+            Error::Nccl(_) if self.failure().is_none() => {
+                world::cause(&*self.world).map_or(error, Error::from)
+            }
+            other => other,
+        };
+        // The world returns this rank's own failure, too: another thread that meets it gets the error itself.
+        let _one = lock(&self.failing);
         if let Some(earlier) = self.failure() {
             return earlier;
         }
-        let error = match error {
-            // Perhaps only the consequence of another rank's failure.
-            Error::Nccl(_) => world::cause(&*self.world).map_or(error, Error::from),
-            other => other,
-        };
         match &error {
             // The others know it.
             Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {}
             _ => self.world.fail(&error.to_string()),
         }
         let mut state = lock(&self.state);
-        // Another thread may have been faster.
-        let first = state.failure.get_or_insert(error).clone();
+        state.failure = Some(error.clone());
         self.has_failed.store(true, Ordering::Release);
         self.changed.notify_all();
-        first
+        error
     }
 
     /// Shortens the interval of queries for a future.

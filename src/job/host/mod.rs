@@ -79,6 +79,11 @@ impl HostGroup {
         &self.rank.description
     }
 
+    /// The error that has stopped the group or the job.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.rank.queue.failure().map_or_else(|| Ok(self.rank.world.check()?), Err)
+    }
+
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
         self.rank.queue.set_timeout(limit);
     }

@@ -82,7 +82,7 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
         service.send_heartbeat(now);
         service.poll(woken, now);
         if state.rank == 0 {
-            // After reading, up to 1 MiB from each rank, what has arrived until `now`: a rank is not late because this thread is.
+            // After up to 1 MiB from each rank was read, so that a delay of this thread alone makes no rank late.
             state.end_time_out(now);
         }
     }
