@@ -1,5 +1,6 @@
 //! The error of [`Job`](crate::job::Job), its groups, and training.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::world::{self, Mismatch, Timeout};
@@ -14,7 +15,7 @@ use crate::nccl;
 /// From a [`Group`](crate::job::Group), [`Error::Job`] and [`Error::Buffer`] are refusals of this rank: nothing was sent, and the
 /// group remains usable. After any other error, every later operation of the group returns that error.
 /// [`Reducer`](crate::train::Reducer) and [`Zero1`](crate::train::Zero1) say which of their refusals end a step on all ranks.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The ranks could not be connected, or the job cannot go on.
@@ -75,6 +76,27 @@ pub enum Error {
     /// A buffer that does not fit the operation or the group.
     #[error("{0}")]
     Buffer(String),
+}
+
+/// The variant and the text, which a `main` that returns the error prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variant = match self {
+            Self::World(_) => "World",
+            #[cfg(feature = "fabric")]
+            Self::Fabric(_) => "Fabric",
+            #[cfg(feature = "nccl")]
+            Self::Nccl(_) => "Nccl",
+            #[cfg(feature = "nccl")]
+            Self::Cuda(_) => "Cuda",
+            Self::RankFailed { .. } => "RankFailed",
+            Self::Mismatch { .. } => "Mismatch",
+            Self::TimedOut { .. } => "TimedOut",
+            Self::Job(_) => "Job",
+            Self::Buffer(_) => "Buffer",
+        };
+        write!(formatter, "{variant}: {self}")
+    }
 }
 
 impl Error {
@@ -235,6 +257,7 @@ mod tests {
             world::Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "failed: no space".to_owned() };
         let error = Error::from(failed.clone());
         assert_eq!(error.to_string(), "rank 3 on host b failed: no space");
+        assert_eq!(format!("{error:?}"), "RankFailed: rank 3 on host b failed: no space");
         assert_eq!(world::Error::from(error), failed);
     }
 }

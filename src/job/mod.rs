@@ -82,7 +82,8 @@ use recovery::Preparation;
 
 /// One rank of a job: a process, or a thread of one, among those that a launcher has started together.
 ///
-/// Clones are the same rank. Dropping the last one, with its groups, leaves the job.
+/// Clones are the same rank. Dropping the last one, with its groups, leaves the job. Rank 0, over which the others learn of failures,
+/// then waits up to a minute for ranks that have not left.
 #[derive(Clone)]
 pub struct Job {
     world: world::Handle,
