@@ -48,14 +48,20 @@ struct Inner {
     reason: Option<String>,
     /// Reducers and sharded optimizers so far.
     reducers: AtomicU32,
+    /// Held during a [`split`](Group::split): its exchanges are not those of another thread's.
+    splitting: Mutex<()>,
+    /// True for the job's first group of all ranks. On GPUs, it exchanges messages over the world. Others, whose calls may come in
+    /// another order than its own on each rank, do so over NCCL.
+    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "groups on hosts never do"))]
+    over_world: bool,
 }
 
 impl Group {
     /// All ranks of a job.
-    pub(super) fn of_job(world: &world::Handle, choice: Choice) -> Result<Self, Error> {
+    pub(super) fn of_job(world: &world::Handle, choice: Choice, over_world: bool) -> Result<Self, Error> {
         let members = Members::all(&**world);
         let exchange = Arc::clone(world);
-        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice)
+        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice, over_world)
     }
 
     fn form(
@@ -63,10 +69,12 @@ impl Group {
         members: Members,
         exchange: Box<Exchange<'static>>,
         choice: Choice,
+        over_world: bool,
     ) -> Result<Self, Error> {
         let formation = Formation::new(Arc::clone(world), members.clone(), exchange);
         let (connection, reason) = formation.finish(connect(&formation, &members, choice))?;
-        let inner = Inner { members, world: Arc::clone(world), reason, reducers: AtomicU32::new(0) };
+        let (world, reducers, splitting) = (Arc::clone(world), AtomicU32::new(0), Mutex::new(()));
+        let inner = Inner { members, world, reason, reducers, splitting, over_world };
         Ok(Self { connection, inner: Arc::new(inner) })
     }
 
@@ -105,7 +113,8 @@ impl Group {
         &self.inner.members.of_job
     }
 
-    /// The world of the whole job.
+    /// The world of the whole job. A job's first group over GPUs uses its collectives ([`all_gather_bytes`](Self::all_gather_bytes),
+    /// [`split`](Self::split)): call both in the same order on all ranks.
     #[must_use]
     pub fn world(&self) -> &world::Handle {
         &self.inner.world
@@ -142,13 +151,25 @@ impl Group {
         }
     }
 
+    /// The longest time that an operation waits for other ranks, as [`set_timeout`](Self::set_timeout) has set it.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        match &self.connection.0 {
+            #[cfg(feature = "fabric")]
+            Backing::Host(host) => host.timeout(),
+            #[cfg(feature = "nccl")]
+            Backing::Gpu(gpu) => gpu.timeout(),
+        }
+    }
+
     /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that,
     /// and 200 ms in which the other ranks report their calls, it returns [`Error::TimedOut`], which names the ranks that have not
     /// reported the call, and so do the operations of the other ranks, as far as they can be told. The ranks may set different
     /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
     ///
     /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
-    /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails.
+    /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails. Parts that
+    /// [`split`](Self::split) makes begin with the timeout of their group.
     pub fn set_timeout(&self, limit: Option<Duration>) {
         match &self.connection.0 {
             #[cfg(feature = "fabric")]
@@ -211,6 +232,7 @@ impl Group {
     /// # Errors
     /// Those of [`Job::group`](super::Job::group); see [`Group`].
     pub fn split(&self, color: Option<u32>) -> Result<Option<Self>, Error> {
+        let _one = lock(&self.inner.splitting);
         let host = world::host().id;
         let own =
             [&[u8::from(color.is_some())], &color.unwrap_or(0).to_le_bytes()[..], host.as_bytes()].concat();
@@ -241,7 +263,9 @@ impl Group {
             #[cfg(feature = "nccl")]
             Backing::Gpu(gpu) => Choice::Device(gpu.device().clone()),
         };
-        Self::form(world, members, exchange, choice).map(Some).map_err(restore)
+        let part = Self::form(world, members, exchange, choice, false).map_err(restore)?;
+        part.set_timeout(self.timeout());
+        Ok(Some(part))
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).
@@ -342,9 +366,8 @@ impl Group {
         match &self.connection.0 {
             #[cfg(feature = "fabric")]
             Backing::Host(host) => host.all_gather_bytes(mine),
-            // The ranks of the whole job exchange without the GPUs.
             #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) if self.size() == self.inner.world.size() => {
+            Backing::Gpu(gpu) if self.inner.over_world => {
                 gpu.exchange("all_gather_bytes", || self.inner.world.all_gather(mine))
             }
             #[cfg(feature = "nccl")]

@@ -56,8 +56,7 @@ mod timeout_tests;
 mod work;
 
 use std::fmt;
-#[cfg(feature = "nccl")]
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 #[cfg(feature = "nccl")]
 use cudarc::driver::CudaContext;
@@ -71,10 +70,14 @@ pub use foreign::HostMemory;
 pub use group::Group;
 pub use work::Work;
 
+#[cfg(feature = "nccl")]
+pub(crate) use gpu_operation::refuse_captured;
+
 use connect::Choice;
 #[cfg(feature = "nccl")]
 use gpu::Device;
 
+use crate::lock::lock;
 #[cfg(feature = "nccl")]
 use crate::nccl::Library;
 use crate::{Error, world};
@@ -88,6 +91,8 @@ use recovery::Preparation;
 pub struct Job {
     world: world::Handle,
     preparation: Preparation,
+    /// Number of groups of all ranks. Held while one is made: its exchanges are not those of another.
+    groups: Arc<Mutex<usize>>,
 }
 
 impl Job {
@@ -104,7 +109,11 @@ impl Job {
     /// A rank of `world`, which may come from any function of [`world`].
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self { world, preparation: Preparation::default() }
+        Self::with_preparation(world, Preparation::default())
+    }
+
+    fn with_preparation(world: world::Handle, preparation: Preparation) -> Self {
+        Self { world, preparation, groups: Arc::default() }
     }
 
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
@@ -160,8 +169,15 @@ impl Job {
     /// A rank that cannot be connected gets its own error, and all others get [`Error::RankFailed`] with its reason. All can make
     /// another group then, except on GPUs after the ranks have begun to connect over NCCL, where the failure ends the job.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
+        self.make(Choice::Backend(backend))
+    }
+
+    fn make(&self, choice: Choice) -> Result<Group, Error> {
+        let mut groups = lock(&self.groups);
         self.preparation.prepare(&self.world);
-        Group::of_job(&self.world, Choice::Backend(backend))
+        let group = Group::of_job(&self.world, choice, *groups == 0)?;
+        *groups += 1;
+        Ok(group)
     }
 
     /// Connects all ranks of the job on devices that the program uses already, each with one of its own. Collective. For
@@ -183,9 +199,7 @@ impl Job {
     /// Those of [`group`](Self::group).
     #[cfg(feature = "nccl")]
     pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
-        self.preparation.prepare(&self.world);
-        let device = Device { library, context: Arc::clone(context) };
-        Group::of_job(&self.world, Choice::Device(device))
+        self.make(Choice::Device(Device { library, context: Arc::clone(context) }))
     }
 }
 

@@ -42,7 +42,7 @@ impl Job {
     ///     }
     ///     let left = job.shrink()?;
     ///     if left.size() == job.size() {
-    ///         // Nobody is gone: the same would fail again.
+    ///         // Nobody is gone: the same may fail again. After a timeout, the program could go on with `left`.
     ///         return Err(error);
     ///     }
     ///     job = left;
@@ -67,7 +67,8 @@ impl Job {
     /// buffers on its GPU names this GPU instead (`Job::group_on_gpu`).
     ///
     /// # Errors
-    /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. [`Error::World`] with
+    /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. The failure of a rank before
+    /// it had done so. [`Error::World`] with
     /// [`world::Error::LeftOut`] if the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live
     /// elsewhere or they do not agree, and [`world::Error::Launcher`] over MPI, whose ranks end together, and with
     /// [`OnFailure::Exit`](world::OnFailure::Exit).
@@ -80,6 +81,6 @@ impl Job {
             )
         })?;
         let (world, recovery) = recovery.as_ref().map_err(Clone::clone)?.shrink(limit)?;
-        Ok(Self { world, preparation: recovery.into() })
+        Ok(Self::with_preparation(world, recovery.into()))
     }
 }

@@ -386,3 +386,22 @@ fn automatic_groups_say_where_they_run_and_why() {
         assert!(refused.starts_with(&format!("Backend::Gpu: {reason}")), "{refused}");
     }
 }
+
+/// Threads of a rank split one group at the same time; the parts of the ranks belong together in any order.
+#[test]
+fn threads_split_a_group_at_the_same_time() {
+    for _ in 0..20 {
+        on_groups(2, |group| {
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let part = group.split(Some(0)).unwrap().unwrap();
+                        assert_eq!(part.ranks(), [0, 1]);
+                        let sum = part.all_reduce(vec![part.rank() as u32; 1000], ReduceOp::Sum);
+                        assert_eq!(sum.wait().unwrap(), [1; 1000]);
+                    });
+                }
+            });
+        });
+    }
+}

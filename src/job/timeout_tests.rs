@@ -76,6 +76,16 @@ fn a_rank_that_is_late_within_a_split_is_named() {
 }
 
 #[test]
+fn a_part_begins_with_the_timeout_of_its_group() {
+    world::on_ranks(2, |world| {
+        let group = Job::new(world).group(Backend::Host).unwrap();
+        assert_eq!(group.split(Some(0)).unwrap().unwrap().timeout(), None);
+        group.set_timeout(Some(LIMIT));
+        assert_eq!(group.split(Some(0)).unwrap().unwrap().timeout(), Some(LIMIT));
+    });
+}
+
+#[test]
 fn the_worlds_limit_holds_for_making_a_group() {
     let failed = Barrier::new(2);
     let errors = world::on_ranks(2, |world| {

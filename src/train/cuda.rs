@@ -12,7 +12,7 @@ use half::bf16;
 use super::bucket::{Bucket, Gradient, no_memory, outside};
 use super::rounding::Rounding;
 use crate::Error;
-use crate::job::{Buffer, Group, Work};
+use crate::job::{Buffer, Group, Work, refuse_captured};
 
 /// The group's stream, and the streams of the program's memory.
 ///
@@ -38,6 +38,7 @@ impl Streams {
                 self.own.context().ordinal()
             )));
         }
+        refuse_captured("a gradient", caller)?;
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {
             return Ok(());

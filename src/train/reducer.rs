@@ -31,11 +31,13 @@ use crate::{Element as _, Error};
 /// # Errors
 /// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
 /// changes nothing, and the step can go on. `wait` with gradients that are missing fails on all ranks: it tells the others, whose
-/// `wait` returns [`Error::RankFailed`] with the names. After that, and after any error of the group, the reducer returns the same
+/// `wait` returns [`Error::RankFailed`] with the names; so does a `ready` of the second step that finds no memory for another order
+/// of the buckets. After that, and after any error of the group, the reducer returns the same
 /// error from all calls. [`job`](crate::job) describes how to go on.
 ///
-/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout
-/// ([`Group::set_timeout`]).
+/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout ([`Group::set_timeout`]). A rank that
+/// leaves out a step meets the others in its next one, and averages of different steps are mixed, which nothing notices:
+/// call [`ready_zero`](Self::ready_zero) for every parameter instead.
 ///
 /// # Memory
 /// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in bfloat16. On hosts, steps

@@ -44,7 +44,8 @@ use crate::{Element as _, Error};
 /// # Errors
 /// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again. If an update fails, the
 /// step fails on all ranks: the others return [`Error::RankFailed`] with its reason. After that, and after any error of the group,
-/// all steps return the same error.
+/// all steps return the same error. A rank that has no samples passes gradients of zeros: one that leaves out a step meets the others
+/// in its next one, which nothing notices.
 ///
 /// # Memory
 /// Besides the optimizer's state, a rank holds memory for all parameters and for two shards. With

@@ -1,7 +1,7 @@
 //! Several ranks per process, one per thread.
 
 use super::call::{CallLog, Contribution, LateRank, Timeout, combine, late_error, pack, unpack};
-use super::limits::REPORT_TIME;
+use super::limits::{MAX_RANKS, REPORT_TIME};
 use super::sync::{SpinPark, cores};
 use super::{Called, Error, Handle, Position, Wait, World, YEAR, host};
 use crate::lock::lock;
@@ -35,6 +35,12 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
     }
     if per_process == 0 {
         return Err(Error::Mismatch("a process needs at least one rank; 0 were asked for".to_owned()));
+    }
+    if per_process.saturating_mul(process.size()) > MAX_RANKS {
+        return Err(Error::Mismatch(format!(
+            "{per_process} ranks for each of {} processes were asked for; a job has at most {MAX_RANKS}",
+            process.size()
+        )));
     }
     let team = Arc::new(Team {
         spin: per_process * process.local_size() <= cores(),

@@ -135,6 +135,21 @@ fn a_group_is_split_by_color() {
     assert_eq!(parts, [Some((0, vec![0, 2])), None, Some((1, vec![0, 2]))]);
 }
 
+/// Calls of different groups have no common order. The fake moves no data between ranks, and so cannot show the messages of the part.
+#[test]
+fn messages_of_two_groups_are_not_exchanged_for_each_other() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, |group| {
+        let part = group.split(Some(0)).unwrap().unwrap();
+        thread::scope(|scope| {
+            scope
+                .spawn(|| (0..20).for_each(|_| assert_eq!(part.all_gather_bytes(b"part").unwrap().len(), 2)));
+            let mine = [group.rank() as u8];
+            (0..20).for_each(|_| assert_eq!(group.all_gather_bytes(&mine).unwrap(), [[0], [1]]));
+        });
+    });
+}
+
 #[test]
 fn host_memory_is_copied_to_the_gpu_and_back() {
     let fake = Fake::new();

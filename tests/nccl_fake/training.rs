@@ -8,6 +8,7 @@ use collectives::Error;
 use collectives::half::bf16;
 use collectives::job::Group;
 use collectives::train::{Parameter, Reducer, ReducerOptions, Wire, Zero1};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use crate::fake::{Fake, Knob};
@@ -358,15 +359,38 @@ fn an_error_of_cuda_in_a_call_of_the_reducer_reaches_the_other_ranks() {
         if group.rank() == 0 {
             reducer.ready(0, gradient.as_view()).unwrap();
             waits.wait();
+            // Records no event meanwhile.
+            waits.wait();
             return reducer.wait().and_then(|()| group.barrier()).unwrap_err();
         }
         waits.wait();
         fake.set(Knob::EventsFail, 1);
         let error = reducer.ready(0, gradient.as_view()).unwrap_err();
         fake.set(Knob::EventsFail, 0);
+        waits.wait();
         assert_eq!(reducer.ready(0, gradient.as_view()).unwrap_err().to_string(), error.to_string());
         error
     });
     assert!(matches!(&errors[1], Error::Cuda(_)), "{errors:?}");
     assert!(matches!(&errors[0], Error::RankFailed { rank: 1, .. }), "{errors:?}");
+}
+
+#[test]
+fn a_gradient_of_a_stream_under_capture_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let stream = compute(group);
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[40]), &options()).unwrap();
+        let gradient = stream.clone_htod(&[2.0_f32; 40]).unwrap();
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let refused = reducer.ready(0, gradient.as_view()).unwrap_err();
+        assert!(matches!(&refused, Error::Buffer(text) if text.contains("captured")), "{refused:?}");
+        stream
+            .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+            .unwrap();
+        reducer.ready(0, gradient.as_view()).unwrap();
+        reducer.wait().unwrap();
+        assert_eq!(stream.clone_dtoh(&reducer.gradient(0).unwrap()).unwrap(), [2.0; 40]);
+    });
 }

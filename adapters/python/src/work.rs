@@ -5,12 +5,13 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 use collectives::Error;
 use collectives::cudarc::driver::CudaStream;
 use collectives::job;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::device::Streams;
@@ -144,8 +145,8 @@ impl Drop for Pending {
 
 enum State {
     Pending(Pending),
-    /// A thread waits for it.
-    Waited,
+    /// This thread waits for it.
+    Waited(ThreadId),
     Done,
 }
 
@@ -162,14 +163,21 @@ impl Work {
     fn take(&self, py: Python<'_>) -> PyResult<Option<Pending>> {
         let own = self.0.get()?;
         loop {
-            let state = mem::replace(&mut *lock(own), State::Waited);
+            let state = mem::replace(&mut *lock(own), State::Waited(thread::current().id()));
             match state {
                 State::Pending(pending) => return Ok(Some(pending)),
                 State::Done => {
                     *lock(own) = State::Done;
                     return Ok(None);
                 }
-                State::Waited => py.detach(|| thread::sleep(OTHER_WAITER)),
+                State::Waited(waiter) => {
+                    *lock(own) = State::Waited(waiter);
+                    if waiter == thread::current().id() {
+                        let reason = "this thread waits for the operation already: a signal handler cannot";
+                        return Err(PyRuntimeError::new_err(reason));
+                    }
+                    py.detach(|| thread::sleep(OTHER_WAITER));
+                }
             }
             py.check_signals()?;
         }
@@ -194,7 +202,7 @@ impl Work {
     fn is_done(&self) -> PyResult<bool> {
         Ok(match &*lock(self.0.get()?) {
             State::Pending(pending) => pending.is_done(),
-            State::Waited => false,
+            State::Waited(_) => false,
             State::Done => true,
         })
     }

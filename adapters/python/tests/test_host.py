@@ -287,6 +287,28 @@ def interrupted_calls(job, group):
     pathlib.Path(os.environ["NOTE"]).touch()
 
 
+def a_wait_in_a_signal_handler(job, group):
+    if job.rank == 1:
+        wait_for_note()
+        group.all_reduce(np.zeros(3))
+        return
+    work = group.all_reduce(np.zeros(3), async_op=True)
+
+    def handler(*_):
+        pathlib.Path(os.environ["NOTE"]).touch()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    refused = []
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    work.wait()
+    # None if the signal came before the wait.
+    assert all("this thread waits for the operation" in text for text in refused)
+
+
 def forked_processes(job, group):
     work = group.all_reduce(np.full(1000, 1.0), "sum", async_op=True)
     reader, writer = os.pipe()
@@ -332,6 +354,7 @@ FUNCTIONS = [
     a_timeout,
     other_threads_run_meanwhile,
     interrupted_calls,
+    a_wait_in_a_signal_handler,
     forked_processes,
 ]
 

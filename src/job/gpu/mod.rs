@@ -127,6 +127,10 @@ impl GpuGroup {
         &self.rank.stream
     }
 
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.rank.watch.timeout()
+    }
+
     /// The error that has stopped the group or the job.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.rank.watch.check()

@@ -14,13 +14,24 @@ pub(crate) use watch::{Watch, Watched};
 
 use crate::Error;
 use crate::lock::lock;
-use crate::nccl::cuda;
+use crate::nccl::{self, cuda};
 
 /// Times after which a wait yields, and after which it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(1);
 /// Polling interval of a wait that sleeps.
 const SLEEP: Duration = Duration::from_micros(100);
+
+/// Refuses a stream that is being captured.
+pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    cuda::refuse_captured(operation, stream).map_err(|error| match error {
+        nccl::Error::Stream { .. } => Error::Buffer(format!(
+            "{operation}: the stream is being captured for a CUDA graph: end the capture first"
+        )),
+        nccl::Error::Cuda { error, .. } => error.into(),
+        other => other.into(),
+    })
+}
 
 /// The end of an operation on the group's stream.
 pub(crate) struct Mark {
@@ -89,8 +100,9 @@ impl<B> GpuOperation<B> {
     /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory that is freed in the
     /// order of this stream.
     pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
-        if let Err(error) = cuda::refuse_captured("wait_on", stream) {
-            return Err(Error::Buffer(error.to_string()));
+        match refuse_captured("wait_on", stream) {
+            Err(error) if error.is_refusal() => return Err(error),
+            other => self.watch.stop_on_error(other)?,
         }
         self.watch.stop_on_error(stream.wait(&self.mark.event))?;
         match self.watch.failure() {

@@ -110,6 +110,10 @@ impl Watch {
         lock(&self.state).timeout = limit;
     }
 
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        lock(&self.state).timeout
+    }
+
     /// Notes that this rank calls an operation, which may wait inside NCCL.
     pub(crate) fn enter(&self, operation: &str) -> Result<(), Error> {
         let mut state = lock(&self.state);

@@ -79,6 +79,10 @@ impl HostGroup {
         &self.rank.description
     }
 
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.rank.queue.timeout()
+    }
+
     /// The error that has stopped the group or the job.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.rank.queue.failure().map_or_else(|| Ok(self.rank.world.check()?), Err)

@@ -113,6 +113,10 @@ impl Queue {
         *lock(&self.timeout) = limit;
     }
 
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        *lock(&self.timeout)
+    }
+
     /// The error that has stopped the group.
     pub(super) fn failure(&self) -> Option<Error> {
         lock(&self.entries).failure.clone()
@@ -243,7 +247,7 @@ impl Queue {
         let Some(communicator) = communicator.as_mut() else {
             return Err(Error::Job("the group has ended".to_owned()));
         };
-        communicator.set_timeout(*lock(&self.timeout));
+        communicator.set_timeout(self.timeout());
         // Checked first: after a failure, the ranks' calls differ, and an error about that would hide the failure's reason.
         let checked = || self.world.check().map_err(fabric::Error::World);
         let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {

@@ -63,7 +63,7 @@ impl Handle {
 
     /// Waits for NCCL's own thread, without aborting at the deadline.
     pub(crate) fn wait_for_thread(&self, operation: &'static str) {
-        let _any = wait_until(self.config.deadline, || self.is_finished(operation));
+        let _any = wait_until(self.config.deadline, OPERATION, || self.is_finished(operation));
     }
 
     /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline, so that NCCL
@@ -74,7 +74,7 @@ impl Handle {
         operation: &'static str,
         limit: Option<Duration>,
     ) -> Result<(), Error> {
-        let result = wait_until(limit, || self.is_finished(operation)).unwrap_or_else(|limit| {
+        let result = wait_until(limit, OPERATION, || self.is_finished(operation)).unwrap_or_else(|limit| {
             cuda::bind(&self.context)?;
             self.abort_locked(self.lock())?;
             Err(Error::Deadline { operation, limit })
@@ -85,14 +85,14 @@ impl Handle {
     /// Waits for another thread's abort, during which NCCL's own thread may access the buffers of its current
     /// operation.
     pub(crate) fn wait_for_abort(&self) {
-        let _no_limit = poll(None, || (*self.lock() != State::Aborting).then_some(()));
+        let _no_limit = poll(None, SHORT, || (*self.lock() != State::Aborting).then_some(()));
     }
 
     /// Waits for the queued work, and aborts the communicator if that fails. While one of its streams is being
     /// captured, returns [`Error::Stream`] without either, since waiting would invalidate the capture.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        let drained = wait_until(self.config.deadline, || self.is_idle(operation))
+        let drained = wait_until(self.config.deadline, SHORT, || self.is_idle(operation))
             .unwrap_or_else(|limit| Err(Error::Deadline { operation, limit }));
         if !matches!(drained, Ok(()) | Err(Error::Stream { .. })) {
             self.abort_after_failure();
@@ -150,7 +150,7 @@ impl Handle {
 
     pub(crate) fn abort(&self) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        let locked = poll(Some(ABORT_LIMIT), || self.state.try_lock());
+        let locked = poll(Some(ABORT_LIMIT), SHORT, || self.state.try_lock());
         self.abort_locked(locked.map_err(|waited| Error::Busy { operation: ABORT, waited })?)
     }
 
@@ -198,17 +198,26 @@ impl Handle {
     }
 }
 
+/// Time for which a wait yields before it sleeps: most waits are short.
+const SHORT: Duration = Duration::from_micros(100);
+/// The same for an operation on NCCL's thread, which takes some 100 us.
+const OPERATION: Duration = Duration::from_millis(1);
+
 /// Polls until the result is true or an error. The outer error means that the limit has passed.
 fn wait_until(
     limit: Option<Duration>,
+    awake: Duration,
     mut is_done: impl FnMut() -> Result<bool, Error>,
 ) -> Result<Result<(), Error>, Duration> {
-    poll(limit, || is_done().map(|done| done.then_some(())).transpose())
+    poll(limit, awake, || is_done().map(|done| done.then_some(())).transpose())
 }
 
-/// Polls until there is a result; the error means that the limit has passed. Does not sleep in the first millisecond: NCCL's thread
-/// takes some 100 us for an operation, and a sleep would double that.
-fn poll<T>(limit: Option<Duration>, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Duration> {
+/// Polls until there is a result; the error means that the limit has passed. Does not sleep for the time `awake`.
+fn poll<T>(
+    limit: Option<Duration>,
+    awake: Duration,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Result<T, Duration> {
     let started = Instant::now();
     loop {
         if let Some(result) = attempt() {
@@ -218,9 +227,9 @@ fn poll<T>(limit: Option<Duration>, mut attempt: impl FnMut() -> Option<T>) -> R
         if let Some(limit) = limit.filter(|&limit| waited >= limit) {
             return Err(limit);
         }
-        match waited.as_micros() {
-            0..1_000 => thread::yield_now(),
-            1_000..10_000 => thread::sleep(Duration::from_micros(50)),
+        match waited {
+            _ if waited < awake => thread::yield_now(),
+            _ if waited < Duration::from_millis(10) => thread::sleep(Duration::from_micros(50)),
             _ => thread::sleep(Duration::from_millis(1)),
         }
     }
