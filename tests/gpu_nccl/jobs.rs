@@ -34,6 +34,24 @@ pub(crate) fn operations() {
         assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), part.ranks());
         drop(part);
         works(group);
+        messages_of_two_groups(group);
+    });
+}
+
+/// Messages of two groups of all ranks, on a thread for each.
+fn messages_of_two_groups(group: &Group) {
+    let other = group.split(Some(0)).unwrap().unwrap();
+    let expected = |first: u8| (0..group.size()).map(|rank| vec![first; rank]).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        for (group, first) in [(group, 1), (&other, 2)] {
+            let expected = &expected;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let messages = group.all_gather_bytes(&vec![first; group.rank()]).unwrap();
+                    assert_eq!(messages, expected(first));
+                }
+            });
+        }
     });
 }
 
