@@ -48,10 +48,10 @@ struct Inner {
     reason: Option<String>,
     /// Reducers and sharded optimizers so far.
     reducers: AtomicU32,
-    /// Held during a [`split`](Group::split): its exchanges are not those of another thread's.
+    /// Held during a [`split`](Group::split), whose exchanges would mix with those of another thread's.
     splitting: Mutex<()>,
-    /// True for the job's first group of all ranks. On GPUs, it exchanges messages over the world. Others, whose calls may come in
-    /// another order than its own on each rank, do so over NCCL.
+    /// True for the job's first group of all ranks, which exchanges messages over the world if it is over GPUs. Other groups exchange
+    /// them over NCCL: calls of different groups need not have the same order on all ranks.
     #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "groups on hosts never do"))]
     over_world: bool,
 }

@@ -91,7 +91,7 @@ use recovery::Preparation;
 pub struct Job {
     world: world::Handle,
     preparation: Preparation,
-    /// Number of groups of all ranks. Held while one is made: its exchanges are not those of another.
+    /// Number of groups of all ranks. Held while one is made, whose exchanges would mix with those of another thread's.
     groups: Arc<Mutex<usize>>,
 }
 

@@ -67,9 +67,8 @@ impl Job {
     /// buffers on its GPU names this GPU instead (`Job::group_on_gpu`).
     ///
     /// # Errors
-    /// [`Error::Job`] if the job had no group yet: the first prepares for failures, while all ranks live. The failure of a rank before
-    /// it had done so. [`Error::World`] with
-    /// [`world::Error::LeftOut`] if the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live
+    /// [`Error::Job`] if the job had no group yet, since the first one prepares for failures while all ranks live; if a rank failed
+    /// during that, its failure. [`Error::World`] with [`world::Error::LeftOut`] if the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live
     /// elsewhere or they do not agree, and [`world::Error::Launcher`] over MPI, whose ranks end together, and with
     /// [`OnFailure::Exit`](world::OnFailure::Exit).
     pub fn shrink_within(&self, limit: Duration) -> Result<Self, Error> {
