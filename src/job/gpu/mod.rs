@@ -1,6 +1,7 @@
 //! Groups over GPUs.
 
 mod buffers;
+mod closing;
 mod offer;
 
 use std::mem;
@@ -11,6 +12,8 @@ use std::time::Duration;
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
 pub(crate) use offer::{Device, choose};
+
+use closing::{OpenGroup, close_in_background};
 
 use super::formation::Formation;
 use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
@@ -44,6 +47,7 @@ struct GpuRank {
     threads: Mutex<Vec<JoinHandle<()>>>,
     size: usize,
     description: String,
+    _open: OpenGroup,
 }
 
 /// A description for errors and comparisons: `all_reduce of 100 float, sum`.
@@ -90,7 +94,8 @@ impl GpuGroup {
         let watch = Watch::new(world, topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let rank = GpuRank { device, stream, communicator, watch, threads, size, description };
+        let _open = OpenGroup::new();
+        let rank = GpuRank { device, stream, communicator, watch, threads, size, description, _open };
         rank.start_threads()?;
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
@@ -293,11 +298,12 @@ impl Drop for GpuRank {
             self.watch.fail(Error::Job("its thread panicked".to_owned()));
         }
         let communicator = lock(&self.communicator).take();
-        if let Some(communicator) = communicator
-            && let Err(error) = self.watch.during_close(|| communicator.close())
-            && self.watch.failure().is_none()
-        {
-            tracing::warn!("closing a group: {error}");
+        if let Some(communicator) = communicator {
+            match self.watch.during_close(|| communicator.drain()) {
+                Err(error) if self.watch.failure().is_none() => tracing::warn!("closing a group: {error}"),
+                _ => {}
+            }
+            close_in_background(communicator);
         }
         self.watch.end();
         let threads = mem::take(&mut *lock(&self.threads));

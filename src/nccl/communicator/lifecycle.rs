@@ -10,6 +10,7 @@ use crate::lock::lock;
 use crate::nccl::{cuda, error::Error, library::CallResult, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
+pub(super) const CLOSING: &str = "closing the communicator";
 
 /// Time limit for an abort that waits for a thread inside NCCL.
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
@@ -135,7 +136,7 @@ impl Handle {
     /// See [`Communicator::close`](super::Communicator::close).
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
-        let released = self.drain_and_release("closing the communicator");
+        let released = self.drain_and_release(CLOSING);
         let _released = released.inspect_err(|_| self.abort_after_failure())?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();

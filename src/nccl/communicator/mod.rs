@@ -194,6 +194,11 @@ impl Communicator {
         self.handle.close()
     }
 
+    /// Waits for the queued work, and aborts the communicator if that fails.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        self.handle.drain_or_abort(lifecycle::CLOSING)
+    }
+
     /// Refuses an object on another device or in another context of the device.
     pub(crate) fn expect_device(
         &self,
