@@ -71,7 +71,7 @@ impl<B> GpuOperation<B> {
             return Some(Err(error));
         }
         match complete {
-            Ok(true) => Some(Ok(())),
+            Ok(true) => Some(self.watch.check_job()),
             Ok(false) => None,
             Err(error) => Some(Err(self.watch.fail(error))),
         }

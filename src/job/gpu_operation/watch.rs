@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Mark;
@@ -23,6 +24,9 @@ const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
 /// Replaces [`COMPARE_AFTER`] once a rank has timed out. Shorter than `REPORT_TIME`.
 const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
+/// Time from a failure to the abort of NCCL's work, in which the other ranks learn of the failure. The kernel of an aborted rank
+/// does not wait any more, and sends undefined data, with which operations of other ranks complete.
+const ABORT_AFTER: Duration = Duration::from_millis(100);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
 
@@ -99,6 +103,11 @@ impl Watch {
     /// The error that has stopped the group or the job.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.failure().map_or_else(|| Ok(self.world.check()?), Err)
+    }
+
+    /// Fails if the job has failed: an operation may then have completed with undefined data of a rank that has aborted.
+    pub(super) fn check_job(&self) -> Result<(), Error> {
+        self.stop_on_error(self.world.check())
     }
 
     /// The error that has stopped the group.
@@ -252,8 +261,8 @@ impl Watch {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work. The thread's context
-    /// is bound, so that no CUDA call that can block comes before NCCL's abort.
+    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work, once the other ranks know of
+    /// the failure. The thread's context is bound, so that no CUDA call that can block comes before NCCL's abort.
     pub(crate) fn guard(&self, communicator: &Watched) {
         enter_group_thread();
         let mut compared = Instant::now();
@@ -274,6 +283,7 @@ impl Watch {
             }
         }
         drop(state);
+        thread::sleep(ABORT_AFTER);
         while let Err(error) = self.abort.abort() {
             tracing::warn!("aborting a group after an error: {error}");
             // Another thread is inside NCCL, perhaps not for long.
