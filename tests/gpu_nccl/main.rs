@@ -16,6 +16,8 @@ mod lifecycle;
 mod memory;
 mod reference;
 mod settings;
+#[path = "../shapes/mod.rs"]
+mod shapes;
 mod split;
 mod streams;
 mod training;

@@ -13,6 +13,9 @@ use collectives::world;
 mod counting;
 mod reducer;
 mod refusals;
+#[path = "../shapes/mod.rs"]
+mod shape;
+mod shapes;
 mod zero1;
 
 /// Runs `body` on each of `ranks` ranks, and returns its results in rank order.
