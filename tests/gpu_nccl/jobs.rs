@@ -9,8 +9,8 @@ use collectives::{Error, ReduceOp, world};
 use cudarc::driver::CudaContext;
 
 use crate::gpus::Gpus;
-use crate::shapes::gpu::Gpu;
-use crate::shapes::{messages_at_once, works};
+use crate::shape::gpu::Gpu;
+use crate::shape::{messages_at_once, works};
 
 /// Runs `body` on a thread for each rank.
 pub(crate) fn on_groups(gpus: Gpus, body: impl Fn(&Group) + Sync) {

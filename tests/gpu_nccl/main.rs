@@ -14,9 +14,12 @@ mod jobs;
 mod killed_rank;
 mod lifecycle;
 mod memory;
+#[path = "../port/mod.rs"]
+mod port;
 mod reference;
 mod settings;
 #[path = "../shapes/mod.rs"]
+mod shape;
 mod shapes;
 mod split;
 mod streams;
@@ -24,6 +27,7 @@ mod training;
 
 fn main() {
     killed_rank::run_if_rank();
+    shapes::run_if_rank();
     let mut tests = gpu::tests! {
         1 => [
             collectives::every_collective_with_every_type_and_operator,
@@ -60,6 +64,10 @@ fn main() {
             split::a_communicator_whose_peers_never_come,
         ],
         2 => [
+            shapes::threads,
+            shapes::lost_threads,
+            shapes::processes,
+            shapes::lost_processes,
             jobs::operations,
             jobs::a_missing_rank,
             jobs::a_rank_that_left,

@@ -22,6 +22,8 @@ pub(crate) enum Loss {
     /// Drops its groups, and leaves the job.
     Ends,
     Panics,
+    /// Its process is killed.
+    Killed,
 }
 
 impl Loss {
@@ -33,6 +35,9 @@ impl Loss {
             }
             (Self::Ends, Error::RankFailed { rank, reason, .. }) => {
                 *rank == lost && reason.contains("has left")
+            }
+            (Self::Killed, Error::RankFailed { rank, reason, .. }) => {
+                *rank == lost && reason.starts_with("died")
             }
             (Self::Ends, Error::Mismatch { rank, called, peer, peer_called }) => {
                 let calls = [(*rank, Some(called)), (*peer, peer_called.as_ref())];
@@ -46,47 +51,61 @@ impl Loss {
     }
 }
 
-/// The last rank of the job is lost. The operations for which it is needed end with an error that names it, on all ranks; those of
-/// other parts may complete.
-pub(crate) fn a_lost_rank<M: Memory>(
-    ranks: usize,
-    form: impl Fn(&Job) -> Group + Sync,
-    (shape, place, loss): (Shape, Place, Loss),
-) {
-    let (under_way, lost) = (Barrier::new(ranks), ranks - 1);
-    let results = on_ranks(ranks, form, |group| {
-        let parts = shape.parts(group);
-        let used = if place == Place::Whole { Some(group) } else { parts.last() };
-        if group.rank() == lost {
-            under_way.wait();
-            match loss {
-                Loss::Ends => return None,
-                // Without a message.
-                Loss::Panics => resume_unwind(Box::new("lost")),
-            }
-        }
-        let memory = M::all(group).remove(0);
-        let work = used.map(|used| (used, used.all_reduce(memory.upload(&[2.0_f32; 1000]), ReduceOp::Sum)));
-        under_way.wait();
-        let first = work.map(|(used, work)| {
-            let reduced = work.wait().map(|buffer| memory.download(&buffer));
-            (used.ranks().to_vec(), reduced)
-        });
-        // The group of all ranks cannot work without the lost one.
-        Some((first, group.barrier().unwrap_err()))
+/// A case of a test.
+pub(crate) type Case = (Shape, Place, Loss);
+
+/// The operation that was under way when a rank was lost.
+struct First {
+    ranks: Vec<usize>,
+    values: Result<Vec<f32>, Error>,
+}
+
+/// Results of a rank that is not lost.
+pub(crate) struct Observed {
+    /// The operation that was under way, if this rank is in its group.
+    first: Option<First>,
+    /// The error of the group of all ranks, which cannot work without the lost one.
+    later: Error,
+}
+
+/// Loses the last rank of the job, while the other ranks are in an operation. `meet` waits for all ranks, and `lose` is called by the
+/// lost rank; it returns if the rank only drops its groups.
+pub(crate) fn lose_last<M: Memory>(
+    group: &Group,
+    (shape, place, _): Case,
+    meet: impl Fn(),
+    lose: impl Fn(),
+) -> Option<Observed> {
+    let parts = shape.parts(group);
+    let used = if place == Place::Whole { Some(group) } else { parts.last() };
+    if group.rank() + 1 == group.size() {
+        meet();
+        lose();
+        return None;
+    }
+    let memory = M::all(group).remove(0);
+    let work = used.map(|used| (used, used.all_reduce(memory.upload(&[2.0_f32; 1000]), ReduceOp::Sum)));
+    meet();
+    let first = work.map(|(used, work)| First {
+        ranks: used.ranks().to_vec(),
+        values: work.wait().map(|buffer| memory.download(&buffer)),
     });
-    for (rank, result) in results.into_iter().enumerate() {
+    Some(Observed { first, later: group.barrier().unwrap_err() })
+}
+
+impl Observed {
+    /// The operations for which the lost rank is needed have ended with an error that names it; those of other parts may be complete.
+    pub(crate) fn assert_named(self, case: Case, rank: usize, lost: usize) {
+        let (shape, place, loss) = case;
         let subject = format!("{shape:?}, {place:?}, {loss:?}: rank {rank}");
-        let Ok(result) = result else {
-            assert!(rank == lost && loss == Loss::Panics, "{subject} has panicked");
-            continue;
-        };
-        let Some((first, later)) = result else { continue };
+        let Self { first, later } = self;
         assert!(loss.is_named_by(&later, lost), "{subject}, later: {later:?}");
         match first {
             None => {}
-            Some((_, Err(error))) => assert!(loss.is_named_by(&error, lost), "{subject}: {error:?}"),
-            Some((ranks, Ok(values))) => {
+            Some(First { values: Err(error), .. }) => {
+                assert!(loss.is_named_by(&error, lost), "{subject}: {error:?}")
+            }
+            Some(First { ranks, values: Ok(values) }) => {
                 assert!(!ranks.contains(&lost), "{subject}: an operation without a rank has completed");
                 assert_eq!(values, vec![2.0 * ranks.len() as f32; 1000], "{subject}");
             }
@@ -94,13 +113,33 @@ pub(crate) fn a_lost_rank<M: Memory>(
     }
 }
 
-/// All of [`a_lost_rank`].
-pub(crate) fn lost_ranks<M: Memory>(ranks: usize, form: impl Fn(&Job) -> Group + Sync) {
-    for shape in Shape::EACH {
-        for place in [Place::Whole, Place::Part] {
-            for loss in [Loss::Ends, Loss::Panics] {
-                a_lost_rank::<M>(ranks, &form, (shape, place, loss));
-            }
+/// The last rank of a job of threads is lost.
+pub(crate) fn a_lost_rank<M: Memory>(ranks: usize, form: impl Fn(&Job) -> Group + Sync, case: Case) {
+    let (under_way, lost, loss) = (Barrier::new(ranks), ranks - 1, case.2);
+    let results = on_ranks(ranks, form, |group| {
+        let lose = || match loss {
+            Loss::Ends => {}
+            // Without a message.
+            Loss::Panics => resume_unwind(Box::new("lost")),
+            Loss::Killed => panic!("threads are not killed"),
+        };
+        lose_last::<M>(group, case, || _ = under_way.wait(), lose)
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(observed) => observed.into_iter().for_each(|observed| observed.assert_named(case, rank, lost)),
+            Err(_) => assert!(rank == lost && loss == Loss::Panics, "{case:?}: rank {rank} has panicked"),
         }
     }
+}
+
+/// All cases with these losses.
+pub(crate) fn cases(losses: &[Loss]) -> impl Iterator<Item = Case> {
+    let places = Shape::EACH.into_iter().flat_map(|shape| [(shape, Place::Whole), (shape, Place::Part)]);
+    places.flat_map(move |(shape, place)| losses.iter().map(move |&loss| (shape, place, loss)))
+}
+
+/// All of [`a_lost_rank`].
+pub(crate) fn lost_ranks<M: Memory>(ranks: usize, form: impl Fn(&Job) -> Group + Sync) {
+    cases(&[Loss::Ends, Loss::Panics]).for_each(|case| a_lost_rank::<M>(ranks, &form, case));
 }
