@@ -25,6 +25,9 @@ impl AbortHandle {
     /// its buffers are then undefined, its [`Graph`](crate::nccl::Graph)s can no longer be launched, and the owner's
     /// next call returns [`Error::Aborted`]. No effect if the communicator is already closed or aborted.
     ///
+    /// Operations of other ranks that wait for this one can complete, without an error, with undefined data: NCCL's kernels
+    /// go on without waiting. Tell the other ranks before, and let them abort, too.
+    ///
     /// # Errors
     /// - [`Error::Busy`] if a thread stays inside a blocking NCCL call with the communicator for 5 s: NCCL cannot abort
     ///   then. Non-blocking communicators ([`Config::blocking`](super::Config::blocking)) can be aborted at any time.
