@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use collectives::job::{Group, Job};
 use collectives::{Error, ReduceOp};
 
-use super::{Memory, Shape, on_ranks};
+use super::{Memory, Shape, on_ranks, works};
 
 /// The group whose operation is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,8 @@ pub(crate) fn lose_last<M: Memory>(
     lose: impl Fn(),
 ) -> Option<Observed> {
     let parts = shape.parts(group);
+    // The first operation of a group over GPUs connects its ranks, and waits for them.
+    parts.iter().chain([group]).for_each(works::<M>);
     let used = if place == Place::Whole { Some(group) } else { parts.last() };
     if group.rank() + 1 == group.size() {
         meet();
