@@ -5,7 +5,7 @@
 //! first process of each host also keeps the others' logs open, so that the log of a dead process is not lost.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ impl Exchange {
     /// Tells rank 0 that this process ends.
     pub(super) fn tell(&self, ending: Ending) {
         if let Role::Other(Some(sender)) = &self.role {
-            sender.send(&Frame::Ended(ending));
+            sender.send(Frame::Ended(ending));
         }
     }
 
@@ -211,14 +211,16 @@ impl Sender {
         // Rank 0 may be stopped.
         stream.set_write_timeout(Some(CONNECT_TIME))?;
         let sender = Self { stream: Arc::new(Mutex::new(stream)), answer: Arc::default() };
-        sender.send(&Frame::Hello(token, held.process));
+        sender.send(Frame::Hello(token, held.process));
         let (writing, answer, held) =
             (Arc::clone(&sender.stream), Arc::clone(&sender.answer), Arc::clone(held));
         thread::Builder::new().name("logs".to_owned()).spawn(move || {
             let mut byte = [0];
             let reported = loop {
                 match reading.read(&mut byte) {
-                    Ok(1) if byte[0] == ASK => send_logs(&writing, &held),
+                    Ok(1) if byte[0] == ASK => {
+                        send(&writing, held.pack().into_iter().map(Frame::Log).chain([Frame::End]));
+                    }
                     Ok(1) => break true,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     _ => break false,
@@ -230,9 +232,8 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Sends a frame. An error shows at rank 0, where the log does not arrive.
-    fn send(&self, frame: &Frame) {
-        let _ = lock(&self.stream).write_all(&frame.encode());
+    fn send(&self, frame: Frame) {
+        send(&self.stream, [frame]);
     }
 
     fn wait_for_report(&self, limit: Duration) -> bool {
@@ -244,19 +245,59 @@ impl Sender {
     }
 }
 
-fn send_logs(stream: &Mutex<TcpStream>, held: &HeldLogs) {
-    for log in held.pack() {
-        let _ = lock(stream).write_all(&Frame::Log(log).encode());
+/// Sends frames, and nothing more after an error, which shows at rank 0, where a log does not arrive.
+fn send(stream: &Mutex<TcpStream>, frames: impl IntoIterator<Item = Frame>) {
+    if write_frames(stream, frames).is_err() {
+        let _ = lock(stream).shutdown(Shutdown::Write);
     }
-    let _ = lock(stream).write_all(&Frame::End.encode());
+}
+
+/// Writes frames up to the first that is not written as a whole: bytes after its beginning would be read as its rest.
+fn write_frames(stream: &Mutex<impl io::Write>, frames: impl IntoIterator<Item = Frame>) -> io::Result<()> {
+    frames.into_iter().try_for_each(|frame| lock(stream).write_all(&frame.encode()))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::Decoder;
     use super::*;
 
     fn log(process: usize, length: usize) -> PackedLog {
         PackedLog { process, is_whole: true, gzip: vec![0; length] }
+    }
+
+    /// A connection that takes nothing for a while, after so many bytes.
+    struct Stalling {
+        room: usize,
+        taken: Vec<u8>,
+    }
+
+    impl io::Write for Stalling {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                self.room = usize::MAX;
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let count = bytes.len().min(self.room);
+            self.room -= count;
+            self.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_log_is_made_of_two_when_the_connection_stalls() {
+        let stream = Mutex::new(Stalling { room: 50, taken: Vec::new() });
+        let frames = [Frame::Log(log(1, 20)), Frame::Log(log(2, 100)), Frame::Log(log(3, 100)), Frame::End];
+        write_frames(&stream, frames).unwrap_err();
+        let mut decoder = Decoder::default();
+        decoder.push(&stream.into_inner().unwrap().taken);
+        assert_eq!(decoder.next(), Ok(Some(Frame::Log(log(1, 20)))));
+        assert_eq!(decoder.next(), Ok(None));
     }
 
     #[test]
