@@ -8,6 +8,7 @@
 mod crashes;
 mod doctor;
 mod hangs;
+mod logs;
 #[cfg(feature = "mpi")]
 mod mpirun;
 #[path = "../../../tests/port/mod.rs"]
@@ -38,6 +39,7 @@ fn main() {
         crashes::TESTS,
         hangs::TESTS,
         doctor::TESTS,
+        logs::TESTS,
         #[cfg(feature = "mpi")]
         mpirun::TESTS,
     ];

@@ -122,8 +122,8 @@ impl Session {
     }
 
     /// Runs the measurement as one process of `world`. Every process calls it with an equal request
-    /// ([`Request::common`]) and gets the same verdict. Only the process of rank 0 calls `observer`. `mpi` is
-    /// `backend::mpi::find` in a program that is linked to MPI, else `None`.
+    /// ([`Request::common`]) and gets the same verdict, once all ranks have closed their devices. Only the process of rank 0
+    /// calls `observer`. `mpi` is `backend::mpi::find` in a program that is linked to MPI, else `None`.
     ///
     /// A failure while running does not return: the observer saves the results, and the process and the job end.
     ///
