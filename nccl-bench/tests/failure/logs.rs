@@ -14,6 +14,7 @@ use crate::{Tests, tests};
 pub(crate) const TESTS: Tests = tests![
     the_lines_of_a_rank_that_closes_late_are_in_the_report,
     a_rank_that_dies_while_it_closes_is_reported,
+    a_process_that_dies_when_it_is_asked_for_its_log_is_reported,
 ];
 
 /// The folder of the fakes, with the driver `libcuda.so` and NCCL.
@@ -119,4 +120,23 @@ fn a_rank_that_dies_while_it_closes_is_reported() {
     assert_death_is_reported(&ends, 2);
     let log = examination_of_logs(&ends[0].stdout);
     assert_eq!(log["facts"]["communicators"][0]["members"]["2"]["destroyed"], false, "{log}");
+}
+
+fn a_process_that_dies_when_it_is_asked_for_its_log_is_reported() {
+    let fakes = Fakes::build();
+    let library = fakes.0.path().join("dies_when_asked.so");
+    compile(&[data("dies_when_asked.c")], &library, &[]);
+    let job = fakes.start(4, |rank, doctor| match rank {
+        1 => _ = doctor.env("LD_PRELOAD", &library),
+        // Rank 0 has its log only from itself.
+        3 => _ = doctor.env("NCCL_HOSTID", "another"),
+        _ => {}
+    });
+    let ends = ends(job);
+    assert_death_is_reported(&ends, 1);
+    let log = examination_of_logs(&ends[0].stdout);
+    for rank in 0..4 {
+        let member = &log["facts"]["communicators"][0]["members"][rank.to_string()];
+        assert_eq!(member["destroyed"], true, "rank {rank}: {log}");
+    }
 }

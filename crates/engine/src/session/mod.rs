@@ -116,6 +116,12 @@ impl Session {
         self.salvage.watch(&**world);
     }
 
+    /// The saving of results when this process ends early. [`Session::run`] leaves it without a hook: for programs that use
+    /// `world` afterwards.
+    pub fn salvage(&self) -> Salvage {
+        self.salvage.clone()
+    }
+
     /// Ends this process and the job because of an error before [`Session::run`], as that does.
     pub fn fail(&self, world: &world::Handle, error: &anyhow::Error) -> ! {
         fail(error, &**world, &self.salvage)

@@ -75,22 +75,38 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     session.watch(&world, &observer);
+    let salvage = session.salvage();
     let watch = collector.watch(&world).map_err(Stop::from)?;
     match examine(&process, &world, &collector) {
         Err(Stop::Failed(error)) => session.fail(&world, &error),
         examined => examined?,
     }
-    let result = session.run(&world, observer, context.program.mpi);
+    let result = session.run(&world, Arc::clone(&observer), context.program.mpi);
     drop(watch);
-    match result {
+    let refusal;
+    let end = match result {
         Ok(Verdict::Stopped(signal)) => {
             // The same signal on every process: rank 0 reports, and the others wait for that.
             collector.salvage(interrupted(signal));
-            Ok(signal_code(signal))
+            return Ok(signal_code(signal));
         }
-        Ok(_) => report(arguments, &world, &collector, End::Complete),
-        Err(Stop::Refused(reason)) => report(arguments, &world, &collector, End::Refused(&reason)),
-        Err(stop) => Err(stop.into()),
+        Ok(_) => End::Complete,
+        Err(Stop::Refused(reason)) => {
+            refusal = reason;
+            End::Refused(&refusal)
+        }
+        Err(stop) => return Err(stop.into()),
+    };
+    // A process may still die before rank 0 has its log.
+    salvage.set(move |outcome| observer.salvage(outcome));
+    match report(arguments, &world, &collector, end) {
+        Err(ExitError::Stopped(Stop::Failed(error))) if error.is::<world::Error>() => {
+            salvage.end(&*world, Health::Broken.code(), &format!("{error:#}"))
+        }
+        reported => {
+            salvage.clear();
+            reported
+        }
     }
 }
 

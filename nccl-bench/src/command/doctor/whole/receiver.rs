@@ -141,7 +141,8 @@ impl Receiver {
             if ended >= connected || Instant::now() >= deadline {
                 let mut endings: Vec<_> = peers.iter().filter_map(Peer::told).collect();
                 endings.sort_unstable();
-                let logs = peers.iter_mut().flat_map(|peer| std::mem::take(&mut peer.logs)).collect();
+                // Kept, since another thread collects them again when a process dies meanwhile.
+                let logs = peers.iter().flat_map(|peer| peer.logs.iter().cloned()).collect();
                 return Received { logs, endings };
             }
             drop(peers);
@@ -266,6 +267,8 @@ mod tests {
         assert_eq!(received.endings, [(1, broke.clone())]);
         assert_eq!(receiver.ending(), Some(broke));
         assert_eq!(received.logs, [log(1, 3), log(4, 2)]);
+        // Another thread may report a failure that came during this.
+        assert_eq!(receiver.collect(2, Duration::ZERO), received);
         receiver.say(REPORTED);
         let mut answer = [0; 2];
         failing.read_exact(&mut answer).unwrap();
