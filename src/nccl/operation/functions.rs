@@ -35,16 +35,19 @@ impl Operation {
                 Kind::Broadcast(root) => raw.ncclBroadcast(from, to, n, t, root as c_int, comm, stream),
                 Kind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
                 Kind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
-                Kind::AllToAll if raw.has(self.name()) => raw.ncclAlltoAll(from, to, n, t, comm, stream)?,
-                Kind::Gather(root) if raw.has(self.name()) => {
-                    raw.ncclGather(from, to, n, t, root as c_int, comm, stream)?
-                }
-                Kind::Scatter(root) if raw.has(self.name()) => {
-                    raw.ncclScatter(from, to, n, t, root as c_int, comm, stream)?
-                }
-                Kind::AllToAll | Kind::AllToAllV(_) | Kind::Gather(_) | Kind::Scatter(_) => {
-                    return self.exchange_all(library, arguments);
-                }
+                Kind::AllToAll => match raw.ncclAlltoAll(from, to, n, t, comm, stream) {
+                    Ok(code) => code,
+                    Err(_) => return self.exchange_all(library, arguments),
+                },
+                Kind::Gather(root) => match raw.ncclGather(from, to, n, t, root as c_int, comm, stream) {
+                    Ok(code) => code,
+                    Err(_) => return self.exchange_all(library, arguments),
+                },
+                Kind::Scatter(root) => match raw.ncclScatter(from, to, n, t, root as c_int, comm, stream) {
+                    Ok(code) => code,
+                    Err(_) => return self.exchange_all(library, arguments),
+                },
+                Kind::AllToAllV(_) => return self.exchange_all(library, arguments),
                 Kind::Send(peer) => raw.ncclSend(from, n, t, peer as c_int, comm, stream),
                 Kind::Recv(peer) => raw.ncclRecv(to, n, t, peer as c_int, comm, stream),
                 Kind::Put(Signal { peer, index, context }, window, offset) => {
