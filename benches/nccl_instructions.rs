@@ -27,6 +27,8 @@ type Failure = Box<dyn Error>;
 
 /// Elements: 8 bytes of f32.
 const COUNT: usize = 2;
+/// Operations of each counted call of the cases with many.
+const MANY: u64 = 20;
 /// Counted calls of each case.
 const CALLS: u64 = 1000;
 /// The fakes, as `tests/fake/mod.rs` builds them.
@@ -38,6 +40,8 @@ const BARE: &str = "bare";
 struct Case {
     name: &'static str,
     what: &'static str,
+    /// Operations of a call.
+    operations: u64,
     /// Maximum number of instructions above those of bare: about 1.5 times the number that was counted when this was written,
     /// since compilers differ.
     instructions: u64,
@@ -45,28 +49,69 @@ struct Case {
     driver: u64,
 }
 
-const CASES: [Case; 8] = [
-    Case { name: BARE, what: "the function pointer", instructions: 0, driver: 0 },
-    Case { name: "in_place", what: "`Memory`", instructions: 150, driver: 1 },
-    Case { name: "out_of_place", what: "`Memory`", instructions: 160, driver: 1 },
-    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 200, driver: 1 },
-    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 240, driver: 1 },
-    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 620, driver: 8 },
+const CASES: [Case; 11] = [
+    Case { name: BARE, what: "the function pointer", operations: 1, instructions: 0, driver: 0 },
+    Case { name: "in_place", what: "`Memory`", operations: 1, instructions: 150, driver: 1 },
+    Case { name: "out_of_place", what: "`Memory`", operations: 1, instructions: 160, driver: 1 },
+    Case {
+        name: "in_place_slice",
+        what: "`CudaSlice` without events",
+        operations: 1,
+        instructions: 200,
+        driver: 1,
+    },
+    Case {
+        name: "out_of_place_slice",
+        what: "`CudaSlice` without events",
+        operations: 1,
+        instructions: 240,
+        driver: 1,
+    },
+    Case {
+        name: "in_place_events",
+        what: "`CudaSlice` with cudarc's events",
+        operations: 1,
+        instructions: 620,
+        driver: 8,
+    },
     Case {
         name: "other_stream",
         what: "`Memory` of another stream, in place",
+        operations: 1,
         instructions: 980,
         driver: 10,
     },
     Case {
         name: "group",
         what: "`Memory`, in place, a group of one operation",
+        operations: 1,
         instructions: 2650,
         driver: 5,
     },
+    Case {
+        name: "prepared",
+        what: "`Prepared` of one operation",
+        operations: 1,
+        instructions: 200,
+        driver: 1,
+    },
+    Case {
+        name: "prepared_many",
+        what: "`Prepared` of many operations",
+        operations: MANY,
+        instructions: 60,
+        driver: 1,
+    },
+    Case {
+        name: "prepared_group",
+        what: "`Prepared` of many groups of one operation",
+        operations: MANY,
+        instructions: 270,
+        driver: 1,
+    },
 ];
 
-/// Cost of one call of a case.
+/// Cost of a case: instructions of an operation, and calls of the fakes in a call.
 struct Cost {
     instructions: u64,
     driver: u64,
@@ -109,18 +154,19 @@ fn compare() -> Result<bool, Failure> {
     println!("- build: {}", build::DESCRIPTION);
     println!("- processor: {}\n", processor());
     println!(
-        "| case | buffer | instructions | more than {BARE} | limit | driver calls | limit | NCCL calls |"
+        "| case | buffer | operations of a call | instructions of an operation | more than {BARE} | limit | driver \
+         calls | limit | NCCL calls |"
     );
-    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|");
     let (mut bare, mut kept) = (0, true);
-    for Case { name, what, instructions: limit, driver: driver_limit } in &CASES {
-        let Cost { instructions, driver, nccl } = count(name, folder.path())?;
+    for Case { name, what, operations, instructions: limit, driver: driver_limit } in &CASES {
+        let Cost { instructions, driver, nccl } = count(name, *operations, folder.path())?;
         if *name == BARE {
             bare = instructions;
         }
         let more = instructions.saturating_sub(bare);
         println!(
-            "| {name} | {what} | {instructions} | {more} | {limit} | {driver} | {driver_limit} | {nccl} |"
+            "| {name} | {what} | {operations} | {instructions} | {more} | {limit} | {driver} | {driver_limit} | {nccl} |"
         );
         if more > *limit || driver > *driver_limit {
             eprintln!("nccl_instructions: {name} costs more than its limit");
@@ -157,7 +203,7 @@ fn compile(folder: &Path, output: &str, home: &str, sources: &[&str], flag: &str
 }
 
 /// Runs a case under callgrind.
-fn count(case: &str, folder: &Path) -> Result<Cost, Failure> {
+fn count(case: &str, operations: u64, folder: &Path) -> Result<Cost, Failure> {
     let file = folder.join(case);
     let mut written = OsStr::new("--callgrind-out-file=").to_owned();
     written.push(&file);
@@ -172,7 +218,8 @@ fn count(case: &str, folder: &Path) -> Result<Cost, Failure> {
         return Err(format!("{case}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     let profile = fs::read_to_string(&file)?;
-    let cost = parse(&profile).ok_or_else(|| format!("{case}: callgrind's file cannot be read"))?;
+    let cost =
+        parse(&profile, operations).ok_or_else(|| format!("{case}: callgrind's file cannot be read"))?;
     if cost.nccl == 0 {
         return Err(format!("{case}: NCCL was not called").into());
     }
@@ -180,7 +227,7 @@ fn count(case: &str, folder: &Path) -> Result<Cost, Failure> {
 }
 
 /// Reads callgrind's file: what was counted in all, less what the calls into the fakes took.
-fn parse(profile: &str) -> Option<Cost> {
+fn parse(profile: &str, operations: u64) -> Option<Cost> {
     let is_fake = |object: &str| object.ends_with("/cuda.so") || object.ends_with("/nccl.so");
     let (mut total, mut inside) = (None, 0);
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
@@ -210,7 +257,8 @@ fn parse(profile: &str) -> Option<Cost> {
         let calls = calls.iter().filter(|(name, _)| name.starts_with(library));
         calls.map(|(_, times)| times / CALLS).sum()
     };
-    Some(Cost { instructions: total?.checked_sub(inside)? / CALLS, driver: each("cu"), nccl: each("nccl") })
+    let instructions = total?.checked_sub(inside)? / (CALLS * operations);
+    Some(Cost { instructions, driver: each("cu"), nccl: each("nccl") })
 }
 
 /// The program under callgrind: one case, on the fakes in this folder.
@@ -263,6 +311,23 @@ fn measure(case: &str, folder: &Path) -> Result<(), Failure> {
         "group" => repeat(&repeating, || {
             nccl::group(|group| group.on(&communicator).all_reduce_in_place(&mut receive, sum))
         }),
+        "prepared" => {
+            let prepared = communicator.prepare(|prepare| prepare.all_reduce_in_place(&mut receive, sum))?;
+            repeat(&repeating, || communicator.queue(&prepared))
+        }
+        "prepared_many" => {
+            let prepared = communicator.prepare(|prepare| {
+                (0..MANY).try_for_each(|_| prepare.all_reduce_in_place(&mut receive, sum))
+            })?;
+            repeat(&repeating, || communicator.queue(&prepared))
+        }
+        "prepared_group" => {
+            let prepared = communicator.prepare(|prepare| {
+                let mut group = || prepare.group(|group| group.all_reduce_in_place(&mut receive, sum));
+                (0..MANY).try_for_each(|_| group())
+            })?;
+            repeat(&repeating, || communicator.queue(&prepared))
+        }
         _ => Err(format!("no case {case}").into()),
     }
 }

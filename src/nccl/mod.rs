@@ -108,7 +108,8 @@ pub use memory::{
 };
 pub use nccl_sys::{LoadError, MissingSymbol, Version};
 pub use operation::{
-    Call, CallConfig, Collectives, Group, Immediate, Launch, Reduction, ScaledSum, group, simulate,
+    Call, CallConfig, Collectives, Group, Immediate, Launch, Preparation, Prepared, Reduction, ScaledSum,
+    group, simulate,
 };
 pub use unique_id::UniqueId;
 

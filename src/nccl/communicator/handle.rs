@@ -136,7 +136,7 @@ impl State {
     }
 
     #[cold]
-    fn refuse(self, operation: &'static str) -> Error {
+    pub(crate) fn refuse(self, operation: &'static str) -> Error {
         let reason = match self {
             Self::Busy => "a communicator is being made from it: wait for that first",
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",

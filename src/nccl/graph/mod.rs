@@ -101,7 +101,7 @@ impl<'b> sealed::Launch<'b> for &Capture {
         submission: Submission<'b>,
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.batch.borrow_mut().record_for_graph(submission, buffers)
+        self.batch.borrow_mut().record_owned(submission, buffers)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Batches: operations of a group or graph, which are checked first and passed to NCCL together.
 
-use std::{cell::RefCell, ptr, sync::Arc};
+use std::{cell::RefCell, num::NonZeroU64, ptr, sync::Arc};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
@@ -30,15 +30,15 @@ pub(crate) struct Batch<'env> {
     accesses: Vec<Queued<'env>>,
     has_events: bool,
     pub(crate) others: Vec<OtherStream>,
-    /// Owners of the buffers, registrations and windows that a graph uses in every launch.
+    /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every launch.
     pub(crate) kept: Vec<Owner>,
     /// Operators, kept until NCCL has copied them.
-    operators: Vec<Arc<Operator>>,
+    pub(super) operators: Vec<Arc<Operator>>,
     /// Number of [nested](nested) groups that have not ended, have failed or have panicked.
     unfinished: usize,
     /// Index of the first step of the outermost nested group.
     group: usize,
-    /// Buffers of the outermost nested group; in graphs only.
+    /// Buffers of the outermost nested group, if the operations own their buffers.
     group_buffers: Vec<OwnedBuffer>,
 }
 
@@ -59,9 +59,12 @@ pub(crate) struct OtherStream {
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) member: usize,
-    config: Option<CallConfig>,
+    pub(super) config: Option<CallConfig>,
     pub(crate) operation: Operation,
-    addresses: (u64, u64),
+    pub(super) addresses: (u64, u64),
+    /// See [`Accesses::misaligned`](super::buffers::Accesses::misaligned), if a window can be created around the buffer
+    /// before NCCL is called.
+    pub(super) misaligned: Option<NonZeroU64>,
     /// Index of the first step of the step's [nested] group.
     pub(crate) group: Option<usize>,
 }
@@ -82,12 +85,12 @@ impl<'env> Batch<'env> {
         let addresses = communicator.addresses(operation, offsets, &accesses)?;
         self.has_events |= accesses.have_events();
         self.accesses.push(accesses.queued());
-        self.push(submission, addresses, others)
+        self.push(submission, addresses, None, others)
     }
 
-    /// Like [`record`](Self::record), for an operation of a graph: keeps the owners of its buffers, and does not order
-    /// streams yet.
-    pub(crate) fn record_for_graph<'b>(
+    /// Like [`record`](Self::record), for an operation of a graph or a prepared one: keeps the owners of its buffers, and
+    /// does not order streams yet.
+    pub(crate) fn record_owned<'b>(
         &mut self,
         submission: Submission<'b>,
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
@@ -105,8 +108,9 @@ impl<'env> Batch<'env> {
         }
         self.operators.extend(buffers.operator.cloned());
         // Buffers with an owner have no events, so this does not wait.
-        let addresses =
-            communicator.addresses(operation, offsets, &buffers.accesses(&communicator.stream))?;
+        let accesses = buffers.accesses(&communicator.stream);
+        let addresses = communicator.addresses(operation, offsets, &accesses)?;
+        let misaligned = accesses.misaligned(operation);
         for (memory, object) in communicator.handle.registered() {
             let is_target = matches!(operation.kind, Kind::Put(_, window, _) if window.addr() == memory.raw);
             if is_target || operation.waits() {
@@ -116,7 +120,7 @@ impl<'env> Batch<'env> {
         if operation.waits() {
             communicator.add_streams_of_windows(&mut others)?;
         }
-        self.push(submission, addresses, others)
+        self.push(submission, addresses, misaligned, others)
     }
 
     /// Refuses a buffer that overlaps one of the same group, if one of them is written: operations of a group run
@@ -155,6 +159,7 @@ impl<'env> Batch<'env> {
         &mut self,
         Submission { communicator, config, operation }: Submission<'_>,
         addresses: (u64, u64),
+        misaligned: Option<NonZeroU64>,
         others: OtherStreams,
     ) -> Result<(), Error> {
         let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
@@ -168,7 +173,8 @@ impl<'env> Batch<'env> {
             self.others.push(OtherStream { member, stream, event: communicator.event()? });
         }
         let group = (self.unfinished > 0).then_some(self.group);
-        self.steps.push(Step { member, config: config.cloned(), operation, addresses, group });
+        let config = config.cloned();
+        self.steps.push(Step { member, config, operation, addresses, misaligned, group });
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Buffers of an operation: checks, and ordering of their streams.
 
-use std::{mem::ManuallyDrop, sync::Arc};
+use std::{mem::ManuallyDrop, num::NonZeroU64, sync::Arc};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::Version;
@@ -99,6 +99,33 @@ impl<'b> Accesses<'b> {
             || self.receive.as_ref().is_some_and(Access::has_events)
     }
 
+    /// Address of the buffer that is read, or of the only one.
+    #[inline]
+    fn source(&self) -> u64 {
+        self.send.as_ref().map_or(self.target(), Access::address)
+    }
+
+    #[inline]
+    fn target(&self) -> u64 {
+        self.receive.as_ref().map_or(0, Access::address)
+    }
+
+    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation for which NCCL has
+    /// symmetric kernels.
+    #[inline]
+    pub(super) fn misaligned(&self, operation: &Operation) -> Option<NonZeroU64> {
+        let (first, part) = (self.source(), (operation.count * operation.data_type.size()) as u64);
+        // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the beginning of
+        // the buffer, and the others follow it.
+        let places = match operation.kind {
+            Kind::AllReduce(_) => first,
+            Kind::AllGather if self.send.is_some() => first,
+            Kind::AllGather | Kind::ReduceScatter(_) => first | part,
+            _ => 0,
+        };
+        if places.is_multiple_of(4) { None } else { NonZeroU64::new(first) }
+    }
+
     /// Accesses of work that is being queued, to be dropped once it is. Dropping has no effect without events.
     pub(super) fn queued(self) -> Queued<'b> {
         (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
@@ -146,7 +173,7 @@ impl Communicator {
     /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the buffer,
     /// which is added to `others`.
     #[cold]
-    fn wait_for_other(
+    pub(super) fn wait_for_other(
         &self,
         operation: &'static str,
         name: &'static str,
@@ -180,28 +207,18 @@ impl Communicator {
         &self,
         operation: &Operation,
         offsets: (u64, u64),
-        Accesses { send, receive }: &Accesses<'_>,
+        accesses: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
-        let target = receive.as_ref().map_or(0, Access::address);
-        // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the beginning of
-        // the buffer, and the others follow it.
-        let first = send.as_ref().map_or(target, Access::address);
-        let (source, target) = (first + offsets.0, target + offsets.1);
-        let part = (operation.count * operation.data_type.size()) as u64;
-        let places = match operation.kind {
-            Kind::AllReduce(_) => first,
-            Kind::AllGather if send.is_some() => first,
-            Kind::AllGather | Kind::ReduceScatter(_) => first | part,
-            _ => 0,
-        };
-        if !places.is_multiple_of(4) {
-            self.refuse_misaligned(operation.name(), first)?;
+        if let Some(first) = accesses.misaligned(operation) {
+            self.refuse_misaligned(operation.name(), first.get())?;
         }
-        Ok((source, target))
+        Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
     }
 
+    /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives wrong results
+    /// there. `address` is in that window.
     #[cold]
-    fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
+    pub(super) fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
         let in_symmetric_window =
             || self.handle.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric);

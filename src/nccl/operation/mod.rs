@@ -9,6 +9,7 @@ mod collectives;
 mod functions;
 mod group;
 mod kind;
+mod prepared;
 mod reduction;
 mod submit;
 
@@ -16,4 +17,5 @@ pub use call::{Call, Immediate, Launch};
 pub use call_config::CallConfig;
 pub use collectives::Collectives;
 pub use group::{Group, group, simulate};
+pub use prepared::{Preparation, Prepared};
 pub use reduction::{Reduction, ScaledSum};

@@ -73,7 +73,11 @@ pub(super) unsafe fn call_nccl(
     operation: &Operation,
     (source, target): (u64, u64),
 ) -> Result<ncclResult_t, Error> {
-    let comm = handle.comm(state, State::is_alive, operation.name())?;
+    // Not `Handle::comm`: the name of an operation that was recorded is looked up.
+    if !state.is_alive() {
+        return Err(state.refuse(operation.name()));
+    }
+    let comm = handle.raw_handle();
     let arguments = Arguments { from: source as *const _, to: target as *mut _, comm, stream };
     match config {
         // SAFETY: by the contract above; the handle is alive.

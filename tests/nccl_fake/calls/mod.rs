@@ -1,5 +1,5 @@
-//! Arguments of every collective on each path to NCCL: immediate, with settings, in a group, in a graph; and the calls
-//! that are refused.
+//! Arguments of every collective on each path to NCCL: immediate, with settings, in a group, prepared, in a graph; and
+//! the calls that are refused.
 
 mod composed;
 mod refused;
@@ -258,6 +258,48 @@ fn every_collective_in_a_group_with_settings() {
     let config = CallConfig::new();
     group(|group| call_collectives(group.on(&communicator).with(&config), &send, &mut receive)).unwrap();
     assert_eq!(fake.log(), lines("launch", COLLECTIVES, 2, " with settings"));
+}
+
+#[test]
+fn every_collective_prepared() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut buffers = all_buffers(&fake, &communicator);
+    let [single, grouped] = [false, true].map(|grouped| {
+        let (send, mut receive) = buffers.views();
+        let (first, second) = receive.split_at_mut(COLLECTIVES.len());
+        let prepared = communicator.prepare(|prepare| {
+            if !grouped {
+                call_collectives(prepare.call(), &send, first)?;
+                return call_peer_to_peer(prepare.call(), &send, second);
+            }
+            prepare.group(|group| {
+                call_collectives(group.call(), &send, first)?;
+                call_peer_to_peer(group.call(), &send, second)
+            })
+        });
+        assert_eq!(fake.log(), [""; 0], "nothing is queued");
+        prepared.unwrap()
+    });
+    assert_eq!((single.len(), grouped.len()), (COLLECTIVES.len() + PEER_TO_PEER.len(), 1));
+    for prepared in [&single, &grouped, &single] {
+        communicator.queue(prepared).unwrap();
+        assert_eq!(fake.log(), all_lines("launch"));
+    }
+}
+
+#[test]
+fn every_collective_prepared_with_settings() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut buffers = Buffers::new(&fake, &communicator, lengths(COLLECTIVES));
+    let (send, mut receive) = buffers.views();
+    let config = CallConfig::new().algorithm("tree");
+    let prepared =
+        communicator.prepare(|prepare| call_collectives(prepare.with(&config), &send, &mut receive)).unwrap();
+    drop(config);
+    communicator.queue(&prepared).unwrap();
+    assert_eq!(fake.log(), lines("launch", COLLECTIVES, 2, " with settings algorithm tree"));
 }
 
 /// The lines with the stream of a capture.
