@@ -5,19 +5,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use collectives::nccl::{self, Capture, Communicator, Graph};
+use collectives::nccl::{self, Capture, Communicator, Graph, Preparation, Prepared};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::memory::{RankMemory, overlaps};
-use super::operation::{self, LaunchMode, LoopOp, OperationBuffers, Scalar, Views};
+use super::operation::{self, LaunchMode, LoopOp, Scalar};
 use crate::backend::operands::Operands;
 use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::Blocking;
 
-/// Approximate number of operations that are prepared before the clock starts. Later operations reuse the operands of
-/// the first.
+/// Approximate number of operations that are prepared before the clock starts. They are queued again for later iterations.
 const PREPARED: usize = 4096;
 
 pub(super) struct GpuRank<'a> {
@@ -31,12 +30,13 @@ pub(super) struct GpuRank<'a> {
     events: Vec<CudaEvent>,
 }
 
-/// Operations of a loop, prepared before the clock starts.
-struct Prepared<'m, T> {
-    operands: Vec<Operands>,
-    /// The operands as separate memory, if several operations are queued together or their buffers overlap: two views
-    /// of the same memory cannot exist at the same time. Else empty.
-    apart: Vec<Views<'m, T>>,
+/// Iterations of a loop, prepared before the clock starts.
+struct PreparedLoop {
+    operations: Prepared,
+    /// Number of iterations, at least 1. Each has the same number of entries.
+    iterations: usize,
+    /// Source and target addresses of the copies before each iteration's operations, the same number for each iteration.
+    copies: Vec<(u64, u64)>,
 }
 
 impl<'a> GpuRank<'a> {
@@ -67,7 +67,11 @@ impl<'a> GpuRank<'a> {
 
     /// Copies a hypercube's own part to its position before the exchanges.
     pub(super) fn copy_own_part(&self, work: &Work, operands: &Operands) -> anyhow::Result<()> {
-        let Some((source, target)) = self.memory.own_part(work, operands) else { return Ok(()) };
+        self.memory.own_part(work, operands).map_or(Ok(()), |addresses| self.copy(work, addresses))
+    }
+
+    /// Copies a rank's part.
+    fn copy(&self, work: &Work, (source, target): (u64, u64)) -> anyhow::Result<()> {
         let bytes = work.counts.send * work.data_type.size();
         // SAFETY: both are within this rank's memory, and its stream is alive.
         unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
@@ -94,12 +98,13 @@ impl<'a> GpuRank<'a> {
     }
 
     fn start_typed<T: Scalar>(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+        if !graph {
+            let prepared = self.prepare::<T>(work, index..index + 1, 1)?;
+            return self.queue_iterations(work, &prepared, 0..1);
+        }
         let scaled = self.scaled::<T>(work)?;
         let operands = self.memory.operands(work, index);
         self.copy_own_part(work, &operands)?;
-        if !graph {
-            return self.queue(LaunchMode::Immediate, work, &scaled, &operands, false);
-        }
         let graph = Graph::capture(|capture| {
             self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, false)
         })?;
@@ -108,29 +113,53 @@ impl<'a> GpuRank<'a> {
         self.wait()
     }
 
-    /// Queues one iteration: one operation, or several in a group.
-    #[inline]
-    fn iterate<T: Scalar>(
+    /// Prepares iterations of one operation, or of several in a group.
+    fn prepare<T: Scalar>(
         &mut self,
         work: &Work,
-        scaled: &LoopOp<'_, T>,
-        prepared: &mut Prepared<'_, T>,
-        operations: Range<usize>,
+        iterations: Range<usize>,
+        aggregated: usize,
+    ) -> anyhow::Result<PreparedLoop> {
+        let scaled = self.scaled::<T>(work)?;
+        let (count, communicator, mut copies) = (iterations.len(), self.communicator, Vec::new());
+        let mut add = |preparation: &Preparation<'_>, index: usize| {
+            let operands = self.memory.operands(work, index);
+            copies.extend(self.memory.own_part(work, &operands));
+            self.queue(LaunchMode::Prepare(preparation), work, &scaled, &operands, aggregated > 1)
+        };
+        let operations = communicator.prepare(|preparation| {
+            iterations.map(|iteration| iteration * aggregated).try_for_each(|first| {
+                if aggregated == 1 {
+                    return add(preparation, first);
+                }
+                preparation.group(|group| (first..first + aggregated).try_for_each(|index| add(group, index)))
+            })
+        })?;
+        Ok(PreparedLoop { operations, iterations: count, copies })
+    }
+
+    /// Queues prepared iterations.
+    fn queue_iterations(
+        &self,
+        work: &Work,
+        prepared: &PreparedLoop,
+        iterations: Range<usize>,
     ) -> anyhow::Result<()> {
-        if prepared.apart.is_empty() {
-            let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
-            return operation::queue(LaunchMode::Immediate, self.communicator, work, scaled, &mut buffers);
+        let PreparedLoop { operations, iterations: count, copies } = prepared;
+        let (entries, copied) = (operations.len() / count, copies.len() / count);
+        let queue = |iterations: Range<usize>| {
+            let range = iterations.start * entries..iterations.end * entries;
+            self.communicator.queue_range(operations, range)
+        };
+        if copies.is_empty() {
+            return Ok(queue(iterations)?);
         }
-        let operands = &prepared.operands[operations.clone()];
-        operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
-        let communicator = self.communicator;
-        match &mut prepared.apart[operations] {
-            [one] => operation::queue(LaunchMode::Immediate, communicator, work, scaled, one),
-            several => nccl::group(|group| {
-                let mut buffers = several.iter_mut();
-                buffers.try_for_each(|buffers| operation::add(group, communicator, work, scaled, buffers))
-            }),
+        for iteration in iterations {
+            let copies = &copies[iteration * copied..(iteration + 1) * copied];
+            copies.iter().try_for_each(|&addresses| self.copy(work, addresses))?;
+            queue(iteration..iteration + 1)?;
         }
+        Ok(())
     }
 
     fn time_typed<T: Scalar>(
@@ -139,31 +168,24 @@ impl<'a> GpuRank<'a> {
         timed_loop: &TimedLoop,
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
-        let TimedLoop { iterations, aggregated, blocking, .. } = *timed_loop;
-        if timed_loop.each {
+        let TimedLoop { iterations, aggregated, blocking, each, .. } = *timed_loop;
+        if each {
             self.make_events(2 * iterations)?;
         }
-        let prepared = iterations.min(PREPARED.div_ceil(aggregated));
-        let scaled = self.scaled::<T>(work)?;
-        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, index));
-        let operands: Vec<_> = operands.collect();
-        let mut apart: Vec<_> = if aggregated > 1 || overlaps(work) {
-            operands.iter().map(|operands| self.memory.apart(work, operands)).collect::<Result<_, _>>()?
-        } else {
-            Vec::new()
-        };
-        let apart = apart.iter_mut().map(OperationBuffers::views).collect::<Result<_, _>>()?;
-        let mut operations = Prepared { operands, apart };
+        let prepared =
+            self.prepare::<T>(work, 0..iterations.min(PREPARED.div_ceil(aggregated)), aggregated)?;
+        let at_once = if each || blocking != Blocking::No { 1 } else { prepared.iterations };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
-        for iteration in 0..iterations {
-            if timed_loop.each {
+        for iteration in (0..iterations).step_by(at_once) {
+            if each {
                 self.events[2 * iteration].record(self.stream())?;
             }
-            let first = iteration % prepared * aggregated;
-            self.iterate(work, &scaled, &mut operations, first..first + aggregated)?;
-            if timed_loop.each {
+            let first = iteration % prepared.iterations;
+            let end = first + at_once.min(iterations - iteration);
+            self.queue_iterations(work, &prepared, first..end)?;
+            if each {
                 self.events[2 * iteration + 1].record(self.stream())?;
             }
             match blocking {
@@ -184,7 +206,7 @@ impl<'a> GpuRank<'a> {
         let enqueue = counted + start.elapsed();
         self.wait()?;
         let total = counted + start.elapsed();
-        let each_us = if timed_loop.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
+        let each_us = if each { self.each_us(iterations, aggregated)? } else { Vec::new() };
         Ok(Times { total, enqueue, each_us })
     }
 
