@@ -1,11 +1,14 @@
 //! Device memory with shared ownership.
 
+mod copies;
+
 use std::sync::{Arc, Mutex};
 use std::{any::Any, ffi::c_void, mem, ptr, thread};
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::{CudaStream, DriverError, SyncOnDrop, result};
 
+use self::copies::Copies;
 use super::{cuda, error::Error, library::Library};
 
 /// Keeps memory allocated while it lives.
@@ -20,6 +23,8 @@ const FREE: &str = "ncclMemFree";
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,
     pub(crate) bytes: usize,
+    /// Copies on other streams.
+    copies: Copies,
     pub(crate) stream: Arc<CudaStream>,
     source: Source,
 }
@@ -54,7 +59,7 @@ impl Allocation {
         } else {
             (cuda_memory(room)?, Source::Cuda)
         };
-        let allocation = Self { address, bytes, stream: Arc::clone(stream), source };
+        let allocation = Self::with_source(address, bytes, Arc::clone(stream), source);
         // SAFETY: the memory was just allocated with at least this size, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))?;
@@ -63,7 +68,7 @@ impl Allocation {
 
     /// Allocates one uninitialised byte. The stream's context is current.
     pub(crate) fn scratch(stream: &Arc<CudaStream>) -> Result<Self, Error> {
-        Ok(Self { address: cuda_memory(1)?, bytes: 1, stream: Arc::clone(stream), source: Source::Cuda })
+        Ok(Self::with_source(cuda_memory(1)?, 1, Arc::clone(stream), Source::Cuda))
     }
 
     /// Adopts memory that is allocated until `owner` is dropped.
@@ -75,7 +80,23 @@ impl Allocation {
     ) -> Self {
         let owned = mem::needs_drop::<O>();
         let source = if owned { Source::Owned(Mutex::new(Box::new(owner))) } else { Source::Borrowed };
-        Self { address, bytes, stream, source }
+        Self::with_source(address, bytes, stream, source)
+    }
+
+    fn with_source(address: CUdeviceptr, bytes: usize, stream: Arc<CudaStream>, source: Source) -> Self {
+        Self { address, bytes, copies: Copies::default(), stream, source }
+    }
+
+    /// Orders a copy on any stream, which cudarc queues before it drops the result, with the work of the
+    /// memory's own stream.
+    ///
+    /// # Errors
+    /// If the copy cannot be ordered: then it must not be queued.
+    pub(crate) fn begin_copy<'a>(&'a self, stream: &'a CudaStream) -> Result<SyncOnDrop<'a>, DriverError> {
+        if *self.stream == *stream {
+            return self.copies.check().map(|()| SyncOnDrop::Sync(None));
+        }
+        self.copies.begin(&self.stream, stream)
     }
 
     /// Frees the memory, or checks that its owner may be dropped.
@@ -83,6 +104,7 @@ impl Allocation {
         if matches!(source, Source::Borrowed) {
             return Ok(());
         }
+        self.copies.check().map_err(Error::cuda("waiting for a copy on another stream"))?;
         cuda::bind(self.stream.context())?;
         // A captured stream cannot be waited for, and earlier work may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;

@@ -2,7 +2,8 @@
 //!
 //! cudarc panics without libcuda. Call [`available`] first, as everything in [`nccl`](super) does.
 
-use std::{cell::Cell, env, path::PathBuf, sync::OnceLock};
+use std::sync::{Arc, OnceLock};
+use std::{cell::Cell, env, path::PathBuf};
 
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
@@ -157,9 +158,32 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
 /// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a recorded
 /// failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
+    relaxed(|| wait_unrelaxed(stream))
+}
+
+/// The same without [`relaxed`]: fails where a capture forbids this thread to wait.
+pub(crate) fn wait_unrelaxed(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
-    let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
-    relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
+    unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
+}
+
+/// Makes a second object for the stream, with a context object of its own: for the driver, stream and context
+/// are the same. cudarc notes errors in a context object, where any thread may add or take one, and neither
+/// waits for nor records anything while one is noted. In the second object only its owner does.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for a context other than the device's primary one; those of the driver.
+///
+/// # Safety
+/// The result is used only while `stream` lives.
+pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream>, DriverError> {
+    if !stream.context().is_primary() {
+        return Err(DriverError(CUresult::CUDA_ERROR_INVALID_CONTEXT));
+    }
+    let context = CudaContext::new(stream.context().ordinal())?;
+    // SAFETY: a stream of this context, the device's primary one; it outlives the use of the result. For the
+    // driver, work that is queued through either object is in the order of one stream.
+    Ok(unsafe { context.wrap_borrowed_stream(stream.cu_stream()) })
 }
 
 /// Makes `second` wait for the queued work of `first`.

@@ -221,6 +221,7 @@ int cuMemFreeAsync(uintptr_t address, intptr_t stream) {
   return code == NOW ? 0 : code;
 }
 int cuMemsetD8Async(uintptr_t address, unsigned char value, size_t bytes, intptr_t stream) {
+  if (!address && bytes) return INVALID_VALUE;
   int code = work_on(stream, "set", (void *)address, NULL, bytes);
   if (code != NOW) return code;
   if (bytes == 1) fake_log("a byte is written on %s", fake_stream(stream));
@@ -233,18 +234,22 @@ static int copy(void *to, const void *from, size_t bytes, int code) {
   return 0;
 }
 int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t stream) {
+  if (!to && bytes) return INVALID_VALUE;
   return copy((void *)to, from, bytes, work_on(stream, "copy to", (void *)to, NULL, bytes));
 }
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, intptr_t stream) {
+  if (!from && bytes) return INVALID_VALUE;
   int code = work_on(stream, "copy from", NULL, (void *)from, bytes);
   if (code == NOW) copy_blocks(stream);
   return copy(to, (void *)from, bytes, code);
 }
 int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, intptr_t stream) {
+  if ((!to || !from) && bytes) return INVALID_VALUE;
   return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
 }
 int cuMemcpyPeerAsync(uintptr_t to, intptr_t to_context, uintptr_t from, intptr_t from_context, size_t bytes,
                       intptr_t stream) {
   (void)to_context, (void)from_context;
+  if ((!to || !from) && bytes) return INVALID_VALUE;
   return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
 }

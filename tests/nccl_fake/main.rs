@@ -11,6 +11,7 @@ mod agreement;
 mod calls;
 mod capture;
 mod collective;
+mod copies;
 mod creation;
 mod delayed_work;
 mod errors;

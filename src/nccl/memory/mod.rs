@@ -10,7 +10,7 @@ use std::{ops::RangeBounds, sync::Arc};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::allocation::Allocation;
-use super::{error::Error, library::Library};
+use super::{cuda, error::Error, library::Library};
 use crate::Element;
 
 pub use super::allocation::Owner;
@@ -24,8 +24,9 @@ pub use window::{Signal, Window, WindowKind, windows};
 /// object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest algorithms can use directly; or
 /// adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
 ///
-/// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a buffer of
-/// bytes.
+/// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a
+/// buffer of bytes. A copy on another stream than the memory's makes the host wait for both streams. It fails
+/// while one of them is being captured into a CUDA graph, or a capture elsewhere forbids this thread to wait.
 ///
 /// It is freed once this object and all its registrations, windows and graphs are dropped, in the order of its stream;
 /// the last owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
@@ -146,11 +147,14 @@ unsafe impl DeviceBufferMut for Memory {
     }
 }
 
+const ADOPT: &str = "Memory::try_from";
+
 /// Adopts a slice. Its events are discarded: from now on the memory is used in the order of the slice's stream.
 ///
 /// # Errors
-/// [`Error::Cuda`] if the stream cannot be ordered after earlier uses of the slice; [`Error::Argument`] for a slice
-/// that is not aligned to 8 bytes.
+/// [`Error::Cuda`] if the stream cannot be ordered after earlier uses of the slice; [`Error::Argument`] for a
+/// slice that is not aligned to 8 bytes; [`Error::Stream`] for a slice of a per-thread default stream, or of
+/// a context other than the device's primary one.
 impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
@@ -158,15 +162,21 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         use cudarc::driver::{DevicePtrMut, DeviceSlice};
         let stream = Arc::clone(DeviceSlice::stream(&slice));
         let bytes = DeviceSlice::num_bytes(&slice);
-        let (address, used) = slice.device_ptr_mut(&stream);
+        cuda::check_stream(ADOPT, &stream)?;
+        // An error that cudarc has noted may mean that it did not record an earlier use.
+        stream.context().check_err().map_err(Error::cuda("an earlier operation of cudarc's"))?;
+        // SAFETY: used only here, and this function holds the stream.
+        let second =
+            unsafe { cuda::second_object(&stream) }.map_err(Error::cuda("cuDevicePrimaryCtxRetain"))?;
+        let (address, used) = slice.device_ptr_mut(&second);
         drop(used);
+        second.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
         if !address.is_multiple_of(8) {
             let reason = format!(
                 "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
             );
-            return Err(Error::argument("Memory::try_from", reason));
+            return Err(Error::argument(ADOPT, reason));
         }
-        stream.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
         Ok(Self { allocation: Arc::new(Allocation::adopt(address, bytes, stream, slice)) })
     }
 }

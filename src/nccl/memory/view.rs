@@ -12,6 +12,9 @@ use crate::Element;
 use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
+/// Address of no memory: the driver refuses a copy from or to it.
+const NO_ADDRESS: CUdeviceptr = 0;
+
 /// A read-only part of a [`Memory`](super::Memory). Its methods refuse to reach past its end ([`Error::View`]).
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryView<'a, T> {
@@ -85,16 +88,6 @@ pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Resul
     if start <= end && end <= len { Ok(start..end) } else { Err(Error::View { start, end, len }) }
 }
 
-/// Orders a copy of cudarc on another stream: it waits for the memory's stream first, and the host for the copy
-/// afterwards.
-fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
-    if own == stream {
-        return SyncOnDrop::Sync(None);
-    }
-    own.context().record_err(stream.join(own));
-    SyncOnDrop::sync_stream(stream)
-}
-
 macro_rules! memory_view {
     ($($type:ident $(. $view:tt)?),*) => {$(
         impl<T: Element> $type<'_, T> {
@@ -141,7 +134,13 @@ macro_rules! memory_view {
 
         impl<T: Element> DevicePtr<T> for $type<'_, T> {
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                (self.address(), borrowed(DeviceBuffer::stream(self), stream))
+                match self$(.$view)?.allocation.begin_copy(stream) {
+                    Ok(queued) => (self.address(), queued),
+                    Err(error) => {
+                        stream.context().record_err::<()>(Err(error));
+                        (NO_ADDRESS, SyncOnDrop::Sync(None))
+                    }
+                }
             }
         }
     )*};

@@ -1,0 +1,97 @@
+//! Copies of an allocation's memory that cudarc queues on other streams than the allocation's own.
+
+use std::iter;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaStream, DriverError, SyncOnDrop};
+
+use crate::nccl::cuda;
+use crate::nccl::error::Error;
+
+const COPY: &str = "a copy of memory on another stream than its own";
+
+/// The streams of the copies: a list that only grows, so that a copy can borrow an element.
+///
+/// cudarc lends a stream for the duration of a call, and queues the copy after the call that orders it. So
+/// the host waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of
+/// the stream would not wait while an error is noted in its context; each stream has a second object here,
+/// where nobody else notes any. If the wait fails, its error stays noted there, and the memory is neither
+/// copied any more nor freed.
+#[derive(Debug, Default)]
+pub(super) struct Copies(OnceLock<Box<CopyStream>>);
+
+#[derive(Debug)]
+struct CopyStream {
+    /// The second object. Used only while the first one is borrowed.
+    stream: Arc<CudaStream>,
+    next: Copies,
+}
+
+impl Copies {
+    /// Orders a copy that is about to be queued on `stream` after the work of `own`. Dropping the result
+    /// waits for the copy.
+    ///
+    /// # Errors
+    /// If one of the streams is being captured, or another capture forbids this thread to wait; for a context
+    /// other than the device's primary one; those of [`check`](Self::check).
+    pub(super) fn begin<'a>(
+        &'a self,
+        own: &CudaStream,
+        stream: &'a CudaStream,
+    ) -> Result<SyncOnDrop<'a>, DriverError> {
+        self.check()?;
+        let second = self.second_object(stream)?;
+        prepare(own, stream).map_err(driver_error)?;
+        Ok(SyncOnDrop::sync_stream(second))
+    }
+
+    fn second_object(&self, stream: &CudaStream) -> Result<&Arc<CudaStream>, DriverError> {
+        let mut place = &self.0;
+        loop {
+            match place.get() {
+                Some(known) if *known.stream == *stream => return Ok(&known.stream),
+                Some(other) => place = &other.next.0,
+                None => {
+                    // SAFETY: used only by the result of `begin`, which borrows the stream.
+                    let stream = unsafe { cuda::second_object(stream) }?;
+                    // Another thread may have been first: the loop goes on from its element.
+                    let _ = place.set(Box::new(CopyStream { stream, next: Self::default() }));
+                }
+            }
+        }
+    }
+
+    /// Refuses if a copy may still be under way, because the wait for it has failed. The stream cannot be
+    /// waited for later: it may have been destroyed, and its handle used for another one.
+    ///
+    /// # Errors
+    /// That of the wait.
+    pub(super) fn check(&self) -> Result<(), DriverError> {
+        iter::successors(self.0.get(), |known| known.next.0.get()).try_for_each(|known| {
+            let context = known.stream.context();
+            context.check_err().inspect_err(|&error| context.record_err::<()>(Err(error)))
+        })
+    }
+}
+
+/// Waits for `own`, if both streams can be waited for now. The context of `stream` is current afterwards, as
+/// cudarc expects.
+fn prepare(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
+    // Waiting would invalidate the capture.
+    for stream in [stream, own] {
+        cuda::bind(stream.context())?;
+        cuda::refuse_captured(COPY, stream)?;
+    }
+    // Like the later wait for the copy: where a capture elsewhere forbids that one, it forbids this one.
+    cuda::wait_unrelaxed(own)?;
+    cuda::bind(stream.context())
+}
+
+/// The part of an error that cudarc can pass on.
+fn driver_error(error: Error) -> DriverError {
+    match error {
+        Error::Cuda { error, .. } => error,
+        _ => DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+    }
+}
