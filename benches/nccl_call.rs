@@ -5,6 +5,8 @@
 //! then all run in turn, and the differences of their medians to `bare` are printed. `nccl_instructions` counts the
 //! instructions, without a GPU.
 
+#![allow(clippy::disallowed_methods, reason = "an error ends the measurement")]
+
 mod build;
 
 use std::error::Error;

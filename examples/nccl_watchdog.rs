@@ -5,6 +5,8 @@
 //! cargo run --release --example nccl_watchdog
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "an error ends the program")]
+
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 

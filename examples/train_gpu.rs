@@ -11,6 +11,8 @@
 //! With `--fail-at` the last rank ends itself before that step of the first loop, and the others go on without it. Start the
 //! ranks with `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` then: `mpirun` ends all ranks of a job that has lost one.
 
+#![allow(clippy::disallowed_methods, reason = "an error ends the program")]
+
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -9,6 +9,8 @@
 //! throughput counts the bytes that nccl-tests calls the size: the vector, or all ranks' blocks together. GPUs are waited for
 //! once per batch. Every case is verified before it is measured.
 
+#![allow(clippy::disallowed_methods, reason = "an error ends the measurement")]
+
 #[path = "../build/mod.rs"]
 mod build;
 mod case;

@@ -1,6 +1,7 @@
 //! Test data on a GPU: the kernels, compiled by the driver, agree with the host's implementation.
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests, though not marked as such")]
+#![allow(clippy::disallowed_methods, reason = "an error ends the test")]
 
 #[path = "../../../tests/gpu/mod.rs"]
 mod gpu;

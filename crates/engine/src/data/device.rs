@@ -68,7 +68,7 @@ impl DeviceData {
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         let memory: CudaSlice<u64> =
             stream.alloc_zeros(REPORT_BYTES / 8).map_err(failed("allocating the report of the check"))?;
-        stream.synchronize().map_err(failed("cuStreamSynchronize"))?;
+        wait(&stream).map_err(failed("cuStreamSynchronize"))?;
         Ok(Self {
             context: Arc::clone(context),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
@@ -164,7 +164,7 @@ impl DeviceData {
         // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream is
         // synchronised below before it goes out of scope, whether or not the copy was enqueued.
         let copied = unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream.cu_stream()) };
-        let done = stream.synchronize();
+        let done = wait(stream);
         copied.and(done).map_err(failed("reading the first wrong element"))?;
         let found_bits = u64::from_le_bytes(element);
         let first = WrongElement { index, expected_bits, found_bits, data_type: spec.data_type };
@@ -216,11 +216,11 @@ impl DeviceData {
     /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear), if any.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<Option<Tally>> {
         // The copy would wait with the context locked, while another rank may have to launch work in it.
-        stream.synchronize().map_err(failed("the check"))?;
+        wait(stream).map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
         // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
         let copied = unsafe { result::memcpy_dtoh_async(&mut report, self.report, stream.cu_stream()) };
-        let done = stream.synchronize();
+        let done = wait(stream);
         copied.and(done).map_err(failed("the check"))?;
         let [wrong, inverted_first] = report;
         Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
@@ -286,6 +286,12 @@ fn require_alignment(address: CUdeviceptr, size: usize) -> anyhow::Result<()> {
         "test data: the device buffer at 0x{address:x} is not aligned to its elements of {size} bytes"
     );
     Ok(())
+}
+
+/// Waits for a stream, whose context is current, also while cudarc has noted an error.
+fn wait(stream: &CudaStream) -> Result<(), DriverError> {
+    // SAFETY: the stream is alive: cudarc's object holds it.
+    unsafe { result::stream::synchronize(stream.cu_stream()) }
 }
 
 fn failed(call: &'static str) -> impl Fn(DriverError) -> anyhow::Error {

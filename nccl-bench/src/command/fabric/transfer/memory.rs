@@ -63,7 +63,8 @@ impl Gpu {
         self.context.bind_to_thread()?;
         // SAFETY: the context is current; parts have `stride` bytes, at least those of the largest size.
         unsafe { result::memcpy_htod_sync(self.at(part), bytes)? };
-        // A copy from pageable memory may return before it is complete.
+        // A copy from pageable memory may return before it is complete, though the driver has read that memory.
+        #[expect(clippy::disallowed_methods, reason = "the caller stops after an error")]
         Ok(self.context.synchronize()?)
     }
 
