@@ -71,7 +71,7 @@ pub use group::Group;
 pub use work::Work;
 
 #[cfg(feature = "nccl")]
-pub(crate) use gpu_operation::refuse_captured;
+pub(crate) use gpu_operation::{of_driver, refuse_captured};
 
 use connect::Choice;
 #[cfg(feature = "nccl")]

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::{cell::Cell, env, path::PathBuf};
 
 use cudarc::driver::sys::{
-    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
-    CUstreamCaptureStatus,
+    self, CUevent, CUevent_flags, CUevent_wait_flags, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType,
+    CUresult, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
@@ -186,9 +186,99 @@ pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream
     Ok(unsafe { context.wrap_borrowed_stream(stream.cu_stream()) })
 }
 
-/// Makes `second` wait for the queued work of `first`.
+/// Makes `second` wait for the queued work of `first`, which is of the event's context. (cudarc's functions fail after an error
+/// that other code has noted.)
 pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    event.record(first).and_then(|()| second.wait(event)).map_err(Error::cuda("cuStreamWaitEvent"))
+    record(event.cu_event(), first)?;
+    make_wait_for_event(second, event.cu_event())
+}
+
+fn record(event: CUevent, stream: &CudaStream) -> Result<(), Error> {
+    bind(stream.context())?;
+    // SAFETY: both are alive: the callers hold their owners.
+    unsafe { result::event::record(event, stream.cu_stream()) }.map_err(Error::cuda(ORDER))
+}
+
+fn make_wait_for_event(stream: &CudaStream, event: CUevent) -> Result<(), Error> {
+    bind(stream.context())?;
+    let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+    // SAFETY: as above.
+    unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) }.map_err(Error::cuda(ORDER))
+}
+
+/// Driver function of errors about the order of two streams.
+const ORDER: &str = "cuStreamWaitEvent";
+
+/// An event. Its functions return their own errors only; those of cudarc's events also return errors that other code has noted.
+pub(crate) struct Event {
+    raw: CUevent,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: the driver's functions on events can be called by any thread, and by several at the same time.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
+        bind(context)?;
+        let raw = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        Ok(Self { raw: raw.map_err(Error::cuda("cuEventCreate"))?, context: Arc::clone(context) })
+    }
+
+    pub(crate) fn context(&self) -> &CudaContext {
+        &self.context
+    }
+
+    /// Records the queued work of a stream of the event's context.
+    pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), Error> {
+        record(self.raw, stream)
+    }
+
+    /// Makes a stream wait for the recorded work.
+    pub(crate) fn make_wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        make_wait_for_event(stream, self.raw)
+    }
+
+    /// True once the recorded work is done.
+    pub(crate) fn is_complete(&self) -> Result<bool, Error> {
+        // SAFETY: the event is alive.
+        match unsafe { result::event::query(self.raw) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(Error::Cuda { operation: "cuEventQuery", error }),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the driver frees the event once the work that it was recorded for is done; nothing uses it any more.
+        let _failed_context = bind(&self.context).map(|()| unsafe { result::event::destroy(self.raw) });
+    }
+}
+
+/// Calls cudarc for the result of the call itself, which includes an error that it only notes. cudarc notes errors that it cannot
+/// return in the context, and returns them from any later call; those that were noted before stay noted for the code that they
+/// concern.
+pub(crate) fn own_result<T>(
+    context: &CudaContext,
+    call: impl FnOnce() -> Result<T, DriverError>,
+) -> Result<T, DriverError> {
+    without_noted(context, || {
+        let result = call();
+        let noted = context.check_err();
+        result.and_then(|value| noted.map(|()| value))
+    })
+}
+
+/// Runs calls of cudarc while errors that were noted before are put aside.
+pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R) -> R {
+    let noted = context.check_err();
+    let result = calls();
+    context.record_err(noted);
+    result
 }
 
 /// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for `first`, since

@@ -89,7 +89,7 @@ mod error;
 mod graph;
 mod library;
 mod memory;
-mod nccl_group;
+pub(crate) mod nccl_group;
 mod operation;
 mod parameters;
 mod settings;

@@ -1,12 +1,13 @@
 //! Operations of a group over GPUs on host memory, which is copied to the GPU and back.
 
-use std::slice;
+use std::{mem, slice};
 
 use cudarc::driver::{CudaSlice, CudaViewMut};
 
 use super::{GpuGroup, describe, with_op};
 use crate::job::gather::gather_messages;
-use crate::nccl::{self, Collectives, Communicator};
+use crate::job::gpu_operation::of_driver;
+use crate::nccl::{self, Collectives, Communicator, cuda};
 use crate::purpose::Purpose;
 use crate::{Element, Error, ReduceOp};
 
@@ -26,6 +27,8 @@ impl GpuGroup {
         })
     }
 
+    /// Runs an operation on a copy of `data` on the GPU. The copies use memory of their own, which can be leaked: `data` is borrowed
+    /// only until the call returns.
     fn in_place<T: Element>(
         &self,
         operation: String,
@@ -37,22 +40,32 @@ impl GpuGroup {
             // There is no empty device memory, and nothing to send.
             return self.rank.watch.failure().map_or(Ok(()), Err);
         }
+        self.refuse_captured("an operation on host memory")?;
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
-        let reduced = self.cuda(|stream| stream.clone_htod(&*bytes)).and_then(|copy| {
+        let mut host = host_memory(bytes.len())?;
+        host.copy_from_slice(bytes);
+        let reduced = self.cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
             let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
             let reduced = work.wait()?;
-            self.cuda(|stream| stream.memcpy_dtoh(&reduced, bytes))
+            self.cuda(|stream| stream.memcpy_dtoh(&reduced, &mut host))
         });
-        self.end_copies(reduced)
+        bytes.copy_from_slice(&self.end_copies(reduced, host)?);
+        Ok(())
     }
 
-    /// Waits for the stream, also after an error: copies of host memory may be under way, which is borrowed until the call
-    /// returns.
-    fn end_copies<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
-        let ended = self.cuda(|stream| stream.synchronize());
-        let value = result?;
-        ended.map(|()| value)
+    /// Waits for the copies of host memory on the group's stream, also after an error. Returns the memory; leaks it if it cannot
+    /// wait, since the copies may still use it.
+    fn end_copies<M>(&self, result: Result<(), Error>, memory: M) -> Result<M, Error> {
+        let stream = &self.rank.stream;
+        match cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)) {
+            Ok(()) => result.map(|()| memory),
+            Err(error) => {
+                tracing::warn!("host memory is leaked, since the end of its copies is not known: {error}");
+                mem::forget(memory);
+                result.and(self.rank.watch.stop_on_error(Err(of_driver(error))))
+            }
+        }
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
@@ -63,13 +76,24 @@ impl GpuGroup {
 
     /// Gathers parts of the same length, which is not 0.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
-        let gathered = self.cuda(|stream| stream.clone_htod(mine)).and_then(|part| {
-            let whole = self.cuda(|stream| stream.alloc_zeros::<u8>(mine.len() * self.rank.size))?;
+        self.refuse_captured("all_gather_bytes")?;
+        let (own, mut all) = (mine.to_vec(), host_memory(mine.len() * self.rank.size)?);
+        let gathered = self.cuda(|stream| stream.clone_htod(&own)).and_then(|part| {
+            let whole = self.cuda(|stream| stream.alloc_zeros::<u8>(all.len()))?;
             let (_, whole) = self.all_gather(part, whole).wait()?;
-            self.cuda(|stream| stream.clone_dtoh(&whole))
+            self.cuda(|stream| stream.memcpy_dtoh(&whole, &mut all))
         });
-        self.end_copies(gathered)
+        self.end_copies(gathered, (own, all)).map(|(_, all)| all)
     }
+}
+
+/// Host memory of an operation's copies.
+fn host_memory(bytes: usize) -> Result<Vec<u8>, Error> {
+    let mut memory = Vec::new();
+    let reserved = memory.try_reserve_exact(bytes);
+    reserved.map_err(|_| Error::Job(format!("there is no memory for a copy of {bytes} bytes")))?;
+    memory.resize(bytes, 0);
+    Ok(memory)
 }
 
 /// The bytes of a copy as its elements.

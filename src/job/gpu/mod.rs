@@ -16,7 +16,7 @@ pub(crate) use offer::{Device, choose};
 use closing::{OpenGroup, close_in_background};
 
 use super::formation::Formation;
-use super::gpu_operation::{GpuOperation, Mark, Watch, Watched};
+use super::gpu_operation::{GpuOperation, Mark, Watch, Watched, refuse_captured};
 use super::guard::is_group_thread;
 use super::work::Work;
 use crate::hash::fnv1a;
@@ -62,7 +62,7 @@ fn with_op(op: ReduceOp) -> String {
 impl GpuGroup {
     /// Connects the ranks of a formation, each with a device of its own. Collective.
     pub(crate) fn connect(formation: &Arc<Formation>, device: Device) -> Result<Self, Error> {
-        let stream = device.context.new_stream()?;
+        let stream = cuda::own_result(&device.context, || device.context.new_stream())?;
         let first = formation.rank() == 0;
         let id = if first { UniqueId::new(device.library)?.as_bytes().to_vec() } else { Vec::new() };
         let all = formation.all_gather(&id)?;
@@ -143,7 +143,16 @@ impl GpuGroup {
 
     /// Calls CUDA for the group itself. An error stops the group, since the other ranks wait for this one.
     fn cuda<T>(&self, call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>) -> Result<T, Error> {
-        self.rank.watch.stop_on_error(call(&self.rank.stream))
+        let stream = &self.rank.stream;
+        self.rank.watch.stop_on_error(cuda::own_result(stream.context(), || call(stream)))
+    }
+
+    /// Refuses an operation while the group's stream is being captured, before anything of it becomes part of the graph.
+    fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
+        match refuse_captured(operation, &self.rank.stream) {
+            Err(error) if error.is_refusal() => Err(error),
+            other => self.rank.watch.stop_on_error(other),
+        }
     }
 
     /// The same rank for operations of a purpose, unless it has one already.
@@ -188,7 +197,8 @@ impl GpuGroup {
             return Err(Error::Job("the group has ended".to_owned()));
         };
         self.rank.watch.enter(operation)?;
-        let queued = match call(communicator) {
+        // NCCL's layer takes errors that cudarc has noted for those of the operation's buffers.
+        let queued = match cuda::without_noted(self.rank.stream.context(), || call(communicator)) {
             Ok(()) => Mark::record(&self.rank.stream),
             Err(error) => Err(refusal(error)),
         };
@@ -241,6 +251,7 @@ impl GpuGroup {
     }
 
     pub(crate) fn barrier(&self) -> Result<(), Error> {
+        self.refuse_captured("barrier")?;
         let one = self.cuda(|stream| stream.alloc_zeros::<u32>(1))?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)

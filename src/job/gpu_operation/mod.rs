@@ -8,13 +8,14 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::CudaStream;
 
 pub(crate) use watch::{Watch, Watched};
 
 use crate::Error;
 use crate::lock::lock;
-use crate::nccl::{self, cuda};
+use crate::nccl;
+use crate::nccl::cuda::{self, Event};
 
 /// Times after which a wait yields, and after which it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
@@ -24,29 +25,39 @@ const SLEEP: Duration = Duration::from_micros(100);
 
 /// Refuses a stream that is being captured.
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
-    cuda::refuse_captured(operation, stream).map_err(|error| match error {
+    // A default stream is that of the current context.
+    let checked = cuda::bind(stream.context()).and_then(|()| cuda::refuse_captured(operation, stream));
+    checked.map_err(|error| match error {
         nccl::Error::Stream { .. } => Error::Buffer(format!(
             "{operation}: the stream is being captured for a CUDA graph: end the capture first"
         )),
+        other => of_driver(other),
+    })
+}
+
+/// The error of a call of the CUDA driver.
+pub(crate) fn of_driver(error: nccl::Error) -> Error {
+    match error {
         nccl::Error::Cuda { error, .. } => error.into(),
         other => other.into(),
-    })
+    }
 }
 
 /// The end of an operation on the group's stream.
 pub(crate) struct Mark {
-    event: CudaEvent,
+    event: Event,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Mark {
     /// Records the work that is queued on the stream.
     pub(crate) fn record(stream: &CudaStream) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self { event: stream.record_event(None)?, waker: Mutex::new(None) }))
+        let recorded = Event::new(stream.context()).and_then(|event| event.record(stream).map(|()| event));
+        Ok(Arc::new(Self { event: recorded.map_err(of_driver)?, waker: Mutex::new(None) }))
     }
 
     fn is_complete(&self) -> Result<bool, Error> {
-        Ok(self.event.try_is_complete()?)
+        self.event.is_complete().map_err(of_driver)
     }
 }
 
@@ -104,7 +115,7 @@ impl<B> GpuOperation<B> {
             Err(error) if error.is_refusal() => return Err(error),
             other => self.watch.stop_on_error(other)?,
         }
-        self.watch.stop_on_error(stream.wait(&self.mark.event))?;
+        self.watch.stop_on_error(self.mark.event.make_wait(stream).map_err(of_driver))?;
         match self.watch.failure() {
             Some(error) => Err(error),
             None => self.take(),

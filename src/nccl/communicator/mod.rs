@@ -226,7 +226,9 @@ impl Communicator {
         if let Some(event) = self.event.get() {
             return Ok(Arc::clone(event));
         }
-        let event = self.stream.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
+        let context = self.stream.context();
+        let event = cuda::own_result(context, || context.new_event(None));
+        let event = event.map_err(Error::cuda("cuEventCreate"))?;
         Ok(Arc::clone(self.event.get_or_init(|| Arc::new(event))))
     }
 }

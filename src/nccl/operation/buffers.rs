@@ -234,7 +234,7 @@ impl Communicator {
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
         let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
         others.extend(streams.filter(|stream| **stream != *self.stream));
-        // An event cannot be created after an error that cudarc has recorded.
+        // Created before the operation, so that a failure means that nothing is queued.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
 }
