@@ -90,6 +90,14 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn streams(group: &Group) -> Result<Self::Streams, Error>;
 
+    /// Refuses a call at a time when its operations would be refused, before it changes anything.
+    #[doc(hidden)]
+    fn check(streams: &Self::Streams) -> Result<(), Error>;
+
+    /// Orders the release of the buckets' memory after its uses; after an error, it must not be released.
+    #[doc(hidden)]
+    fn settle(streams: &Self::Streams) -> Result<(), Error>;
+
     /// Registers the stream of a view's memory, before the view is copied.
     #[doc(hidden)]
     fn register(streams: &mut Self::Streams, view: &Self::View<'_>) -> Result<(), Error>;
@@ -216,6 +224,14 @@ impl<T: Gradient> Bucket for Vec<T> {
                 "gradients in host memory, but a group over GPUs: use Backend::Host".to_owned(),
             )),
         }
+    }
+
+    fn check((): &()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn settle((): &()) -> Result<(), Error> {
+        Ok(())
     }
 
     fn register((): &mut (), _: &&[T]) -> Result<(), Error> {

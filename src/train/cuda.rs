@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
-    CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, ValidAsZeroBits,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, DriverError, ValidAsZeroBits,
 };
 use half::bf16;
 
 use super::bucket::{Bucket, Gradient, no_memory, outside};
 use super::rounding::Rounding;
 use crate::Error;
-use crate::job::{Buffer, Group, Work, refuse_captured};
+use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
+use crate::nccl::cuda::{self, Event};
+use crate::nccl::nccl_group;
 
 /// The group's stream, and the streams of the program's memory.
 ///
@@ -21,14 +23,28 @@ use crate::job::{Buffer, Group, Work, refuse_captured};
 pub struct Streams {
     own: Arc<CudaStream>,
     /// Recorded on `own`.
-    done: CudaEvent,
+    done: Event,
     /// Streams of the program, each with an event that is recorded on it.
-    callers: Vec<(Arc<CudaStream>, CudaEvent)>,
+    callers: Vec<(Arc<CudaStream>, Event)>,
     /// Loaded when gradients travel as bfloat16 numbers.
     rounding: Option<Rounding>,
 }
 
 impl Streams {
+    /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun since the stream was
+    /// registered.
+    fn check(&self) -> Result<(), Error> {
+        nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
+        self.refuse_captured()
+    }
+
+    /// Refuses captured streams. Waiting for one would make the other stream part of the capture, and waiting on one for work outside
+    /// of the capture would end it.
+    fn refuse_captured(&self) -> Result<(), Error> {
+        refuse_captured("the group's stream", &self.own)?;
+        self.callers.iter().try_for_each(|(caller, _)| refuse_captured(GRADIENT, caller))
+    }
+
     /// Registers a stream of the program, and makes it wait for the group's operations so far.
     fn register(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
         if caller.context() != self.own.context() {
@@ -38,31 +54,37 @@ impl Streams {
                 self.own.context().ordinal()
             )));
         }
-        refuse_captured("a gradient", caller)?;
+        cuda::refuse_per_thread(GRADIENT, caller).map_err(|error| Error::Buffer(error.to_string()))?;
+        refuse_captured(GRADIENT, caller)?;
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {
             return Ok(());
         }
-        let event = caller.context().new_event(None)?;
-        self.done.record(&self.own)?;
-        caller.wait(&self.done)?;
+        let event = Event::new(caller.context()).map_err(of_driver)?;
+        order(&self.done, &self.own, caller)?;
         self.callers.push((Arc::clone(caller), event));
         Ok(())
     }
 
     /// Makes the group's stream wait for those of the program.
     fn make_group_wait(&self) -> Result<(), Error> {
-        for (caller, event) in &self.callers {
-            event.record(caller)?;
-            self.own.wait(event)?;
-        }
-        Ok(())
+        self.refuse_captured()?;
+        self.callers.iter().try_for_each(|(caller, event)| order(event, caller, &self.own))
     }
 
     /// Makes the program's streams wait for that of the group.
     fn make_program_wait(&self) -> Result<(), Error> {
-        self.done.record(&self.own)?;
-        self.callers.iter().try_for_each(|(caller, _)| Ok(caller.wait(&self.done)?))
+        self.refuse_captured()?;
+        self.callers.iter().try_for_each(|(caller, _)| order(&self.done, &self.own, caller))
+    }
+
+    /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails, the host waits.
+    fn settle(&self) -> Result<(), Error> {
+        self.refuse_captured()?;
+        self.callers.iter().try_for_each(|(caller, event)| {
+            let wait = |_| cuda::bind(caller.context()).and_then(|()| cuda::wait(caller)).map_err(of_driver);
+            order(event, caller, &self.own).or_else(wait)
+        })
     }
 
     fn rounding(&self) -> Result<&Rounding, Error> {
@@ -75,17 +97,16 @@ impl Streams {
     }
 }
 
-/// Buckets are freed on the group's stream, which must wait for the program's copies.
-impl Drop for Streams {
-    fn drop(&mut self) {
-        if let Err(error) = self.make_group_wait() {
-            tracing::warn!("the end of a reducer: {error}");
-            for (caller, _) in &self.callers {
-                // If this fails, too, the context has failed, and runs nothing any more.
-                let _ended = caller.synchronize();
-            }
-        }
-    }
+/// Subject of errors about the program's streams.
+const GRADIENT: &str = "a gradient";
+
+fn order(event: &Event, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    event.record(first).and_then(|()| event.make_wait(second)).map_err(of_driver)
+}
+
+/// Calls cudarc for work on a stream.
+fn queue<T>(stream: &CudaStream, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Error> {
+    Ok(cuda::own_result(stream.context(), call)?)
 }
 
 impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
@@ -120,10 +141,18 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         })?;
         Ok(Streams {
             own: Arc::clone(own),
-            done: own.context().new_event(None)?,
+            done: Event::new(own.context()).map_err(of_driver)?,
             callers: Vec::new(),
             rounding: None,
         })
+    }
+
+    fn check(streams: &Streams) -> Result<(), Error> {
+        streams.check()
+    }
+
+    fn settle(streams: &Streams) -> Result<(), Error> {
+        streams.settle()
     }
 
     fn register(streams: &mut Streams, view: &CudaView<'_, T>) -> Result<(), Error> {
@@ -152,7 +181,8 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
 
     fn zeros(streams: &mut Streams, len: usize) -> Result<Self, Error> {
         // CUDA allocates no empty memory.
-        streams.own.alloc_zeros(len.max(1)).map_err(|error| match error.0 {
+        let zeros = cuda::own_result(streams.own.context(), || streams.own.alloc_zeros(len.max(1)));
+        zeros.map_err(|error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => no_memory::<T>(len),
             _ => error.into(),
         })
@@ -161,30 +191,31 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     fn put(&mut self, start: usize, view: &CudaView<'_, T>) -> Result<(), Error> {
         let (range, len) = (start..start + view.len(), Buffer::len(self));
         let mut target = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
-        if !view.is_empty() {
-            view.stream().memcpy_dtod(view, &mut target)?;
+        if view.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        queue(view.stream(), || view.stream().memcpy_dtod(view, &mut target))
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {
         if view.len() > target.len() {
             return Err(outside(&(0..view.len()), target.len()));
         }
-        let stream = Arc::clone(target.stream());
-        if !view.is_empty() {
-            stream.memcpy_dtod(view, target)?;
+        if view.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let stream = Arc::clone(target.stream());
+        queue(&stream, || stream.memcpy_dtod(view, target))
     }
 
     fn clear(&mut self, streams: &mut Streams, range: Range<usize>) -> Result<(), Error> {
         let len = Buffer::len(self);
         let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
-        if !part.is_empty() {
-            streams.clearing().memset_zeros(&mut part)?;
+        if part.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let stream = streams.clearing();
+        queue(stream, || stream.memset_zeros(&mut part))
     }
 
     fn wire_zeros(streams: &mut Streams, len: usize) -> Result<CudaSlice<bf16>, Error> {

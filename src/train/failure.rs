@@ -37,3 +37,8 @@ pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Err
         }
     }
 }
+
+/// Warns of memory that is leaked, since its release cannot be ordered after its uses.
+pub(super) fn warn_of_leak(owner: &str, error: &Error) {
+    tracing::warn!("the memory of {owner} is leaked, since streams may still use it: {error}");
+}

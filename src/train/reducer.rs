@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{tell_failure, together};
+use super::failure::{tell_failure, together, warn_of_leak};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
@@ -46,7 +46,9 @@ use crate::{Element as _, Error};
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
 /// These streams wait for the reductions from `wait` on, and the host does not wait, except in the first step, in which the ranks
-/// agree on the order. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking. A failure
+/// agree on the order. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking.
+/// Per-thread default streams are refused, and so are all calls inside `nccl::group` and while one of these
+/// streams or the group's is captured; a reducer that is dropped during such a capture leaks its memory. A failure
 /// of another rank during the reductions is returned by a later call: before the results of a step are stored, synchronise the stream
 /// and call [`Group::check`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
@@ -59,7 +61,6 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     options: ReducerOptions,
     layout: Layout,
     schedule: Schedule,
-    /// Dropped before the memory of the slots.
     streams: B::Streams,
     slots: Vec<BucketSlot<B>>,
     order: Order,
@@ -140,6 +141,7 @@ impl<B: Bucket> Reducer<B> {
     /// # Errors
     /// See [`Reducer`].
     pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+        self.admit()?;
         let len = self.expect(index)?;
         let given = B::view_len(&gradient);
         if given != len {
@@ -159,6 +161,7 @@ impl<B: Bucket> Reducer<B> {
     /// # Errors
     /// See [`Reducer`].
     pub fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
+        self.admit()?;
         self.expect(index)?;
         self.begin()?;
         let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
@@ -179,7 +182,7 @@ impl<B: Bucket> Reducer<B> {
     /// # Errors
     /// See [`Reducer`]. [`Error::Job`] names the gradients that are missing.
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.check()?;
+        self.admit()?;
         if self.schedule.missing().next().is_some() {
             let error = self.missing();
             return Err(self.fail(error));
@@ -214,7 +217,7 @@ impl<B: Bucket> Reducer<B> {
     /// # Errors
     /// See [`Reducer`]. [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
     pub fn average(&mut self, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
-        self.check()?;
+        self.admit()?;
         if gradients.len() != self.lens.len() {
             return Err(Error::Buffer(format!(
                 "{} gradients for {} parameters: pass one for each",
@@ -245,8 +248,8 @@ impl<B: Bucket> Reducer<B> {
 
     /// Registers the stream of a gradient, or refuses its memory.
     fn register(&mut self, gradient: &B::View<'_>) -> Result<(), Error> {
-        B::register(&mut self.streams, gradient)
-            .map_err(|error| if error.is_refusal() { error } else { self.fail(error) })
+        let registered = B::register(&mut self.streams, gradient);
+        registered.map_err(|error| self.refuse_or_fail(error))
     }
 
     /// Exposed communication: the time for which the last [`wait`](Self::wait) blocked the host, since the backward pass did not hide
@@ -346,6 +349,12 @@ impl<B: Bucket> Reducer<B> {
         Ok(())
     }
 
+    /// Refuses a call that would otherwise fail half-way, when other ranks wait for it.
+    fn admit(&mut self) -> Result<(), Error> {
+        self.check()?;
+        B::check(&self.streams).map_err(|error| self.refuse_or_fail(error))
+    }
+
     fn check(&self) -> Result<(), Error> {
         match &self.state {
             State::Failed(error) => Err(error.clone()),
@@ -358,6 +367,11 @@ impl<B: Bucket> Reducer<B> {
         tell_failure(&self.group, &error);
         self.state = State::Failed(error.clone());
         error
+    }
+
+    /// Fails unless the error is a refusal.
+    fn refuse_or_fail(&mut self, error: Error) -> Error {
+        if error.is_refusal() { error } else { self.fail(error) }
     }
 
     fn name(&self, index: usize) -> String {
@@ -393,6 +407,15 @@ impl<B: Bucket> Reducer<B> {
 fn limits<B: Bucket>(options: &ReducerOptions) -> Limits {
     let size = B::Element::DATA_TYPE.size();
     Limits { first: options.first_bucket_bytes.div_ceil(size), others: options.bucket_bytes.div_ceil(size) }
+}
+
+impl<B: Bucket> Drop for Reducer<B> {
+    fn drop(&mut self) {
+        if let Err(error) = B::settle(&self.streams) {
+            warn_of_leak("a reducer", &error);
+            self.slots.drain(..).for_each(BucketSlot::leak);
+        }
+    }
 }
 
 impl<B: Bucket> std::fmt::Debug for Reducer<B> {

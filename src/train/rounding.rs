@@ -10,6 +10,7 @@ use cudarc::nvrtc::Ptx;
 use half::bf16;
 
 use crate::lock::lock;
+use crate::nccl::cuda;
 use crate::{DataType, Element, Error};
 
 const THREADS: u32 = 512;
@@ -26,7 +27,8 @@ fn module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>, Error> {
     if let Some((_, module)) = loaded.iter().find(|(known, _)| known == context) {
         return Ok(Arc::clone(module));
     }
-    let module = context.load_module(Ptx::from_src(include_str!("rounding.ptx")))?;
+    let load = || context.load_module(Ptx::from_src(include_str!("rounding.ptx")));
+    let module = cuda::own_result(context, load)?;
     loaded.push((Arc::clone(context), Arc::clone(&module)));
     Ok(module)
 }
@@ -74,7 +76,7 @@ impl Rounding {
         launch.arg(gradient).arg(wire).arg(&count);
         // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count` elements of `gradient`,
         // and writes as many of `wire`. The reducer orders the streams as for a copy.
-        unsafe { launch.launch(shape) }?;
+        cuda::own_result(gradient.stream().context(), || unsafe { launch.launch(shape) })?;
         Ok(())
     }
 
@@ -91,7 +93,7 @@ impl Rounding {
         let mut launch = stream.launch_builder(&self.decode);
         launch.arg(wire).arg(values).arg(&count);
         // SAFETY: as above, with `decode`.
-        unsafe { launch.launch(shape) }?;
+        cuda::own_result(stream.context(), || unsafe { launch.launch(shape) })?;
         Ok(())
     }
 }

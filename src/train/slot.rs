@@ -1,5 +1,6 @@
 //! A bucket of a reducer: its memory, and its operation under way.
 
+use std::mem;
 use std::ops::Range;
 
 use super::bucket::Bucket;
@@ -25,6 +26,13 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
+    /// Leaks the memory. That of an operation under way is freed after the operation, which was ordered after all other uses.
+    fn leak(self) {
+        if let Self::Idle(memory) = self {
+            mem::forget(memory);
+        }
+    }
+
     fn idle(&mut self) -> Result<&mut M, Error> {
         match self {
             Self::Idle(memory) => Ok(memory),
@@ -34,7 +42,7 @@ impl<M> Movable<M> {
 
     /// Starts an operation.
     fn start(&mut self, start: impl FnOnce(M) -> Work<M>) -> Result<(), Error> {
-        match std::mem::replace(self, Self::Lost) {
+        match mem::replace(self, Self::Lost) {
             Self::Idle(memory) => {
                 *self = Self::Moved(start(memory));
                 Ok(())
@@ -49,7 +57,7 @@ impl<M> Movable<M> {
     /// Waits for the operation under way, if any.
     fn finish(&mut self, collect: impl FnOnce(Work<M>) -> Result<M, Error>) -> Result<&mut M, Error> {
         if matches!(self, Self::Moved(_))
-            && let Self::Moved(work) = std::mem::replace(self, Self::Lost)
+            && let Self::Moved(work) = mem::replace(self, Self::Lost)
         {
             *self = Self::Idle(collect(work)?);
         }
@@ -68,6 +76,17 @@ impl<B: Bucket> BucketSlot<B> {
             Wire::Same => Self::Same(Movable::Idle(values)),
             Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(streams, len)?), values },
         })
+    }
+
+    /// Leaks the memory, which the program's streams may still use.
+    pub(super) fn leak(self) {
+        match self {
+            Self::Same(values) => values.leak(),
+            Self::Bf16 { wire, values } => {
+                wire.leak();
+                mem::forget(values);
+            }
+        }
     }
 
     /// Copies a gradient into the bucket.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
-use super::failure::{tell_failure, together};
+use super::failure::{tell_failure, together, warn_of_leak};
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -53,13 +53,13 @@ use crate::{Element as _, Error};
 ///
 /// # GPUs
 /// Queue the work of `update` on the stream of a gradient or parameter. These streams wait for the shards' values before `update` is
-/// called, and the all_gather waits for what `update` has queued on them. The shards' memory belongs to the group's stream.
+/// called, and the all_gather waits for what `update` has queued on them. The shards' memory belongs to the group's stream. What a
+/// [`Reducer`](super::Reducer) refuses is refused here, too; a capture that `update` begins fails the step.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
-    /// Dropped before the memory, which the program's streams may still use.
     streams: B::Streams,
     memory: Memory<B>,
     /// The error of all steps after one that has failed, or has not returned.
@@ -168,7 +168,7 @@ impl<B: Bucket> Zero1<B> {
         }
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
-        let registered = self.register(gradients, parameters);
+        let registered = B::check(&self.streams).and_then(|()| self.register(gradients, parameters));
         if registered.as_ref().is_err_and(Error::is_refusal) {
             return registered;
         }
@@ -295,6 +295,16 @@ impl<B: Bucket> Zero1<B> {
                 "one of the {kind} has {len} elements, but the shape of parameter {:?} is {:?}",
                 parameter.name, parameter.shape
             ))),
+        }
+    }
+}
+
+impl<B: Bucket> Drop for Zero1<B> {
+    fn drop(&mut self) {
+        if let Err(error) = B::settle(&self.streams) {
+            warn_of_leak("an optimizer", &error);
+            let Memory { whole, values, gradients, wire } = &mut self.memory;
+            std::mem::forget((whole.take(), values.take(), gradients.take(), wire.take()));
         }
     }
 }

@@ -168,9 +168,11 @@ int cuStreamQuery(intptr_t stream) {
 int cuStreamSynchronize(intptr_t stream) {
   fake_lock();
   int code = refused(stream, "cuStreamSynchronize");
+  if (!code && fake_get(FAKE_WAITS_FAIL)) code = ILLEGAL_ADDRESS;
   if (!code) {
     fake_log("synchronize %s", fake_stream(stream));
     wait_for(stream_number(stream));
+    copy_late();
   }
   fake_unlock();
   return code;
@@ -189,7 +191,9 @@ static int captured(intptr_t stream) {
   int knob = fake_get(FAKE_CAPTURED);
   return knob > 0 && (stream == 0x1000 + knob || stream == captured_stream);
 }
+/* The default stream is that of the current context. */
 int cuStreamIsCapturing(intptr_t stream, int *status) {
+  if (!stream && !current) return INVALID_CONTEXT;
   fake_lock();
   int implicit = !stream && fake_get(FAKE_CAPTURED) < 0;
   *status = captured(stream) ? 1 : capture_state(stream_of(stream)->capture);

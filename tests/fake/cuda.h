@@ -9,6 +9,7 @@
 enum {
   INVALID_VALUE = 1,
   OUT_OF_MEMORY,
+  INVALID_CONTEXT = 201,
   ILLEGAL_STATE = 401,
   NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
@@ -90,6 +91,8 @@ void order_reset(void);
 
 /* A copy to pageable memory, with FAKE_BLOCKING_COPIES. */
 void copy_blocks(intptr_t stream);
+/* Copies to the host that FAKE_WAITS_FAIL has delayed. */
+void copy_late(void);
 
 void streams_reset(void);
 /* Clears the parts of the capture of FAKE_CAPTURED. */

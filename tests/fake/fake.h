@@ -38,6 +38,7 @@ enum fake_knob {
   FAKE_DEVICE_COUNT,      /* result of cuDeviceGetCount; 0: all */
   FAKE_BLOCKING_COPIES,   /* copies to the host wait for their stream, and cuEventQuery and cuCtxSetCurrent for them */
   FAKE_NO_MEMORY,         /* cuMemAllocAsync fails */
+  FAKE_WAITS_FAIL,        /* cuStreamSynchronize fails, and copies to the host are done at the next one that does not */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */

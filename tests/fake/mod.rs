@@ -46,6 +46,8 @@ pub(crate) enum Knob {
     BlockingCopies,
     /// Allocations on streams fail.
     NoMemory,
+    /// Waits of the host for a stream fail, and copies to the host are done at the next wait that does not.
+    WaitsFail,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

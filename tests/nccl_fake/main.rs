@@ -35,6 +35,7 @@ mod ownership;
 mod parameters;
 mod processes;
 mod programs;
+mod soundness;
 mod split;
 mod states;
 mod training;

@@ -16,17 +16,17 @@ use crate::jobs::on_gpus;
 
 const LENS: [usize; 4] = [40, 3, 17, 200];
 
-fn parameters(lens: &[usize]) -> Vec<Parameter> {
+pub(crate) fn parameters(lens: &[usize]) -> Vec<Parameter> {
     lens.iter().enumerate().map(|(index, &len)| Parameter::new(format!("p{index}"), [len])).collect()
 }
 
 /// Two buckets for [`LENS`].
-fn options() -> ReducerOptions {
+pub(crate) fn options() -> ReducerOptions {
     ReducerOptions::default().first_bucket_bytes(400).bucket_bytes(4000)
 }
 
 /// A stream of the program on the group's device.
-fn compute(group: &Group) -> Arc<CudaStream> {
+pub(crate) fn compute(group: &Group) -> Arc<CudaStream> {
     group.context().unwrap().new_stream().unwrap()
 }
 
