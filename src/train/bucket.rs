@@ -86,6 +86,10 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn view(&self, range: Range<usize>) -> Result<Self::View<'_>, Error>;
 
+    /// All of this memory, to be written.
+    #[doc(hidden)]
+    fn view_mut(&mut self) -> Self::ViewMut<'_>;
+
     /// The streams of a group's rank.
     #[doc(hidden)]
     fn streams(group: &Group) -> Result<Self::Streams, Error>;
@@ -215,6 +219,10 @@ impl<T: Gradient> Bucket for Vec<T> {
 
     fn view(&self, range: Range<usize>) -> Result<&[T], Error> {
         part(self, range)
+    }
+
+    fn view_mut(&mut self) -> &mut [T] {
+        self
     }
 
     fn streams(group: &Group) -> Result<(), Error> {

@@ -135,6 +135,10 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         self.try_slice(range.clone()).ok_or_else(|| outside(&range, Buffer::len(self)))
     }
 
+    fn view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.as_view_mut()
+    }
+
     fn streams(group: &Group) -> Result<Streams, Error> {
         let own = group.stream().ok_or_else(|| {
             Error::Buffer("gradients in GPU memory, but a group over hosts: use Backend::Gpu".to_owned())

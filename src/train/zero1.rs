@@ -151,7 +151,8 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// Does a step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
-    /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters. The
+    /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters in their
+    /// memory. The
     /// parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the step,
     /// and are equal after it.
     ///
@@ -161,7 +162,7 @@ impl<B: Bucket> Zero1<B> {
         &mut self,
         gradients: &[B::View<'_>],
         parameters: &mut [B::ViewMut<'_>],
-        update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
+        update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -188,7 +189,7 @@ impl<B: Bucket> Zero1<B> {
         &mut self,
         gradients: &[B::View<'_>],
         parameters: &mut [B::ViewMut<'_>],
-        update: impl FnOnce(&mut B, &B) -> Result<(), Error>,
+        update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if self.shards.total() == 0 {
             return Ok(());
@@ -260,24 +261,18 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// Calls the program's update of the own shard. Tells the other ranks, which wait in the all_gather, if it fails.
-    fn update(&mut self, update: impl FnOnce(&mut B, &B) -> Result<(), Error>) -> Result<(), Error> {
+    fn update(
+        &mut self,
+        update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let Memory { values: Some(values), gradients: Some(gradients), .. } = &mut self.memory else {
             return Err(lost());
         };
-        let len = values.len();
+        let gradients = gradients.view(0..self.shards.len())?;
         let unwinding = Unwinding(&self.group);
-        let updated = update(values, gradients);
+        let updated = update(values.view_mut(), gradients);
         std::mem::forget(unwinding);
-        let checked = updated.and_then(|()| {
-            if values.len() == len {
-                return Ok(());
-            }
-            Err(Error::Buffer(format!(
-                "the update has replaced the shard of {len} elements by one of {}: update its elements",
-                values.len()
-            )))
-        });
-        checked.inspect_err(|error| self.group.world().fail(&format!("the update of its shard: {error}")))
+        updated.inspect_err(|error| self.group.world().fail(&format!("the update of its shard: {error}")))
     }
 
     /// Checks the lengths of one buffer for each parameter.

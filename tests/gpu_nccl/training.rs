@@ -144,10 +144,10 @@ pub(crate) fn sharded_steps() {
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
             let own = zero.shard();
-            zero.step(&views, &mut targets, |shard, gradients| {
-                let before = stream.clone_dtoh(&*shard).unwrap();
+            zero.step(&views, &mut targets, |mut shard, gradients| {
+                let before = stream.clone_dtoh(&shard).unwrap();
                 assert!(before[..own.len()] == expected[own.clone()], "step {step}");
-                stream.memcpy_dtod(gradients, shard)?;
+                stream.memcpy_dtod(&gradients, &mut shard)?;
                 Ok(())
             })
             .unwrap();

@@ -114,8 +114,8 @@ fn several_streams_of_the_program_are_ordered_too() {
         // Apart from the other steps, which order the streams too.
         for _ in 0..3 {
             let mut targets = [model[1].as_view_mut()];
-            zero.step(&[gradients[0].as_view()], &mut targets, |shard, gradient| {
-                streams[0].memcpy_dtod(gradient, shard)?;
+            zero.step(&[gradients[0].as_view()], &mut targets, |mut shard, gradient| {
+                streams[0].memcpy_dtod(&gradient, &mut shard)?;
                 Ok(())
             })
             .unwrap();
@@ -183,10 +183,10 @@ fn a_sharded_step_reduces_updates_and_gathers() {
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
             let own = zero.shard();
-            zero.step(&views, &mut targets, |shard, gradients| {
+            zero.step(&views, &mut targets, |mut shard, gradients| {
                 assert_eq!((shard.len(), gradients.len()), (130, 130));
-                assert_eq!(stream.clone_dtoh(&*shard).unwrap(), all[own.clone()]);
-                stream.memcpy_dtod(gradients, shard)?;
+                assert_eq!(stream.clone_dtoh(&shard).unwrap(), all[own.clone()]);
+                stream.memcpy_dtod(&gradients, &mut shard)?;
                 Ok(())
             })
             .unwrap();
@@ -263,8 +263,10 @@ fn gradients_travel_in_half_as_many_bytes() {
         for _ in 0..2 {
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
-            zero.step(&views, &mut targets, |shard, gradients| Ok(stream.memcpy_dtod(gradients, shard)?))
-                .unwrap();
+            zero.step(&views, &mut targets, |mut shard, gradients| {
+                Ok(stream.memcpy_dtod(&gradients, &mut shard)?)
+            })
+            .unwrap();
             for (index, parameter) in model.iter().enumerate() {
                 assert_eq!(stream.clone_dtoh(parameter).unwrap(), rounded(index));
             }
@@ -328,8 +330,8 @@ fn memory_of_a_sharded_step_that_fails_outlives_the_work_of_its_update() {
             let mut optimizer =
                 Zero1::<CudaSlice<f32>>::new(group, &[Parameter::new("p", [8])], &options()).unwrap();
             let mut step = || {
-                optimizer.step(&[gradient.as_view()], &mut [value.as_view_mut()], |values, gradients| {
-                    stream.memcpy_dtod(gradients, values)?;
+                optimizer.step(&[gradient.as_view()], &mut [value.as_view_mut()], |mut values, gradients| {
+                    stream.memcpy_dtod(&gradients, &mut values)?;
                     if panics {
                         panic!("this update panics");
                     }

@@ -187,20 +187,3 @@ fn an_update_that_panics_fails_the_step_on_all_ranks() {
         errors[1]
     );
 }
-
-#[test]
-fn an_update_must_not_replace_the_shard_by_one_of_another_length() {
-    let errors = on_every_rank(1, |group| {
-        let mut zero: Zero1 = Zero1::new(group, &parameters(&[4]), &ReducerOptions::default()).unwrap();
-        let step = zero.step(&[&[1.0; 4]], &mut [&mut [0.0; 4]], |values, _| {
-            values.pop();
-            Ok(())
-        });
-        step.unwrap_err().to_string()
-    });
-    assert!(
-        errors[0].starts_with("the update has replaced the shard of 4 elements by one of 3"),
-        "{}",
-        errors[0]
-    );
-}

@@ -52,12 +52,12 @@ impl<T: DeviceElement> Memory for CudaSlice<T> {
         Ok(Tensor::from_storage(Storage::Cuda(storage), shape.clone(), BackpropOp::none(), false))
     }
 
-    fn assign(&mut self, tensor: &Tensor) -> Result<(), Error> {
+    fn assign(mut elements: CudaViewMut<'_, T>, tensor: &Tensor) -> Result<(), Error> {
         let tensor = tensor.contiguous()?;
         let stream = tensor.device().as_cuda_device()?.cuda_stream();
         let (storage, layout) = tensor.storage_and_layout();
         let view = Self::elements(&storage, layout)?;
-        let mut target = self.try_slice_mut(0..view.len()).ok_or_else(outside)?;
+        let mut target = elements.try_slice_mut(0..view.len()).ok_or_else(outside)?;
         Ok(stream.memcpy_dtod(&view, &mut target).map_err(collectives::Error::from)?)
     }
 

@@ -75,7 +75,7 @@ pub(crate) trait Memory: Bucket {
     fn into_tensor(self, shape: &Shape, device: &Device) -> candle_core::Result<Tensor>;
 
     /// Replaces these elements by those of a tensor.
-    fn assign(&mut self, tensor: &Tensor) -> Result<(), Error>;
+    fn assign(elements: Self::ViewMut<'_>, tensor: &Tensor) -> Result<(), Error>;
 
     /// Passes the elements of variables, which are contiguous, and locked meanwhile.
     fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error>;
@@ -133,14 +133,14 @@ impl<T: HostElement> Memory for Vec<T> {
         Tensor::from_vec(self, shape, device)
     }
 
-    fn assign(&mut self, tensor: &Tensor) -> Result<(), Error> {
+    fn assign(elements: &mut [T], tensor: &Tensor) -> Result<(), Error> {
         let tensor = tensor.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
         let view = Self::elements(&storage, layout)?;
-        if view.len() != self.len() {
-            return Err(Error::Tensor(format!("{} elements for a buffer of {}", view.len(), self.len())));
+        if view.len() != elements.len() {
+            return Err(Error::Tensor(format!("{} elements for a buffer of {}", view.len(), elements.len())));
         }
-        self.copy_from_slice(view);
+        elements.copy_from_slice(view);
         Ok(())
     }
 

@@ -208,16 +208,15 @@ impl<B: Memory> Sharded for Typed<B> {
         let Self { zero1, variables, device, moments, params, .. } = self;
         let mut updating = Duration::ZERO;
         B::lend(variables, &mut |parameters| {
-            let update = |values: &mut B, gradients: &B| {
+            Ok(zero1.step(&views, parameters, |values, gradients| {
                 let began = Instant::now();
-                let updated = update(device, moments, params, steps, values, gradients);
+                let updated = update::<B>(device, moments, params, steps, values, &gradients);
                 updating = began.elapsed();
                 updated.map_err(|error| match error {
                     Error::Collectives(error) => error,
                     other => collectives::Error::Job(other.to_string()),
                 })
-            };
-            Ok(zero1.step(&views, parameters, update)?)
+            })?)
         })?;
         self.steps = steps;
         self.exposed = began.elapsed().saturating_sub(updating);
@@ -259,11 +258,11 @@ fn update<B: Memory>(
     moments: &mut Moments,
     params: &ParamsAdamW,
     steps: u32,
-    values: &mut B,
-    gradients: &B,
+    values: B::ViewMut<'_>,
+    gradients: &B::View<'_>,
 ) -> Result<(), Error> {
-    let shape = Shape::from(values.len());
-    let gradients = B::tensor(&gradients.view(0..gradients.len())?, &shape, device)?;
-    let old = B::tensor(&values.view(0..values.len())?, &shape, device)?;
-    values.assign(&moments.update(params, steps, &old, &gradients)?)
+    let shape = Shape::from(B::view_mut_len(&values));
+    let gradients = B::tensor(gradients, &shape, device)?;
+    let old = B::tensor(&B::read(&values), &shape, device)?;
+    B::assign(values, &moments.update(params, steps, &old, &gradients)?)
 }
