@@ -27,7 +27,8 @@ enum fake_knob {
                            * launches of graphs inside CUDA; -1: until the value changes */
   FAKE_CAPTURED,          /* the stream with this number is captured; -1: one that the default stream is ordered with */
   FAKE_MANAGEMENT_RESULT, /* the next management call returns this code; ncclInProgress: it continues */
-  FAKE_DISPOSAL_RESULT,   /* the next call that deregisters or destroys an object of a communicator returns this code */
+  FAKE_DISPOSAL_RESULT,   /* the next call that deregisters or destroys an object of a communicator, or destroys a graph,
+                           * returns this code */
   FAKE_SPLIT_SIZE,        /* number of ranks of split communicators; 0: all */
   FAKE_HANG,              /* number of operations, also of graphs, that hang until they are aborted */
   FAKE_NO_WINDOWS,        /* windows and registrations are not supported: their handles are null */

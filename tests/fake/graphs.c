@@ -200,6 +200,7 @@ int cuGraphDestroy(intptr_t graph) {
   else fake_log("BUG: graph%d destroyed twice", (int)(graph - 0x4000));
   graph_of(graph)->exists = 0;
   drop_unused(graph_of(graph));
+  int code = fake_take(FAKE_DISPOSAL_RESULT);
   fake_unlock();
-  return 0;
+  return code;
 }

@@ -28,7 +28,7 @@ pub(crate) enum Knob {
     CallMillis,
     Captured,
     ManagementResult,
-    /// Result of the next call that deregisters memory or destroys an operator.
+    /// Result of the next call that deregisters memory, or destroys an operator or a graph.
     DisposalResult,
     SplitSize,
     Hang,

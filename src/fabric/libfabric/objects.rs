@@ -74,15 +74,17 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        let _setup = provider::setup_lock();
+        let setup = provider::setup_lock();
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each
         // hold an `Arc` of this.
-        unsafe {
+        let closed = unsafe {
             close([
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
                 (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
-            ]);
-        }
+            ])
+        };
+        drop(setup);
+        warn_of_open_object(closed);
     }
 }
 
@@ -90,14 +92,22 @@ impl Drop for Domain {
 ///
 /// # Safety
 /// They must be open, and unused afterwards.
-unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
+unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) -> Result<(), c_int> {
     for fid in objects.into_iter().flatten() {
         // SAFETY: the caller guarantees it.
         let result = unsafe { fabric_sys::fi_close(fid) };
         if result != 0 {
-            tracing::warn!(result, "fi_close failed; the object is left open");
-            break;
+            return Err(result);
         }
+    }
+    Ok(())
+}
+
+/// Logs that an object could not be closed. Not to be called with the setup lock: a subscriber of the log is
+/// the program's code, and may use libfabric.
+fn warn_of_open_object(closed: Result<(), c_int>) {
+    if let Err(result) = closed {
+        tracing::warn!(result, "fi_close failed; the object is left open");
     }
 }
 
@@ -158,9 +168,9 @@ impl Drop for EndpointObjects {
             std::mem::forget(std::mem::take(&mut self.memories));
             return;
         }
-        let _setup = provider::setup_lock();
+        let setup = provider::setup_lock();
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
-        unsafe {
+        let closed = unsafe {
             if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
                 // The library may continue to write into buffers whose borrows are about to end.
                 eprintln!("libfabric could not close an endpoint; ending the process");
@@ -171,12 +181,14 @@ impl Drop for EndpointObjects {
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
             ];
-            close(regions.chain(rest));
-        }
+            close(regions.chain(rest))
+        };
         if self.named {
             // Peers that were killed leave their files.
             shm::remove_leftovers();
         }
+        drop(setup);
+        warn_of_open_object(closed);
     }
 }
 

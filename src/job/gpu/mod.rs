@@ -192,8 +192,8 @@ impl GpuGroup {
         call: impl FnOnce(&Communicator) -> Result<(), nccl::Error>,
     ) -> Result<Arc<Mark>, Error> {
         // Held until the mark is recorded, so that operations and marks have the same order.
-        let communicator = lock(&self.rank.communicator);
-        let Some(communicator) = communicator.as_ref() else {
+        let guard = lock(&self.rank.communicator);
+        let Some(communicator) = guard.as_ref() else {
             return Err(Error::Job("the group has ended".to_owned()));
         };
         self.rank.watch.enter(operation)?;
@@ -203,6 +203,8 @@ impl GpuGroup {
             Err(error) => Err(refusal(error)),
         };
         self.rank.watch.leave(queued.as_ref());
+        // A failure is passed to the world, which is the program's code.
+        drop(guard);
         queued.map_err(|error| if error.is_refusal() { error } else { self.rank.watch.fail(error) })
     }
 

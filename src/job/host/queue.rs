@@ -232,7 +232,8 @@ impl Queue {
                 Next::End => break,
             }
         }
-        drop(lock(&self.communicator).take());
+        let communicator = lock(&self.communicator).take();
+        drop(communicator);
     }
 
     /// Calls the communicator, unless an operation before has failed. This thread has the turn.

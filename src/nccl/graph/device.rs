@@ -1,6 +1,6 @@
 //! CUDA graphs of NCCL's work on one device, captured on private streams.
 
-use std::{ptr, sync::Arc};
+use std::{mem, ptr, sync::Arc};
 
 use cudarc::driver::sys::{
     self, CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode,
@@ -21,17 +21,23 @@ pub(super) struct PrivateStream {
 }
 
 impl PrivateStream {
-    pub(super) fn begin_capture(stream: &Arc<CudaStream>) -> Result<Self, Error> {
+    /// A stream on the device of `stream`.
+    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self, Error> {
         cuda::bind(stream.context())?;
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(Error::cuda("cuStreamCreate"))?;
-        let mut private = Self { raw, stream: Arc::clone(stream), capturing: false };
+        Ok(Self { raw, stream: Arc::clone(stream), capturing: false })
+    }
+
+    pub(super) fn begin_capture(&mut self) -> Result<(), Error> {
+        cuda::bind(self.context())?;
         // Only NCCL calls the driver until the end of the capture, and its allocations are its own matter.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is alive and its context current.
-        unsafe { result::stream::begin_capture(raw, mode) }.map_err(Error::cuda("cuStreamBeginCapture"))?;
-        private.capturing = true;
-        Ok(private)
+        unsafe { result::stream::begin_capture(self.raw, mode) }
+            .map_err(Error::cuda("cuStreamBeginCapture"))?;
+        self.capturing = true;
+        Ok(())
     }
 
     pub(super) fn raw(&self) -> cudaStream_t {
@@ -55,7 +61,7 @@ impl PrivateStream {
         let graph = unsafe { result::stream::end_capture(self.raw) };
         let graph = graph.map_err(Error::cuda("cuStreamEndCapture"))?;
         let (exec, stream, buffer_streams) = (ptr::null_mut(), Arc::clone(&self.stream), Vec::new());
-        let mut captured = DeviceGraph { exec, graph, stream, buffer_streams, event };
+        let mut captured = DeviceGraph { exec, graph: Some(graph), stream, buffer_streams, event };
         for stream in streams {
             if captured.is_other(stream) {
                 captured.buffer_streams.push(Arc::clone(stream));
@@ -95,7 +101,8 @@ impl Drop for PrivateStream {
 #[derive(Debug)]
 pub(super) struct DeviceGraph {
     exec: CUgraphExec,
-    graph: CUgraph,
+    /// `None` once it is destroyed.
+    graph: Option<CUgraph>,
     stream: Arc<CudaStream>,
     /// Streams of its buffers and of its other communicators.
     buffer_streams: Vec<Arc<CudaStream>>,
@@ -143,23 +150,31 @@ impl DeviceGraph {
         }
         launched.map_err(Error::cuda(operation)).and(ordered)
     }
+
+    /// Destroys it, without a log. The driver completes a running launch first.
+    pub(super) fn destroy(&mut self) -> Result<(), Error> {
+        let (exec, graph) = (mem::replace(&mut self.exec, ptr::null_mut()), self.graph.take());
+        let Some(graph) = graph else { return Ok(()) };
+        cuda::bind(self.stream.context())?;
+        // SAFETY: both are destroyed once, and their context is current.
+        unsafe {
+            if !exec.is_null() {
+                sys::cuGraphExecDestroy(exec).result().map_err(Error::cuda("cuGraphExecDestroy"))?;
+            }
+            result::graph::destroy(graph).map_err(Error::cuda("cuGraphDestroy"))
+        }
+    }
 }
 
 impl Drop for DeviceGraph {
-    /// The driver completes a running launch first.
     fn drop(&mut self) {
-        let destroy = || {
-            cuda::bind(self.stream.context())?;
-            // SAFETY: both are destroyed once, and their context is current.
-            unsafe {
-                if !self.exec.is_null() {
-                    sys::cuGraphExecDestroy(self.exec).result().map_err(Error::cuda("cuGraphExecDestroy"))?;
-                }
-                result::graph::destroy(self.graph).map_err(Error::cuda("cuGraphDestroy"))
-            }
-        };
-        if let Err(error) = destroy() {
-            tracing::warn!("destroying a CUDA graph: {error}");
-        }
+        warn_of_graph(self.destroy());
+    }
+}
+
+/// Logs that a graph could not be destroyed.
+pub(super) fn warn_of_graph(destroyed: Result<(), Error>) {
+    if let Err(error) = destroyed {
+        tracing::warn!("destroying a CUDA graph: {error}");
     }
 }

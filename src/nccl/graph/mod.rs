@@ -18,7 +18,7 @@ use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
 use super::{cuda, library::Library, nccl_group};
 use crate::lock::lock;
-use device::{DeviceGraph, PrivateStream};
+use device::{DeviceGraph, PrivateStream, warn_of_graph};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
@@ -64,10 +64,22 @@ struct GraphState {
     _kept: Vec<Owner>,
 }
 
+impl GraphState {
+    /// Destroys the graphs under the lock, so that a thread that ends another of their communicators waits for
+    /// that. Logs failures without it: a subscriber of the log is the program's code, and may launch the graph.
+    fn destroy(&self) {
+        let mut graphs = lock(&self.graphs);
+        let destroyed: Vec<_> =
+            graphs.take().into_iter().flatten().map(|mut graph| graph.destroy()).collect();
+        drop(graphs);
+        destroyed.into_iter().for_each(warn_of_graph);
+    }
+}
+
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
     fn release(&self) {
-        *lock(&self.graphs) = None;
+        self.destroy();
     }
 
     fn is_graph(&self) -> bool {
@@ -144,7 +156,7 @@ impl Graph {
         }
         // If it was aborted meanwhile, the abort did not release this graph, and NCCL waits for it.
         if state.handles.iter().any(|handle| handle.is_ending()) {
-            *lock(&state.graphs) = None;
+            state.destroy();
             return Err(Error::Aborted { operation: CAPTURE });
         }
         Ok(Self { state })
@@ -203,13 +215,15 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
 /// streams of the communicators. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
-    let guards = batch.lock(CAPTURE)?;
+    // Dropped without the guards: their drop can log, and a subscriber of the log is the program's code.
     let mut captures: Vec<PrivateStream> = Vec::new();
     for stream in streams() {
         if !captures.iter().any(|capture| capture.context() == stream.context()) {
-            captures.push(PrivateStream::begin_capture(stream)?);
+            captures.push(PrivateStream::new(stream)?);
         }
     }
+    let guards = batch.lock(CAPTURE)?;
+    captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
     let private =
         |stream: &Arc<CudaStream>| captures.iter().find(|capture| capture.context() == stream.context());
     let private: Vec<_> = streams().filter_map(private).map(PrivateStream::raw).collect();

@@ -110,8 +110,10 @@ impl Site {
 
     /// Rank number `thread` of this process will not call.
     pub(super) fn depart(&self, thread: usize) {
-        lock(&self.local).threads[thread] = Thread::Gone;
+        let before = std::mem::replace(&mut lock(&self.local).threads[thread], Thread::Gone);
         self.changed.notify_all();
+        // Perhaps the new world, which is left without the lock.
+        drop(before);
     }
 
     /// Shrinks the job for rank number `thread` of this process. The first rank to call does that for all, with `run`,

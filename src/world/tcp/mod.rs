@@ -192,7 +192,9 @@ impl World for Tcp {
     }
 
     fn before_exit(&self, hook: ExitHook) {
-        *lock(&self.state.exit_hook) = Some(hook);
+        let replaced = lock(&self.state.exit_hook).replace(hook);
+        // Without the lock: what a hook owns is the program's, and its drop may set another hook.
+        drop(replaced);
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {

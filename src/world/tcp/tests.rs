@@ -1,5 +1,6 @@
 use super::*;
 use crate::world::{Awaited, Host};
+use std::sync::{Weak, mpsc};
 use std::time::Instant;
 
 fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
@@ -130,4 +131,34 @@ fn a_timeout_names_the_ranks_that_have_not_reported_the_call() {
         )
     );
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+}
+
+/// Sets a hook when it is dropped.
+struct SetsHook(Weak<Tcp>);
+
+impl Drop for SetsHook {
+    fn drop(&mut self) {
+        if let Some(world) = self.0.upgrade() {
+            world.before_exit(Box::new(|_, _| ()));
+        }
+    }
+}
+
+#[test]
+fn a_hook_that_is_replaced_is_dropped_without_the_lock() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let config = RendezvousConfig::new(0, 1, &address).unwrap();
+    let world = Arc::new(join(&config, &Options::default(), Some(listener)).unwrap());
+    let (done, end) = mpsc::channel();
+    // Not joined before: a thread that waits for its own lock never ends.
+    let setting = thread::spawn(move || {
+        let owned = SetsHook(Arc::downgrade(&world));
+        world.before_exit(Box::new(move |_, _| drop(owned)));
+        world.before_exit(Box::new(|_, _| ()));
+        done.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(60)).expect("the drop waits for the hook's lock");
+    setting.join().unwrap();
 }

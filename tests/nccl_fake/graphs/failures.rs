@@ -1,5 +1,12 @@
 //! Failed and refused captures.
 
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata};
+
 use super::*;
 
 #[test]
@@ -187,4 +194,49 @@ fn graphs_are_captured_and_launched_outside_groups_and_captures() {
     // Operations of the communicator run beside its graphs.
     graph.launch().unwrap();
     assert_eq!(fake.log()[0], "launch graph1 on s1");
+}
+
+/// A subscriber of the log that launches a graph.
+struct Launching {
+    graph: Arc<Graph>,
+    launched: mpsc::Sender<Result<(), Error>>,
+}
+
+impl tracing::Subscriber for Launching {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.launched.send(self.graph.launch()).unwrap();
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_graph_that_cannot_be_destroyed_is_logged_without_its_lock() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let graph = Arc::new(graph_of!(fake, &communicator, &mut view).unwrap());
+    let (launched, launches) = mpsc::channel();
+    let (closed, end) = mpsc::channel();
+    fake.set(Knob::DisposalResult, 1);
+    // Not scoped: a thread that waits for its own lock never ends.
+    thread::spawn(move || {
+        let close = || communicator.close();
+        closed.send(tracing::subscriber::with_default(Launching { graph, launched }, close)).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(60)).expect("the subscriber waits for the graph's lock").unwrap();
+    assert!(matches!(launches.recv().unwrap(), Err(Error::Unusable { operation: "cuGraphLaunch", .. })));
+    fake.log();
 }
