@@ -32,8 +32,8 @@ const MANY: u64 = 20;
 /// Counted calls of each case.
 const CALLS: u64 = 1000;
 /// The fakes, as `tests/fake/mod.rs` builds them.
-const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"];
-const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "effects.c", "order.c", "graphs.c"];
+const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "exchange.c", "worker.c", "parameters.c"];
 /// The case that the others are compared with.
 const BARE: &str = "bare";
 

@@ -195,11 +195,13 @@ fn more_gpus_than_a_host_has_are_explained_at_the_start() {
         "log.c",
         "cuda.c",
         "memory.c",
+        "effects.c",
         "order.c",
         "graphs.c",
         "nccl.c",
         "communicators.c",
         "objects.c",
+        "exchange.c",
         "worker.c",
         "parameters.c",
     ];

@@ -19,7 +19,7 @@ struct config {
   const char *name; /* NCCL 2.27 */
 };
 
-static int communicators;
+static int communicators, unique_ids;
 static struct promise {
   struct comm *parent, *child;
   void **place, *value;
@@ -27,7 +27,7 @@ static struct promise {
 static _Thread_local char me;
 
 void communicators_reset(void) {
-  communicators = 0;
+  communicators = unique_ids = 0;
   memset(promises, 0, sizeof promises);
 }
 
@@ -125,7 +125,16 @@ void break_promises(struct comm *parent) { end_promises(parent, 0); }
 int ncclGetUniqueId(struct id *id) {
   memset(id, 0, sizeof *id);
   strcpy(id->bytes, "fake id");
+  fake_lock();
+  const uint64_t key = (uint64_t)++unique_ids;
+  fake_unlock();
+  memcpy(id->bytes + sizeof id->bytes - sizeof key, &key, sizeof key);
   return SUCCESS;
+}
+/* Number of the id. */
+static uint64_t key_of(const struct id *id) {
+  uint64_t key;
+  return memcpy(&key, id->bytes + sizeof id->bytes - sizeof key, sizeof key), key;
 }
 static int is_id(const struct id *id, const char *kind) { return id && !strcmp(id->bytes, kind); }
 
@@ -185,6 +194,7 @@ int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, 
   struct comm *comm = is_id(&id, "fake id") ? new_comm(size, rank, config, NULL) : NULL;
   if (!comm) return refuse(INVALID_ARGUMENT, "the id or the configuration is wrong");
   *out = comm;
+  join_clique(comm, key_of(&id));
   fake_log("init %s", news(comm, config));
   return born(comm);
 }
@@ -196,6 +206,7 @@ int ncclCommInitRankScalable(struct comm **out, int size, int rank, int ids, str
   struct comm *comm = good ? new_comm(size, rank, config, NULL) : NULL;
   if (!comm) return refuse(INVALID_ARGUMENT, "the ids or the configuration are wrong");
   *out = comm;
+  join_clique(comm, key_of(id));
   fake_log("init %s from %d ids", news(comm, config), ids);
   return born(comm);
 }
@@ -378,6 +389,7 @@ static int end(struct comm *comm, const char *call, enum needs needs) {
   end_objects(comm, needs >= READY);
   break_promises(comm);
   fake_release(&comm->owner);
+  end_exchange(comm);
   comm->owner.dead = 1;
   leave(comm);
   return SUCCESS;

@@ -11,6 +11,8 @@ enum { DEVICES = 4, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100, PATIENCE_
 static struct stream streams[STREAMS];
 static struct event events[EVENTS];
 static int stream_count, event_count;
+/* Destroyed events, whose handles are used again once there are no others. */
+static char is_destroyed[EVENTS];
 /* Parts of the capture of FAKE_CAPTURED: an event recorded on a captured stream, a stream that waits for it. */
 static intptr_t captured_event, captured_stream;
 /* Condition of fake_wait. */
@@ -20,6 +22,7 @@ static _Thread_local intptr_t current;
 void streams_reset(void) {
   memset(streams, 0, sizeof streams);
   memset(events, 0, sizeof events);
+  memset(is_destroyed, 0, sizeof is_destroyed);
   stream_count = event_count = 0;
   current = 0;
   captured_reset();
@@ -91,6 +94,7 @@ int cuCtxSetCurrent(intptr_t context) {
 
 int cuStreamCreate(intptr_t *stream, unsigned flags) {
   fake_lock();
+  if (stream_count == STREAMS - 1) fake_log("BUG: too many streams for the fake");
   *stream = 0x1000 + ++stream_count;
   *stream_of(*stream) = (struct stream){.device = fake_device()};
   order_new_stream(stream_number(*stream), !(flags & NON_BLOCKING));
@@ -109,13 +113,14 @@ void fake_hang(intptr_t stream, const struct fake_owner *owner) {
   if (!stream_of(stream)->hung) stream_of(stream)->hung = owner;
   fake_unlock();
 }
-void fake_release(const struct fake_owner *owner) {
+void fake_release(struct fake_owner *owner) {
   fake_lock();
+  owner->released = 1;
   for (int i = 0; i < STREAMS; i++)
     if (streams[i].hung == owner) streams[i].hung = NULL;
   for (int i = 0; i < EVENTS; i++)
     if (events[i].hung == owner) events[i].hung = NULL;
-  fake_tell();
+  fake_proceed();
   fake_unlock();
 }
 void fake_tell(void) { pthread_cond_broadcast(&changed); }
@@ -123,22 +128,37 @@ int fake_wait(long start) {
   const struct timespec limit = {.tv_sec = start + PATIENCE_SECONDS};
   return pthread_cond_timedwait(&changed, &fake_mutex, &limit) != 0;
 }
+static int is_busy(int stream) { return streams[stream].hung || effects_wait(stream); }
 /* Waits, under the lock, until the stream no longer hangs. */
 static void wait_for(int number) {
   long start = time(NULL);
-  while (streams[number].hung && !fake_wait(start)) {
+  while (is_busy(number) && !fake_wait(start)) {
   }
-  if (streams[number].hung) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
+  if (is_busy(number)) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
   order_stream_done(number);
 }
-void copy_blocks(intptr_t stream) {
+void fake_wait_for_device(int device) {
   fake_lock();
-  if (fake_get(FAKE_BLOCKING_COPIES)) {
-    copying++;
-    wait_for(stream_number(stream));
-    copying--;
-    fake_tell();
+  for (int i = 0; i <= stream_count && i < STREAMS; i++) {
+    long start = time(NULL);
+    while (streams[i].device == device && effects_wait(i) && !fake_wait(start)) {
+    }
+    if (streams[i].device == device && effects_wait(i))
+      fake_log("BUG: waited %d s for %s of a device whose memory is freed", PATIENCE_SECONDS,
+               fake_stream(0x1000 + i));
   }
+  fake_unlock();
+}
+void copy_blocks(intptr_t stream) {
+  long start = time(NULL);
+  fake_lock();
+  int blocks = fake_get(FAKE_BLOCKING_COPIES);
+  copying += blocks;
+  while (effects_wait(stream_number(stream)) && !fake_wait(start)) {
+  }
+  if (blocks) wait_for(stream_number(stream));
+  copying -= blocks;
+  fake_tell();
   fake_unlock();
 }
 void fake_wait_for_graphs(const struct fake_owner *owner) {
@@ -160,7 +180,7 @@ static int refused(intptr_t stream, const char *call) {
 int cuStreamQuery(intptr_t stream) {
   fake_lock();
   int code = refused(stream, "cuStreamQuery");
-  if (!code && (fake_count_down(FAKE_STREAM_BUSY) || stream_of(stream)->hung)) code = NOT_READY;
+  if (!code && (fake_count_down(FAKE_STREAM_BUSY) || is_busy(stream_number(stream)))) code = NOT_READY;
   if (!code) order_stream_done(stream_number(stream));
   fake_unlock();
   return code;
@@ -180,7 +200,7 @@ int cuStreamSynchronize(intptr_t stream) {
 int cuCtxSynchronize(void) {
   fake_lock();
   int code = capture_refuses_context(fake_device(), "cuCtxSynchronize");
-  for (int i = 0; !code && i <= stream_count; i++)
+  for (int i = 0; !code && i <= stream_count && i < STREAMS; i++)
     if (streams[i].device == fake_device()) wait_for(i);
   fake_unlock();
   return code;
@@ -204,13 +224,23 @@ int cuStreamIsCapturing(intptr_t stream, int *status) {
 int cuEventCreate(intptr_t *event, unsigned flags) {
   (void)flags;
   fake_lock();
-  *event = 0x2000 + ++event_count;
+  int number = event_count + 1;
+  while (number >= EVENTS && number < 2 * EVENTS && !is_destroyed[number % EVENTS]) number++;
+  if (number == 2 * EVENTS) fake_log("BUG: too many events for the fake");
+  event_count += number < EVENTS;
+  *event = 0x2000 + number % EVENTS;
+  is_destroyed[number % EVENTS] = 0;
   *event_of(*event) = (struct event){0};
   order_new_event(event_number(*event));
   fake_unlock();
   return 0;
 }
-int cuEventDestroy_v2(intptr_t event) { return event == 0; }
+int cuEventDestroy_v2(intptr_t event) {
+  fake_lock();
+  is_destroyed[event_number(event)] = 1;
+  fake_unlock();
+  return event == 0;
+}
 int cuEventRecord(intptr_t event, intptr_t stream) {
   fake_lock();
   int failures = fake_take(FAKE_EVENTS_FAIL), fails = failures & 1;
@@ -218,7 +248,8 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
   const struct stream *from = stream_of(stream);
   int code = fails ? ILLEGAL_ADDRESS : capture_state(from->capture) == 2 ? CAPTURE_INVALIDATED : 0;
   if (!code) {
-    *event_of(event) = (struct event){stream_number(stream), from->capture, from->work, from->hung};
+    *event_of(event) = (struct event){stream_number(stream), from->capture, from->work, from->hung,
+                                       from->capture ? 0 : effects_queued(stream_number(stream))};
     if (!from->capture) order_record(event_number(event), stream_number(stream));
     if (captured(stream)) captured_event = event;
     fake_log("e%d records %s", (int)(event - 0x2000), fake_stream(stream));
@@ -253,15 +284,19 @@ int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
     fake_log("%s waits e%d", fake_stream(stream), (int)(event - 0x2000));
     if (!stream_of(stream)->capture) order_wait(stream_number(stream), event_number(event));
     if (event_of(event)->hung) fake_hang(stream, event_of(event)->hung);
+    effects_await(stream, event_of(event)->stream, event_of(event)->effects);
   }
   fake_unlock();
   return code;
+}
+static int is_pending(const struct event *event) {
+  return event->hung || !effects_done(event->stream, event->effects);
 }
 /* A captured event cannot be queried. */
 int cuEventQuery(intptr_t event) {
   fake_lock();
   wait_for_copies("cuEventQuery");
-  int code = event_of(event)->capture ? CAPTURED_EVENT : event_of(event)->hung ? NOT_READY : 0;
+  int code = event_of(event)->capture ? CAPTURED_EVENT : is_pending(event_of(event)) ? NOT_READY : 0;
   if (!code) order_event_done(event_number(event));
   fake_unlock();
   return code;
@@ -272,9 +307,10 @@ int cuEventSynchronize(intptr_t event) {
   int code = event_of(event)->capture ? CAPTURED_EVENT : 0;
   if (!code) {
     fake_log("synchronize e%d", (int)(event - 0x2000));
-    while (event_of(event)->hung && !fake_wait(start)) {
+    while (is_pending(event_of(event)) && !fake_wait(start)) {
     }
-    if (event_of(event)->hung) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
+    if (is_pending(event_of(event)))
+      fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
     order_event_done(event_number(event));
   }
   fake_unlock();

@@ -35,6 +35,7 @@ struct stream {
 struct event {
   int stream, capture, work; /* state of the stream at the record */
   const struct fake_owner *hung;
+  unsigned long effects; /* number of the stream's effects */
 };
 
 /* A launched use of memory, or (clock NEVER) a future one. */
@@ -52,11 +53,14 @@ struct block {
   size_t bytes;
   int name, by_nccl, freed;
   int pins, graphs; /* number of registrations and windows, number of graph nodes */
+  int effects;      /* number of effects that wait */
   int count;        /* number of accesses */
   struct access accesses[ACCESSES];
 };
 /* NULL if it does not exist. */
 struct block *block_of(int name);
+/* The same for an address; the block may have been freed. */
+struct block *block_at(const void *address);
 
 /* By number; the default streams are number 0. */
 struct stream *stream_of(intptr_t stream);
@@ -89,10 +93,22 @@ void order_event_done(int event);
 void order_free(const struct block *block, const char *call);
 void order_reset(void);
 
-/* A copy to pageable memory, with FAKE_BLOCKING_COPIES. */
+/* A copy to pageable memory, which waits for the stream's effects; with FAKE_BLOCKING_COPIES also for operations that
+ * hang. */
 void copy_blocks(intptr_t stream);
 /* Copies to the host that FAKE_WAITS_FAIL has delayed. */
 void copy_late(void);
+
+/* effects.c: streams by number. */
+/* Number of effects so far that had to wait. */
+unsigned long effects_queued(int stream);
+/* True if this many of them have come. */
+int effects_done(int stream, unsigned long queued);
+/* True if any are to come. */
+int effects_wait(int stream);
+/* Makes the effects of a stream wait for these of another one. */
+void effects_await(intptr_t stream, int other, unsigned long queued);
+void effects_reset(void);
 
 void streams_reset(void);
 /* Clears the parts of the capture of FAKE_CAPTURED. */

@@ -1,5 +1,5 @@
 /* A fake CUDA driver and a fake NCCL for tests of the safe layer: they record calls in order, and move no data except for
- * copies and operations of a single rank.
+ * copies and operations of a single rank, or with FAKE_MOVES_DATA.
  * Both write into one log, so that the order across the two libraries can be asserted. Misuse is a line with "BUG". */
 #ifndef FAKE_H
 #define FAKE_H
@@ -40,6 +40,9 @@ enum fake_knob {
   FAKE_BLOCKING_COPIES,   /* copies to the host wait for their stream, and cuEventQuery and cuCtxSetCurrent for them */
   FAKE_NO_MEMORY,         /* cuMemAllocAsync fails */
   FAKE_WAITS_FAIL,        /* cuStreamSynchronize fails, and copies to the host are done at the next one that does not */
+  FAKE_MOVES_DATA,        /* operations wait for the other ranks of their communicator, which are in this process, and
+                           * exchange data with them. Set before communicators are created. A value of fake_aborts */
+  FAKE_ONLY_MISTAKES,     /* the log has only mistakes */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */
@@ -48,6 +51,11 @@ enum fake_worker {
   FAKE_WORKER_OFF,            /* in the call */
   FAKE_WORKER_HELD,           /* the thread waits for FAKE_WORKER_RUNS; an abort drops the communicator's jobs */
   FAKE_WORKER_HELD_IN_ABORTS, /* like FAKE_WORKER_HELD, but an abort waits until the jobs are done */
+};
+/* What an abort does to operations of other ranks that wait for the aborted one. */
+enum fake_aborts {
+  FAKE_ABORTS_HANG = 1, /* they go on waiting */
+  FAKE_ABORTS_MISLEAD,  /* they complete with undefined data, as NCCL's can: an aborted kernel goes on without waiting */
 };
 int fake_get(int knob);
 void fake_set(int knob, int value);
@@ -84,16 +92,20 @@ struct fake_owner {
   int busy;   /* NCCL has returned "in progress", and its completion was not queried yet */
   int stopped; /* suspended or revoked: no graph may use it */
   int graphs; /* number of operations in live graphs */
+  int released; /* its operations do not wait any more */
+  unsigned long operations; /* number of its collectives so far */
   /* True if a registration or window of the communicator contains all of this memory. */
   int (*knows)(const struct fake_owner *owner, const void *start, size_t bytes);
 };
 /* Blocks the stream until its operation is released. */
 void fake_hang(intptr_t stream, const struct fake_owner *owner);
-void fake_release(const struct fake_owner *owner);
+void fake_release(struct fake_owner *owner);
 /* Under the lock: waits until a stream is released, a setting changes or fake_tell is called, until 20 s after `start`
  * (wall clock in seconds) at most. Returns true if that time is over. */
 int fake_wait(long start);
 void fake_tell(void);
+/* Waits until no stream of the device waits for other ranks. */
+void fake_wait_for_device(int device);
 /* Waits until no graph has an operation of the owner. */
 void fake_wait_for_graphs(const struct fake_owner *owner);
 
@@ -110,6 +122,30 @@ struct fake_use {
   enum fake_kind kind;
   int known; /* in a registration or window, which NCCL needs until the launch */
 };
+/* Effect of work on memory. */
+struct fake_effect {
+  /* True once it is complete; otherwise it is called again. Null: there is none. */
+  int (*run)(const struct fake_effect *effect);
+  const void *from;
+  void *to;
+  size_t bytes;
+  int from_host; /* `from` is not valid after the call */
+  int value;
+  unsigned long number, *numbers; /* counts the work, if any */
+  /* NCCL's operation. */
+  void *comm;
+  const char *what;
+  size_t count;
+  int type, op, other, reads, writes;
+};
+/* Lets the effect come in the order of the stream. */
+void fake_do(intptr_t stream, const struct fake_effect *effect);
+/* Under the lock: lets effects come that could not before. */
+void fake_proceed(void);
+/* Effects: copying bytes, and setting them to a value. */
+int fake_copy(const struct fake_effect *effect);
+int fake_fill(const struct fake_effect *effect);
+
 enum { FAKE_USES = 8 };
 /* Work that is queued on a stream. Zero it, then fill in the fields, the owner first. */
 struct fake_work {
@@ -117,9 +153,7 @@ struct fake_work {
   struct fake_owner *owner; /* null if it is not NCCL's */
   intptr_t stream;
   int late; /* it was expected */
-  const void *from; /* bytes that are copied */
-  void *to;
-  size_t copied;
+  struct fake_effect effect;
   int count;
   struct fake_use uses[FAKE_USES];
 };

@@ -17,11 +17,18 @@ int cuModuleGetFunction(intptr_t *function, intptr_t module, const char *name) {
   return *function == DECODE && strcmp(name, "decode_f32") ? NOT_FOUND : 0;
 }
 
-static void encode(const uint32_t *values, uint16_t *wire, uint64_t count) {
-  for (uint64_t i = 0; i < count; i++) wire[i] = (uint16_t)((values[i] + 0x7fff + (values[i] >> 16 & 1)) >> 16);
+static int encode(const struct fake_effect *effect) {
+  const uint32_t *values = effect->from;
+  uint16_t *wire = effect->to;
+  for (size_t i = 0; i < effect->count; i++)
+    wire[i] = (uint16_t)((values[i] + 0x7fff + (values[i] >> 16 & 1)) >> 16);
+  return 1;
 }
-static void decode(const uint16_t *wire, uint32_t *values, uint64_t count) {
-  for (uint64_t i = 0; i < count; i++) values[i] = (uint32_t)wire[i] << 16;
+static int decode(const struct fake_effect *effect) {
+  const uint16_t *wire = effect->from;
+  uint32_t *values = effect->to;
+  for (size_t i = 0; i < effect->count; i++) values[i] = (uint32_t)wire[i] << 16;
+  return 1;
 }
 /* The two addresses, and the number of elements. */
 int cuLaunchKernel(intptr_t function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
@@ -43,7 +50,7 @@ int cuLaunchKernel(intptr_t function, unsigned blocks, unsigned y, unsigned z, u
   if (captured) return captured < 0 ? CAPTURE_INVALIDATED : 0;
   fake_perform(&work);
   if (fake_room(from) < count * read || fake_room(to) < count * written) return ILLEGAL_ADDRESS;
-  if (function == ENCODE) encode(from, to, count);
-  else decode(from, to, count);
+  fake_do(stream, &(struct fake_effect){
+                    .run = function == ENCODE ? encode : decode, .from = from, .to = to, .count = count});
   return 0;
 }

@@ -19,6 +19,10 @@ struct comm {
   int failed;                 /* code of a failed job */
   struct text { const char *given, *copy; } texts[2]; /* strings of the configuration, to which NCCL keeps pointers */
   struct fake_owner owner;
+  struct clique *clique;
+  unsigned long turn;         /* number of its collective that completes next */
+  int waits;                  /* its stream has come to that one: */
+  struct fake_effect current;
 };
 
 /* Requirements of a call on its communicator; each includes the previous ones. */
@@ -88,6 +92,17 @@ void never_made(struct object *object);
 void end_objects(struct comm *comm, int destroyed);
 
 size_t type_size(int type);
+
+/* Length of a buffer of an operation, in counts of elements, on every rank or only on the root. */
+enum extent { NEITHER, ONE, ALL, ONE_AT_ROOT, ALL_AT_ROOT };
+/* exchange.c: makes the communicator the one of its rank among those with the same key. */
+void join_clique(struct comm *comm, uint64_t key);
+/* Completes the effect of an operation, whose parameters it has. */
+void exchange(struct comm *comm, struct fake_effect *effect);
+/* Ends the communicator. As in NCCL, the last rank to come here frees the memory of all ranks, for which it waits for all
+ * work of their devices. */
+void end_exchange(struct comm *comm);
+void exchange_reset(void);
 
 void objects_reset(void);
 void communicators_reset(void);

@@ -22,7 +22,7 @@ void memory_reset(void) {
 }
 
 /* Under the lock. Blocks are not adjacent, since the allocator keeps its own data between them: the end address is unique. */
-static struct block *find(const void *address) {
+struct block *block_at(const void *address) {
   const char *wanted = address;
   for (int i = 0; i < BLOCKS; i++) {
     struct block *block = &blocks[i];
@@ -31,7 +31,7 @@ static struct block *find(const void *address) {
   return NULL;
 }
 static struct block *find_live(const void *address) {
-  struct block *block = find(address);
+  struct block *block = block_at(address);
   return block && !block->freed ? block : NULL;
 }
 struct block *block_of(int name) {
@@ -60,7 +60,7 @@ const char *fake_address(const void *address) {
   if (!address) return "null";
   char *text = texts[next++ % 4];
   fake_lock();
-  const struct block *block = find(address);
+  const struct block *block = block_at(address);
   const char *freed = block && block->freed ? "freed " : "";
   if (!block) strcpy(text, "unknown");
   else if (address == block->start) sprintf(text, "%sm%d", freed, block->name);
@@ -69,13 +69,13 @@ const char *fake_address(const void *address) {
   return text;
 }
 
-/* A free slot: an unused one, or that of the oldest freed block. */
+/* A free slot: an unused one, or that of the oldest freed block which no effect uses. */
 static struct block *place(void) {
   struct block *found = NULL;
   for (int i = 0; i < BLOCKS; i++) {
     struct block *block = &blocks[i];
     if (!block->start) return block;
-    if (block->freed && (!found || block->name < found->name)) found = block;
+    if (block->freed && !block->effects && (!found || block->name < found->name)) found = block;
   }
   if (found) free(found->start);
   return found;
@@ -101,7 +101,7 @@ static void release(struct block *block) {
   if (block->pins) fake_log("BUG: m%d freed while registered, in a window, or an operator's scalar", block->name);
   if (block->graphs) fake_log("BUG: m%d freed while a graph can use it", block->name);
   block->freed = 1;
-  if (block->bytes <= LARGE) return;
+  if (block->bytes <= LARGE || block->effects) return;
   free(block->start);
   block->start = NULL;
   block->freed = 0;
@@ -225,17 +225,19 @@ int cuMemsetD8Async(uintptr_t address, unsigned char value, size_t bytes, intptr
   int code = work_on(stream, "set", (void *)address, NULL, bytes);
   if (code != NOW) return code;
   if (bytes == 1) fake_log("a byte is written on %s", fake_stream(stream));
-  memset((void *)address, value, bytes);
+  fake_do(stream, &(struct fake_effect){
+                    .run = fake_fill, .to = (void *)address, .bytes = bytes, .value = value});
   return 0;
 }
-static int copy(void *to, const void *from, size_t bytes, int code) {
+static int copy(uintptr_t to, const void *from, size_t bytes, int from_host, intptr_t stream, int code) {
   if (code != NOW) return code;
-  memcpy(to, from, bytes);
+  fake_do(stream, &(struct fake_effect){
+                    .run = fake_copy, .to = (void *)to, .from = from, .bytes = bytes, .from_host = from_host});
   return 0;
 }
 int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t stream) {
   if (!to && bytes) return INVALID_VALUE;
-  return copy((void *)to, from, bytes, work_on(stream, "copy to", (void *)to, NULL, bytes));
+  return copy(to, from, bytes, 1, stream, work_on(stream, "copy to", (void *)to, NULL, bytes));
 }
 /* The last copy to the host that the host could not wait for (FAKE_WAITS_FAIL). */
 static struct { void *to; size_t bytes; char data[64]; } late;
@@ -246,20 +248,20 @@ void copy_late(void) {
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, intptr_t stream) {
   if (!from && bytes) return INVALID_VALUE;
   int code = work_on(stream, "copy from", NULL, (void *)from, bytes);
-  if (code == NOW && fake_get(FAKE_WAITS_FAIL) && bytes <= sizeof late.data) {
+  if (code != NOW) return code;
+  if (fake_get(FAKE_WAITS_FAIL) && bytes <= sizeof late.data) {
     late.to = to, late.bytes = bytes;
-    return copy(late.data, (void *)from, bytes, code);
+    return memcpy(late.data, (void *)from, bytes), 0;
   }
-  if (code == NOW) copy_blocks(stream);
-  return copy(to, (void *)from, bytes, code);
+  copy_blocks(stream);
+  return memcpy(to, (void *)from, bytes), 0;
 }
 int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, intptr_t stream) {
   if ((!to || !from) && bytes) return INVALID_VALUE;
-  return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
+  return copy(to, (void *)from, bytes, 0, stream, work_on(stream, "copy", (void *)to, (void *)from, bytes));
 }
 int cuMemcpyPeerAsync(uintptr_t to, intptr_t to_context, uintptr_t from, intptr_t from_context, size_t bytes,
                       intptr_t stream) {
   (void)to_context, (void)from_context;
-  if ((!to || !from) && bytes) return INVALID_VALUE;
-  return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
+  return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }

@@ -48,6 +48,11 @@ pub(crate) enum Knob {
     NoMemory,
     /// Waits of the host for a stream fail, and copies to the host are done at the next wait that does not.
     WaitsFail,
+    /// Operations wait for the other ranks, which are in this process, and exchange data with them: a constant of
+    /// [`aborts`]. Set before communicators are created.
+    MovesData,
+    /// The log has only mistakes.
+    OnlyMistakes,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
@@ -62,6 +67,14 @@ pub(crate) mod worker {
     pub(crate) const HELD_IN_ABORTS: i32 = 3;
 }
 
+/// Values of [`Knob::MovesData`]: `fake_aborts` of fake.h.
+pub(crate) mod aborts {
+    /// Operations that wait for an aborted rank go on waiting.
+    pub(crate) const HANG: i32 = 1;
+    /// They complete with undefined data.
+    pub(crate) const MISLEAD: i32 = 2;
+}
+
 struct Loaded {
     cuda: Object,
     /// The fakes of NCCL that can be loaded.
@@ -73,8 +86,8 @@ struct Loaded {
     ancient: LoadError,
 }
 
-const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c", "kernels.c"];
-const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "effects.c", "order.c", "graphs.c", "kernels.c"];
+const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "exchange.c", "worker.c", "parameters.c"];
 
 /// Starts the compiler. Wait for the returned process.
 fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Child {

@@ -1,4 +1,4 @@
-/* A fake NCCL that logs operations instead of executing them. This file: versions, errors, groups and operations. */
+/* A fake NCCL that logs operations. This file: versions, errors, groups and operations. */
 #include "library.h"
 
 #include <stdarg.h>
@@ -29,6 +29,7 @@ void fake_nccl_reset(void) {
   worker_reset();
   communicators_reset();
   objects_reset();
+  exchange_reset();
 }
 
 int ncclGetVersion(int *version) { return *version = FAKE_VERSION, SUCCESS; }
@@ -156,9 +157,6 @@ size_t type_size(int type) {
   return type >= 0 && type < 12 ? sizes[type] : 0;
 }
 
-/* Length of a buffer of an operation, in counts of elements, on every rank or only on the root. */
-enum extent { NEITHER, ONE, ALL, ONE_AT_ROOT, ALL_AT_ROOT };
-
 struct operation {
   const char *what;
   const void *from;
@@ -174,15 +172,31 @@ struct operation {
   int with_settings;
 };
 
-static void use(struct fake_work *work, const struct operation *operation, const void *address, enum extent extent,
-                enum fake_kind kind) {
+/* False if the memory is too short. */
+static int use(struct fake_work *work, const struct operation *operation, const void *address, enum extent extent,
+               enum fake_kind kind) {
   const struct comm *comm = operation->comm;
-  if (extent == NEITHER || (extent >= ONE_AT_ROOT && operation->other != comm->rank)) return;
+  if (extent == NEITHER || (extent >= ONE_AT_ROOT && operation->other != comm->rank)) return 1;
   size_t counts = extent == ALL || extent == ALL_AT_ROOT ? (size_t)comm->size : 1;
   size_t bytes = operation->count * counts * type_size(operation->type);
   char who[64];
   snprintf(who, sizeof who, "%s comm%d", operation->what, comm->name);
   fake_use(work, who, address, bytes, kind);
+  return fake_room(address) >= bytes;
+}
+/* The effect of the operation's work, whose uses are complete. */
+static void affect(struct fake_work *work, const struct operation *operation) {
+  struct comm *comm = operation->comm;
+  if (fake_get(FAKE_MOVES_DATA)) {
+    work->effect = (struct fake_effect){
+      .from = operation->from, .to = operation->to, .what = operation->what, .count = operation->count,
+      .type = operation->type, .op = operation->op, .other = operation->other, .reads = operation->reads,
+      .writes = operation->writes};
+    exchange(comm, &work->effect);
+  } else if (comm->size == 1 && operation->from && operation->to) {
+    work->effect = (struct fake_effect){.run = fake_copy, .from = operation->from, .to = operation->to,
+                                        .bytes = operation->count * type_size(operation->type)};
+  }
 }
 
 void append(char *line, const char *format, ...) {
@@ -258,13 +272,10 @@ static int operate(const struct operation *operation) {
   else if (comm->size == 1 && operation->op >= 4) code = scale_alone(operation);
   if (code) code = refuse(code, "an argument is wrong");
   else {
-    use(&work, operation, operation->from, operation->reads, FAKE_READS);
-    use(&work, operation, operation->to, operation->writes, FAKE_WRITES);
+    const int readable = use(&work, operation, operation->from, operation->reads, FAKE_READS);
+    const int writable = use(&work, operation, operation->to, operation->writes, FAKE_WRITES);
     if (operation->op > 4) check_operator(comm, operation->op, operation->type);
-    if (comm->size == 1 && operation->from && operation->to) {
-      work.from = operation->from, work.to = operation->to;
-      work.copied = operation->count * type_size(operation->type);
-    }
+    if (readable && writable) affect(&work, operation);
     code = submit(comm, &work);
   }
   leave(comm);

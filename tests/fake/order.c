@@ -109,7 +109,9 @@ void perform(const struct fake_work *work, const char *who) {
   next(stream);
   clocks[stream][stream]++;
   for (int i = 0; i < work->count; i++) perform_use(work, &work->uses[i], who);
-  if (work->copied && fake_block(work->from) && fake_block(work->to)) memmove(work->to, work->from, work->copied);
+  struct fake_effect effect = work->effect;
+  if (effect.numbers) effect.number = (*effect.numbers)++;
+  if (effect.run) fake_do(work->stream, &effect);
   fake_unlock();
 }
 void fake_perform(const struct fake_work *work) { perform(work, work->line); }

@@ -1,5 +1,6 @@
 //! Tests of the fakes: their results, and the mistakes that they detect, through the raw functions.
 
+mod exchange;
 mod graphs;
 mod order;
 mod texts;

@@ -14,12 +14,13 @@ use collectives::{Element, Error, ReduceOp, world};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr};
 
 use crate::REMOTE_ERROR;
-use crate::fake::{Fake, Knob};
+use crate::fake::{Fake, Knob, aborts};
 
-/// Runs `body` on a thread for each rank, with a group on a device of its own.
+/// Runs `body` on a thread for each rank, with a group on a device of its own. Operations wait for all ranks.
 pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     let jobs = Job::new(world::single()).threads(ranks).unwrap();
     let library = fake.library();
+    fake.set(Knob::MovesData, aborts::HANG);
     thread::scope(|scope| {
         let threads: Vec<_> = jobs
             .into_iter()
@@ -135,25 +136,9 @@ fn a_group_is_split_by_color() {
     assert_eq!(parts, [Some((0, vec![0, 2])), None, Some((1, vec![0, 2]))]);
 }
 
-/// Calls of different groups have no common order. The fake moves no data between ranks, and so cannot show the messages of the part.
-#[test]
-fn messages_of_two_groups_are_not_exchanged_for_each_other() {
-    let fake = Fake::new();
-    on_gpus(&fake, 2, |group| {
-        let part = group.split(Some(0)).unwrap().unwrap();
-        thread::scope(|scope| {
-            scope
-                .spawn(|| (0..20).for_each(|_| assert_eq!(part.all_gather_bytes(b"part").unwrap().len(), 2)));
-            let mine = [group.rank() as u8];
-            (0..20).for_each(|_| assert_eq!(group.all_gather_bytes(&mine).unwrap(), [[0], [1]]));
-        });
-    });
-}
-
 #[test]
 fn host_memory_is_copied_to_the_gpu_and_back() {
     let fake = Fake::new();
-    // The fakes move data of single ranks only.
     on_gpus(&fake, 2, |group| {
         assert_eq!(group.all_gather_bytes(&vec![3; group.rank()]).unwrap(), [vec![], vec![3]]);
         let alone = group.split(Some(group.rank() as u32)).unwrap().unwrap();
@@ -194,7 +179,6 @@ fn a_missing_rank_is_noticed_after_the_timeout() {
 #[test]
 fn all_ranks_name_the_ranks_that_are_late() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 3);
     let (limit, others) = (Duration::from_secs(3), Barrier::new(3));
     let errors = on_gpus(&fake, 4, |group| {
         let part = group.split((group.rank() != 0).then_some(1)).unwrap()?;
@@ -208,7 +192,6 @@ fn all_ranks_name_the_ranks_that_are_late() {
         }
         Some(error)
     });
-    fake.set(Knob::Hang, 0);
     assert!(errors[0].is_none());
     for error in errors.iter().skip(1) {
         let Some(Error::TimedOut { operation, limit: found, late }) = error else { panic!("{errors:?}") };
@@ -220,7 +203,6 @@ fn all_ranks_name_the_ranks_that_are_late() {
 #[test]
 fn a_failed_rank_ends_the_operations_of_the_others() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 1);
     let errors = on_gpus(&fake, 2, |group| {
         if group.rank() == 1 {
             group.world().fail("step 7: the loss is NaN");
@@ -267,7 +249,6 @@ fn a_rank_without_memory_ends_the_operations_of_the_others() {
 #[test]
 fn a_copy_that_blocks_the_driver_does_not_delay_the_end() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 1);
     fake.set(Knob::BlockingCopies, 1);
     let errors = on_gpus(&fake, 2, |group| {
         if group.rank() == 1 {
@@ -290,7 +271,6 @@ fn a_copy_that_blocks_the_driver_does_not_delay_the_end() {
 #[test]
 fn ranks_that_call_different_operations_read_both_calls() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 2);
     let errors = on_gpus(&fake, 2, |group| match group.rank() {
         0 => group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().map(drop).unwrap_err(),
         _ => group.broadcast(memory::<f32>(group, 5), 0).wait().map(drop).unwrap_err(),
@@ -310,7 +290,6 @@ fn ranks_that_call_different_operations_read_both_calls() {
 fn bytes_that_other_ranks_do_not_gather_are_noticed() {
     for timeout in [None, Some(Duration::from_millis(200))] {
         let fake = Fake::new();
-        fake.set(Knob::Hang, 1);
         let errors = on_gpus(&fake, 2, |group| {
             group.set_timeout(timeout.filter(|_| group.rank() == 1));
             match group.rank() {
@@ -336,7 +315,6 @@ fn bytes_that_other_ranks_do_not_gather_are_noticed() {
 #[test]
 fn a_rank_that_left_is_named() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 1);
     let errors = on_gpus(&fake, 2, |group| {
         (group.rank() == 0).then(|| group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum).wait().map(drop))
     });

@@ -35,6 +35,9 @@ mod ownership;
 mod parameters;
 mod processes;
 mod programs;
+#[path = "../shapes/mod.rs"]
+mod shape;
+mod shapes;
 mod soundness;
 mod split;
 mod states;

@@ -1,4 +1,4 @@
-//! Training on GPUs. The fake NCCL moves no data: an average is the gradient itself.
+//! Training on GPUs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
@@ -34,6 +34,11 @@ fn values(rank: usize, step: usize, parameter: usize) -> Vec<f32> {
     (0..LENS[parameter]).map(|element| (rank * 1000 + step * 100 + parameter * 10 + element) as f32).collect()
 }
 
+/// The average of all ranks' values.
+fn means(ranks: usize, step: usize, parameter: usize) -> Vec<f32> {
+    values(0, step, parameter).into_iter().map(|value| value + 500.0 * (ranks - 1) as f32).collect()
+}
+
 fn gradients(stream: &Arc<CudaStream>, rank: usize, step: usize) -> Vec<CudaSlice<f32>> {
     (0..LENS.len()).map(|index| stream.clone_htod(&values(rank, step, index)).unwrap()).collect()
 }
@@ -58,7 +63,7 @@ fn steps(group: &Group) {
             let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
             let expected = match (step, index) {
                 (1, 1) => vec![0.0; LENS[1]],
-                _ => values(group.rank(), step, index),
+                _ => means(group.size(), step, index),
             };
             assert_eq!(average, expected, "step {step}, parameter {index}");
         }
@@ -351,7 +356,6 @@ fn memory_of_a_sharded_step_that_fails_outlives_the_work_of_its_update() {
 #[test]
 fn an_error_of_cuda_in_a_call_of_the_reducer_reaches_the_other_ranks() {
     let fake = Fake::new();
-    fake.set(Knob::Hang, 1);
     let waits = Barrier::new(2);
     let errors = on_gpus(&fake, 2, |group| {
         let stream = compute(group);

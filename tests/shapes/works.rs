@@ -68,15 +68,12 @@ fn reductions<M: Memory>(group: &Group, memory: &M) {
 fn blocks<M: Memory>(group: &Group, memory: &M) {
     let (rank, size) = (group.rank(), group.size());
     let block = |rank: usize| [10 * rank as i32, 10 * rank as i32 + 1];
-    let whole = memory.upload(&vec![0; 2 * size]);
-    let gathered = group.all_gather(memory.upload(&block(own(group))), whole);
+    let expected: Vec<_> = group.ranks().iter().flat_map(|&rank| block(rank)).collect();
+    let gathered = group.all_gather(memory.upload(&block(own(group))), memory.upload(&vec![0; 2 * size]));
     let (_, whole) = memory.finish(gathered).unwrap();
-    assert_eq!(
-        memory.download(&whole),
-        group.ranks().iter().flat_map(|&rank| block(rank)).collect::<Vec<_>>()
-    );
+    assert_eq!(memory.download(&whole), expected);
 
-    let scattered = group.reduce_scatter(whole, memory.upload(&[0; 2]), ReduceOp::Sum);
+    let scattered = group.reduce_scatter(memory.upload(&expected), memory.upload(&[0; 2]), ReduceOp::Sum);
     let (_, part) = memory.finish(scattered).unwrap();
     let sum = |rank| block(rank).map(|value| size as i32 * value);
     assert_eq!(memory.download(&part), sum(own(group)));
