@@ -20,7 +20,7 @@ use crate::fake::{Fake, Knob, aborts};
 pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     let jobs = Job::new(world::single()).threads(ranks).unwrap();
     let library = fake.library();
-    fake.set(Knob::MovesData, aborts::HANG);
+    fake.set(Knob::MovesData, aborts::MISLEAD);
     thread::scope(|scope| {
         let threads: Vec<_> = jobs
             .into_iter()

@@ -29,6 +29,7 @@ mod leaked;
 mod lifecycle;
 mod lifecycle_races;
 mod memory;
+mod notice;
 mod operators;
 mod overlaps;
 mod ownership;
