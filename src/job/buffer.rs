@@ -106,15 +106,15 @@ pub(crate) mod operations {
 macro_rules! operations_of {
     ($on:ident) => {
         fn all_reduce(connection: &Connection, data: Self, op: ReduceOp) -> Work<Self> {
-            $on(connection, "all_reduce", |group| group.all_reduce(data, op))
+            $on(connection, "all_reduce", data, |group, data| group.all_reduce(data, op))
         }
 
         fn broadcast(connection: &Connection, data: Self, root: usize) -> Work<Self> {
-            $on(connection, "broadcast", |group| group.broadcast(data, root))
+            $on(connection, "broadcast", data, |group, data| group.broadcast(data, root))
         }
 
         fn all_gather(connection: &Connection, part: Self, whole: Self) -> Work<(Self, Self)> {
-            $on(connection, "all_gather", |group| group.all_gather(part, whole))
+            $on(connection, "all_gather", (part, whole), |group, (part, whole)| group.all_gather(part, whole))
         }
 
         fn reduce_scatter(
@@ -123,11 +123,13 @@ macro_rules! operations_of {
             part: Self,
             op: ReduceOp,
         ) -> Work<(Self, Self)> {
-            $on(connection, "reduce_scatter", |group| group.reduce_scatter(whole, part, op))
+            $on(connection, "reduce_scatter", (whole, part), |group, (whole, part)| {
+                group.reduce_scatter(whole, part, op)
+            })
         }
 
         fn all_reduce_list(connection: &Connection, data: Vec<Self>, op: ReduceOp) -> Work<Vec<Self>> {
-            $on(connection, "all_reduce_list", |group| group.all_reduce_list(data, op))
+            $on(connection, "all_reduce_list", data, |group, data| group.all_reduce_list(data, op))
         }
     };
 }
@@ -157,29 +159,41 @@ impl<T: Element> operations::Operations for DeviceMemory<T> {
 fn on_host<B>(
     connection: &Connection,
     operation: &str,
-    start: impl FnOnce(&HostGroup) -> Work<B>,
+    buffers: B,
+    start: impl FnOnce(&HostGroup, B) -> Work<B>,
 ) -> Work<B> {
     match &connection.0 {
-        Backing::Host(host) => start(host),
+        Backing::Host(host) => start(host, buffers),
         #[cfg(feature = "nccl")]
-        Backing::Gpu(_) => refuse(operation, "host memory", "GPUs", "a CudaSlice", "Host"),
+        Backing::Gpu(_) => {
+            let error = other_backend(operation, "host memory", "GPUs", "a CudaSlice", "Host");
+            Work::not_begun(error, Some(buffers))
+        }
     }
 }
 
 #[cfg(feature = "nccl")]
 #[cfg_attr(not(feature = "fabric"), allow(unused_variables, reason = "there is no other memory"))]
-fn on_gpu<B>(connection: &Connection, operation: &str, start: impl FnOnce(&GpuGroup) -> Work<B>) -> Work<B> {
+fn on_gpu<B>(
+    connection: &Connection,
+    operation: &str,
+    buffers: B,
+    start: impl FnOnce(&GpuGroup, B) -> Work<B>,
+) -> Work<B> {
     match &connection.0 {
-        Backing::Gpu(gpu) => start(gpu),
+        Backing::Gpu(gpu) => start(gpu, buffers),
         #[cfg(feature = "fabric")]
-        Backing::Host(_) => refuse(operation, "memory of a GPU", "hosts", "a Vec", "Gpu"),
+        Backing::Host(_) => {
+            let error = other_backend(operation, "memory of a GPU", "hosts", "a Vec", "Gpu");
+            Work::not_begun(error, Some(buffers))
+        }
     }
 }
 
 #[cfg(all(feature = "fabric", feature = "nccl"))]
-fn refuse<B>(operation: &str, memory: &str, place: &str, instead: &str, backend: &str) -> Work<B> {
-    Work::ready(Err(Error::Buffer(format!(
+fn other_backend(operation: &str, memory: &str, place: &str, instead: &str, backend: &str) -> Error {
+    Error::Buffer(format!(
         "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the group with \
          Backend::{backend}"
-    ))))
+    ))
 }

@@ -31,10 +31,11 @@ use crate::{Element, Error, ReduceOp};
 /// wait; while the thread is panicking, it tells the other ranks instead.
 ///
 /// # Errors
-/// An operation whose arguments are refused ([`Error::Buffer`], [`Error::Job`]) has sent nothing, and the group can still be
-/// used. After any other error the group has stopped, on all its ranks: every operation returns that error.
-/// [`Error::RankFailed`] has the failed rank and its own reason, [`Error::Mismatch`] both calls of ranks that differ. Errors
-/// number ranks as the job does, also in parts of it.
+/// An operation whose arguments are refused ([`Error::Buffer`], [`Error::Job`]) has sent nothing, and the
+/// group can still be used; [`Work::wait_or_return`] returns its buffers. After any other error the group has
+/// stopped, on all its ranks: every operation returns that error. [`Error::RankFailed`] has the failed rank
+/// and its own reason, [`Error::Mismatch`] both calls of ranks that differ. Errors number ranks as the job
+/// does, also in parts of it.
 #[derive(Clone)]
 pub struct Group {
     connection: Connection,

@@ -54,6 +54,7 @@ mod tests;
 #[cfg(feature = "fabric")]
 mod timeout_tests;
 mod work;
+mod work_error;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -69,6 +70,7 @@ pub use foreign::DeviceMemory;
 pub use foreign::HostMemory;
 pub use group::Group;
 pub use work::Work;
+pub use work_error::WorkError;
 
 #[cfg(feature = "nccl")]
 pub(crate) use gpu_operation::{of_driver, refuse_captured};

@@ -6,6 +6,7 @@ use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
 use super::guard::guarded;
+use super::work_error::WorkError;
 use crate::Error;
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -22,7 +23,7 @@ pub(crate) struct ResultSlot<T> {
 }
 
 struct Content<T> {
-    result: Option<Result<T, Error>>,
+    result: Option<Result<T, WorkError<T>>>,
     waker: Option<Waker>,
 }
 
@@ -39,17 +40,17 @@ impl<T> ResultSlot<T> {
         self.done.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn wait(&self) -> Result<T, Error> {
+    pub(crate) fn wait(&self) -> Result<T, WorkError<T>> {
         if !self.is_done() && self.from == Some(thread::current().id()) {
-            return Err(waits_for_itself());
+            return Err(waits_for_itself().into());
         }
         self.waiter.wait(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
-        result.unwrap_or_else(|| Err(Error::taken()))
+        result.unwrap_or_else(|| Err(Error::taken().into()))
     }
 
     /// The result; `None` if it has been taken before.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<T, Error>>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<T, WorkError<T>>>> {
         // Cloning and dropping a waker run code of the program, which must not happen under the lock.
         let waker = waker.clone();
         let mut content = lock(&self.content);
@@ -62,7 +63,7 @@ impl<T> ResultSlot<T> {
         Poll::Pending
     }
 
-    fn fill(&self, result: Result<T, Error>) {
+    fn fill(&self, result: Result<T, WorkError<T>>) {
         let mut content = lock(&self.content);
         if self.is_done() {
             return;
@@ -90,7 +91,7 @@ pub(crate) fn waits_for_itself() -> Error {
 pub(crate) struct Promise<T>(Arc<ResultSlot<T>>);
 
 impl<T> Promise<T> {
-    pub(crate) fn fill(self, result: Result<T, Error>) {
+    pub(crate) fn fill(self, result: Result<T, WorkError<T>>) {
         self.0.fill(result);
     }
 }
@@ -98,7 +99,8 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if !self.0.is_done() {
-            self.0.fill(Err(Error::Job("the group ended before this operation began".to_owned())));
+            let error = Error::Job("the group ended before this operation began".to_owned());
+            self.0.fill(Err(error.into()));
         }
     }
 }
@@ -127,7 +129,7 @@ mod tests {
     fn a_promise_that_is_not_kept_is_an_error() {
         let (slot, promise) = ResultSlot::<u8>::new(false, None);
         drop(promise);
-        assert!(matches!(slot.wait(), Err(Error::Job(_))));
+        assert!(matches!(slot.wait(), Err(WorkError { error: Error::Job(_), buffers: None })));
     }
 
     #[test]

@@ -1,10 +1,11 @@
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::{Backend, Group, HostMemory, Job};
+use super::{Backend, Group, HostMemory, Job, WorkError};
 use crate::{Error, ReduceOp, world};
 
 /// Runs `body` on a thread for each rank, and returns the results by rank.
@@ -148,6 +149,36 @@ fn refused_buffers_leave_the_group_usable() {
         let refused = group.broadcast(vec![1.0_f32; 2], 2).wait().unwrap_err().to_string();
         assert!(refused.starts_with("broadcast: "), "{refused}");
         assert_eq!(group.all_reduce(vec![1_u32; 9], ReduceOp::Sum).wait().unwrap(), [2; 9]);
+    });
+}
+
+#[test]
+fn buffers_come_back_with_the_error() {
+    on_groups(2, |group| {
+        let WorkError { error, buffers } = group.broadcast(vec![1.0_f32; 2], 2).wait_or_return().unwrap_err();
+        assert!(matches!(error, Error::Buffer(_)), "{error}");
+        let data = buffers.unwrap();
+        let refused = group.all_gather(data, vec![7.0; 5]).wait_or_return().unwrap_err();
+        assert_eq!(refused.buffers, Some((vec![1.0; 2], vec![7.0; 5])));
+        let list = vec![vec![1_u8; 3], vec![2; group.rank() + 1]];
+        let failed = group.all_reduce_list(list, ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert!(matches!(failed.error, Error::Mismatch { .. }), "{failed}");
+        assert_eq!(failed.buffers.unwrap().len(), 2, "after a failure, too");
+        // The group has stopped, and this one does not begin.
+        let failed = group.all_reduce(vec![5_u64; 3], ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert_eq!(failed.buffers, Some(vec![5; 3]));
+    });
+}
+
+#[test]
+fn the_buffers_of_a_refused_future_can_be_taken() {
+    on_groups(1, |group| {
+        let mut work = group.broadcast(vec![1.0_f32; 2], 2);
+        for _ in 0..2 {
+            let polled = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(Err(Error::Buffer(_)))), "{polled:?}");
+        }
+        assert_eq!(work.wait_or_return().unwrap_err().buffers, Some(vec![1.0; 2]));
     });
 }
 

@@ -12,13 +12,15 @@ use std::sync::Arc;
 use super::gpu_operation::GpuOperation;
 #[cfg(feature = "fabric")]
 use super::slot::ResultSlot;
+use super::work_error::WorkError;
 use crate::Error;
 
 /// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a future, or on GPUs by
 /// `wait_on` a stream.
 ///
 /// Operations of a group run in the order of the calls. Dropping a `Work` neither stops the operation nor waits for it; its
-/// buffers are freed afterwards.
+/// buffers are freed afterwards. After an error they are freed, too, unless it is returned with them:
+/// [`wait_or_return`](Work::wait_or_return).
 #[must_use = "without waiting, the result and the error of the operation are lost"]
 pub struct Work<B> {
     state: State<B>,
@@ -26,7 +28,7 @@ pub struct Work<B> {
 
 enum State<B> {
     /// The result, until it is taken.
-    Ready(Option<Result<B, Error>>),
+    Ready(Option<Result<B, WorkError<B>>>),
     /// The result that a progress thread delivers.
     #[cfg(feature = "fabric")]
     Host(Arc<ResultSlot<B>>),
@@ -35,8 +37,9 @@ enum State<B> {
 }
 
 impl<B> Work<B> {
-    pub(crate) fn ready(result: Result<B, Error>) -> Self {
-        Self { state: State::Ready(Some(result)) }
+    /// An operation that has not begun; `buffers` are those that nothing uses.
+    pub(crate) fn not_begun(error: Error, buffers: Option<B>) -> Self {
+        Self { state: State::Ready(Some(Err(WorkError { error, buffers }))) }
     }
 
     #[cfg(feature = "nccl")]
@@ -54,14 +57,38 @@ impl<B> Work<B> {
     /// # Errors
     /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which have stopped the
     /// group; [`Error::Buffer`] for buffers that do not fit, after which the group can still be used; on hosts,
-    /// [`Error::Job`] in a waker that the group calls, whose operations it would stop. The buffers are freed in all cases.
+    /// [`Error::Job`] in a waker that the group calls, whose operations it would stop. The buffers are freed then.
     pub fn wait(self) -> Result<B, Error> {
+        Ok(self.wait_or_return()?)
+    }
+
+    /// Like [`wait`](Self::wait), with an error that has the buffers where the operation does not use them:
+    ///
+    /// - An operation that was refused ([`Error::Buffer`], [`Error::Job`]) returns them as they were.
+    /// - On hosts one that has failed returns them, too, with undefined contents.
+    /// - On GPUs one that has failed may still use them: they are freed in the order of their streams.
+    ///
+    /// ```
+    /// # use collectives::{Error, job::{Backend, Job}, world};
+    /// # let group = Job::new(world::single()).group(Backend::Host)?;
+    /// // There is no rank 7.
+    /// let refused = group.broadcast(vec![1.0_f32; 3], 7).wait_or_return().unwrap_err();
+    /// assert!(matches!(refused.error, Error::Buffer(_)));
+    /// assert_eq!(refused.buffers, Some(vec![1.0; 3]));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// After a future has returned an error, this returns the error again, with the buffers.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
+    pub fn wait_or_return(self) -> Result<B, WorkError<B>> {
         match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken())),
+            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken().into())),
             #[cfg(feature = "fabric")]
             State::Host(slot) => slot.wait(),
             #[cfg(feature = "nccl")]
-            State::Gpu(operation) => operation.wait(),
+            State::Gpu(operation) => Ok(operation.wait()?),
         }
     }
 
@@ -74,13 +101,24 @@ impl<B> Work<B> {
     /// wait, and for a stream that is being captured.
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
+        Ok(self.wait_on_or_return(stream)?)
+    }
+
+    /// Like [`wait_on`](Self::wait_on), with an error that has the buffers of an operation that was refused.
+    /// If only the wait is refused, the operation uses them, and they are freed afterwards.
+    ///
+    /// # Errors
+    /// Those of [`wait_on`](Self::wait_on).
+    #[cfg(feature = "nccl")]
+    pub fn wait_on_or_return(self, stream: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
         match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken())),
+            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken().into())),
             #[cfg(feature = "fabric")]
             State::Host(_) => {
-                Err(Error::Buffer("a stream cannot wait for host memory: use Work::wait".to_owned()))
+                let reason = "a stream cannot wait for host memory: use Work::wait";
+                Err(Error::Buffer(reason.to_owned()).into())
             }
-            State::Gpu(operation) => operation.wait_on(stream),
+            State::Gpu(operation) => Ok(operation.wait_on(stream)?),
         }
     }
 
@@ -104,15 +142,20 @@ impl<B> Future for Work<B> {
     type Output = Result<B, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.get_mut().state {
+        let taken = || Err(Error::taken().into());
+        let state = &mut self.get_mut().state;
+        let polled = match state {
             #[cfg(feature = "nccl")]
-            State::Gpu(operation) => operation.poll(context.waker()),
-            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(Error::taken()))),
+            State::Gpu(operation) => operation.poll(context.waker()).map_err(WorkError::from),
+            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(taken)),
             #[cfg(feature = "fabric")]
-            State::Host(slot) => {
-                slot.poll(context.waker()).map(|result| result.unwrap_or_else(|| Err(Error::taken())))
-            }
-        }
+            State::Host(slot) => slot.poll(context.waker()).map(|result| result.unwrap_or_else(taken)),
+        };
+        polled.map_err(|failed| {
+            let error = failed.error.clone();
+            *state = State::Ready(Some(Err(failed)));
+            error
+        })
     }
 }
 

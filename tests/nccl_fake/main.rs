@@ -36,6 +36,7 @@ mod ownership;
 mod parameters;
 mod processes;
 mod programs;
+mod returned;
 #[path = "../shapes/mod.rs"]
 mod shape;
 mod shapes;

@@ -172,9 +172,16 @@ impl GpuGroup {
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
         let operation = self.describe_with_purpose(operation);
-        match self.queue(&operation, |communicator| call(communicator, &mut buffers)) {
+        let mut queued = false;
+        let mark = self
+            .queue(&operation, |communicator| call(communicator, &mut buffers).inspect(|()| queued = true));
+        match mark {
             Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)),
-            Err(error) => Work::ready(Err(error)),
+            Err(error) => {
+                // After a failure NCCL may use them.
+                let unused = !queued && error.is_refusal();
+                Work::not_begun(error, unused.then_some(buffers))
+            }
         }
     }
 

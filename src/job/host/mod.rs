@@ -14,6 +14,7 @@ use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
 use super::work::Work;
+use super::work_error::WorkError;
 use crate::lock::lock;
 use crate::purpose::Purpose;
 use crate::world::Handle;
@@ -55,7 +56,11 @@ where
 
     fn deliver(self: Box<Self>, result: Result<(), Error>) {
         let Self { buffers, promise, .. } = *self;
-        promise.fill(result.map(|()| buffers));
+        promise.fill(match result {
+            Ok(()) => Ok(buffers),
+            // After an error the communicator does not use them.
+            Err(error) => Err(WorkError { error, buffers: Some(buffers) }),
+        });
     }
 }
 
@@ -104,7 +109,7 @@ impl HostGroup {
     ) -> Work<B> {
         let HostRank { queue, world, .. } = &*self.rank;
         if let Some(error) = queue.failure() {
-            return Work::ready(Err(error));
+            return Work::not_begun(error, Some(buffers));
         }
         let (slot, promise) = queue.slot();
         let operation = Box::new(Owned { purpose: self.purpose, buffers, call: Some(call), promise });

@@ -1,0 +1,40 @@
+//! The error of an operation, with its buffers.
+
+use std::fmt;
+
+use crate::Error;
+
+/// The error of an operation, with its buffers if nothing uses them: from
+/// [`Work::wait_or_return`](super::Work::wait_or_return). Converts into [`Error`].
+pub struct WorkError<B> {
+    /// The error.
+    pub error: Error,
+    /// The buffers; `None` if the operation may use them, and for a result that was taken before.
+    pub buffers: Option<B>,
+}
+
+impl<B> From<Error> for WorkError<B> {
+    fn from(error: Error) -> Self {
+        Self { error, buffers: None }
+    }
+}
+
+impl<B> From<WorkError<B>> for Error {
+    fn from(failed: WorkError<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> fmt::Debug for WorkError<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, formatter)
+    }
+}
+
+impl<B> fmt::Display for WorkError<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, formatter)
+    }
+}
+
+impl<B> std::error::Error for WorkError<B> {}
