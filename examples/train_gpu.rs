@@ -13,6 +13,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "an error ends the program")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -256,21 +257,28 @@ impl Model {
         Ok(())
     }
 
-    fn step(&mut self, reducer: &mut Reducer<CudaSlice<f32>>, mode: Communication) -> Result<(), Failure> {
+    fn step(
+        &mut self,
+        reducer: &mut Reducer<CudaSlice<f32>>,
+        number: u64,
+        mode: Communication,
+    ) -> Result<(), Failure> {
         self.forward()?;
         match mode {
             Communication::None => self.backward(|_, _| Ok(()))?,
             Communication::After => {
                 self.backward(|_, _| Ok(()))?;
+                let mut step = reducer.step(number)?;
                 for (layer, gradient) in self.gradients.iter().enumerate().rev() {
                     // The first one waits for the whole backward pass.
-                    reducer.ready(layer, gradient.as_view())?;
+                    step.ready(layer, gradient.as_view())?;
                 }
-                reducer.wait()?;
+                step.wait()?;
             }
             Communication::Overlap => {
-                self.backward(|layer, gradient| Ok(reducer.ready(layer, gradient.as_view())?))?;
-                reducer.wait()?;
+                let mut step = reducer.step(number)?;
+                self.backward(|layer, gradient| Ok(step.ready(layer, gradient.as_view())?))?;
+                step.wait()?;
             }
         }
         let (count, rate) = (self.width * self.width, 0.01_f32);
@@ -308,13 +316,14 @@ fn measure(
     reducer: &mut Reducer<CudaSlice<f32>>,
     group: &Group,
     mode: Communication,
-    steps: usize,
+    numbers: Range<u64>,
 ) -> Result<f64, Failure> {
     model.stream.synchronize()?;
     group.barrier()?;
     let start = Instant::now();
-    for _ in 0..steps {
-        model.step(reducer, mode)?;
+    let steps = numbers.end - numbers.start;
+    for number in numbers {
+        model.step(reducer, number, mode)?;
     }
     model.stream.synchronize()?;
     let mut slowest = [start.elapsed().as_secs_f64() * 1e3 / steps as f64];
@@ -339,9 +348,9 @@ impl Replica {
         Ok(Self { job, group, reducer })
     }
 
-    /// A step, and the mean loss of all ranks.
-    fn learn(&mut self, model: &mut Model) -> Result<f32, Failure> {
-        model.step(&mut self.reducer, Communication::Overlap)?;
+    /// Step `number`, and the mean loss of all ranks.
+    fn learn(&mut self, model: &mut Model, number: u64) -> Result<f32, Failure> {
+        model.step(&mut self.reducer, number, Communication::Overlap)?;
         let mut loss = [model.loss()?];
         self.group.all_reduce_in_place(&mut loss, ReduceOp::Avg)?;
         Ok(loss[0])
@@ -367,13 +376,13 @@ fn learn(mut replica: Replica, model: &mut Model, arguments: &Arguments) -> Resu
         // A step that fails may have changed some weights.
         let before = model.weights.clone();
         let since = Instant::now();
-        let loss = match replica.learn(model) {
+        let loss = match replica.learn(model, step as u64) {
             Ok(loss) => loss,
             Err(failure) => {
                 eprintln!("step {step}: {failure}");
                 replica = replica.shrink(model, arguments)?;
                 model.weights = before;
-                let loss = replica.learn(model)?;
+                let loss = replica.learn(model, step as u64)?;
                 println!(
                     "step {step}: {:.2} s later on {} ranks",
                     since.elapsed().as_secs_f64(),
@@ -400,9 +409,12 @@ fn main() -> Result<(), Failure> {
 
     let modes = [Communication::None, Communication::After, Communication::Overlap];
     let mut times = modes.map(|_| Vec::new());
+    let mut next = arguments.learn as u64;
     for _ in 0..arguments.rounds {
         for (mode, times) in modes.into_iter().zip(&mut times) {
-            times.push(measure(&mut model, &mut reducer, &group, mode, arguments.steps)?);
+            let numbers = next..next + arguments.steps as u64;
+            next = numbers.end;
+            times.push(measure(&mut model, &mut reducer, &group, mode, numbers)?);
         }
     }
     if job.rank() == 0 && arguments.rounds > 0 {

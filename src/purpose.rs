@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The largest number of a step: it has room beside a rank's in the 64 bits that GPUs compare.
+pub(crate) const MAX_STEP: u64 = (1 << 44) - 1;
+
 /// The part of the library that calls an operation. Ranks that call the same operation for different purposes notice it, as if
 /// the operations were different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +20,42 @@ pub(crate) enum Purpose {
     NewReducer,
     /// [`Zero1::new`](crate::train::Zero1::new).
     NewZero1,
-    /// The average of a bucket. Reducers of a group are counted from 0.
-    Bucket { reducer: u32, bucket: u32 },
+    /// The average of a bucket. Reducers of a group are counted from 0. `is_first` is true for the first one of a step.
+    Bucket { reducer: u32, bucket: u32, step: u64, is_first: bool },
     /// The order of the buckets of a reducer.
     Order { reducer: u32 },
-    /// A step of a [`Zero1`](crate::train::Zero1). They are counted with the reducers.
-    Step { optimizer: u32 },
+    /// An operation of a step of a [`Zero1`](crate::train::Zero1). They are counted with the reducers.
+    Step { optimizer: u32, step: u64, is_first: bool },
 }
 
 impl Purpose {
-    /// A number that no other purpose has, for hashes.
+    /// The number of the step, as the program counts them.
+    pub(crate) fn step(self) -> Option<u64> {
+        match self {
+            Self::Bucket { step, .. } | Self::Step { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+
+    /// The number of the step for the first operation of one.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn first_of_step(self) -> Option<u64> {
+        match self {
+            Self::Bucket { step, is_first: true, .. } | Self::Step { step, is_first: true, .. } => Some(step),
+            _ => None,
+        }
+    }
+
+    /// The same purpose in another step.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn in_step(mut self, number: u64) -> Self {
+        if let Self::Bucket { step, .. } | Self::Step { step, .. } = &mut self {
+            *step = number;
+        }
+        self
+    }
+
+    /// A number that no other purpose has, but for the step, for hashes.
     #[cfg(feature = "fabric")]
     pub(crate) fn word(self) -> u64 {
         let (kind, owner, part) = match self {
@@ -35,16 +64,16 @@ impl Purpose {
             Self::Split => (3, 0, 0),
             Self::NewReducer => (4, 0, 0),
             Self::NewZero1 => (5, 0, 0),
-            Self::Bucket { reducer, bucket } => (6, reducer, bucket),
+            Self::Bucket { reducer, bucket, .. } => (6, reducer, bucket),
             Self::Order { reducer } => (7, reducer, 0),
-            Self::Step { optimizer } => (8, optimizer, 0),
+            Self::Step { optimizer, .. } => (8, optimizer, 0),
         };
         // Unique up to 2^28 buckets.
         u64::from(owner) << 32 | u64::from(part) << 4 & 0xffff_fff0 | kind
     }
 }
 
-/// ` for bucket 0 of reducer 1`, which follows the operation.
+/// ` for bucket 0 of reducer 1 in step 7`, which follows the operation.
 impl fmt::Display for Purpose {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,11 +83,13 @@ impl fmt::Display for Purpose {
             Self::Split => formatter.write_str(" for split"),
             Self::NewReducer => formatter.write_str(" for Reducer::new"),
             Self::NewZero1 => formatter.write_str(" for Zero1::new"),
-            Self::Bucket { reducer, bucket } => {
-                write!(formatter, " for bucket {bucket} of reducer {reducer}")
+            Self::Bucket { reducer, bucket, step, .. } => {
+                write!(formatter, " for bucket {bucket} of reducer {reducer} in step {step}")
             }
             Self::Order { reducer } => write!(formatter, " for the order of reducer {reducer}"),
-            Self::Step { optimizer } => write!(formatter, " for a step of Zero1 {optimizer}"),
+            Self::Step { optimizer, step, .. } => {
+                write!(formatter, " for step {step} of Zero1 {optimizer}")
+            }
         }
     }
 }

@@ -119,6 +119,9 @@ impl CallHash {
     /// Adds the purpose of the calls that follow.
     pub(crate) fn add_purpose(&mut self, purpose: Purpose) {
         self.add(CallSignature(purpose.word()));
+        if let Some(step) = purpose.step() {
+            self.add(CallSignature(step));
+        }
     }
 
     pub(crate) fn word(self) -> u64 {

@@ -42,6 +42,12 @@ impl Formation {
         Arc::new(Self { job, members, exchange: Mutex::new(Some(exchange)) })
     }
 
+    /// Ranks of the job by rank of the group.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn ranks(&self) -> &[usize] {
+        &self.members.of_job
+    }
+
     /// The rank of the job with this rank of the group.
     fn of_job(&self, rank: usize) -> usize {
         self.members.of_job.get(rank).copied().unwrap_or(rank)

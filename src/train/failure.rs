@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::job::Group;
+use crate::purpose::MAX_STEP;
 
 /// Tells the other ranks about an error that only this rank has: they wait for operations that it will not start. They know errors of
 /// the group's operations already.
@@ -41,4 +42,18 @@ pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Err
 /// Warns of memory that is leaked, since its release cannot be ordered after its uses.
 pub(super) fn warn_of_leak(owner: &str, error: &Error) {
     tracing::warn!("the memory of {owner} is leaked, since streams may still use it: {error}");
+}
+
+/// Refuses the number of a step that is too large, or that of the step before: a number that stays the same says nothing to other
+/// ranks.
+pub(super) fn expect_step(number: u64, last: Option<u64>) -> Result<(), Error> {
+    if last == Some(number) {
+        return Err(Error::Job(format!(
+            "step {number} is complete: pass the number of the next one, as the program's loop counts them"
+        )));
+    }
+    if number > MAX_STEP {
+        return Err(Error::Job(format!("a step of the number {number}: the largest number is {MAX_STEP}")));
+    }
+    Ok(())
 }

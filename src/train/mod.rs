@@ -15,13 +15,14 @@
 //! let mut reducer = Reducer::<Vec<f32>>::new(&group, &parameters, &ReducerOptions::default())?;
 //!
 //! let (mut weight, mut bias) = ([0.5; 6], [0.25; 3]); // the gradients of a backward pass
-//! reducer.average(&mut [&mut weight, &mut bias])?; // then the optimizer's step
+//! reducer.average(0, &mut [&mut weight, &mut bias])?; // of step 0, then the optimizer's step
 //! # assert_eq!((weight, bias), ([0.5; 6], [0.25; 3]));
 //!
 //! // The same during the backward pass: each gradient as soon as it is computed.
-//! reducer.ready(1, &bias)?;
-//! reducer.ready(0, &weight)?;
-//! reducer.wait()?;
+//! let mut step = reducer.step(1)?;
+//! step.ready(1, &bias)?;
+//! step.ready(0, &weight)?;
+//! step.wait()?;
 //! assert_eq!(reducer.gradient(1)?, &[0.25; 3]);
 //! # Ok::<(), collectives::Error>(())
 //! ```
@@ -44,5 +45,5 @@ mod zero1;
 pub use bucket::{Bucket, Gradient};
 pub use options::{ReducerOptions, Wire};
 pub use parameter::Parameter;
-pub use reducer::Reducer;
+pub use reducer::{Reducer, Step};
 pub use zero1::Zero1;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{tell_failure, together, warn_of_leak};
+use super::failure::{expect_step, tell_failure, together, warn_of_leak};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
@@ -15,7 +15,7 @@ use crate::{Element as _, Error};
 
 /// Reduces the gradients of a model over all ranks of a group, while the backward pass still computes others.
 ///
-/// Gradients are copied into buckets. The reduction of a bucket starts once all its gradients are [`ready`](Self::ready) and the
+/// Gradients are copied into buckets. The reduction of a bucket starts once all its gradients are [`ready`](Step::ready) and the
 /// buckets before it have started, so that all ranks start buckets in the same order. In the first step, buckets have the
 /// parameters in reverse order; afterwards, in the order in which rank 0's gradients became ready in the first step.
 ///
@@ -25,8 +25,14 @@ use crate::{Element as _, Error};
 /// operation of the group, and no other reducer in it; [`Group::split`] makes a group for those.
 ///
 /// # Steps
-/// A step is a `ready` or [`ready_zero`](Self::ready_zero) of every parameter in any order, then [`wait`](Self::wait), then
-/// [`gradient`](Self::gradient). To accumulate gradients over several backward passes, call these only after the last.
+/// [`step`](Self::step) begins a step. In it, every parameter is [`ready`](Step::ready) or [`ready_zero`](Step::ready_zero), in any
+/// order; then [`wait`](Step::wait) ends it, and [`gradient`](Self::gradient) returns the averages. To accumulate gradients over
+/// several backward passes, begin the step with the last.
+///
+/// The program numbers its steps, by its loop over batches: the ranks compare the numbers, so that a rank that has left out a batch is
+/// not averaged with the next batch of the others. Count in the loop, also where a batch is left out: a count of the steps that were
+/// begun would be the same number for another batch. All ranks' errors are [`Error::Mismatch`] with both steps then, on GPUs as
+/// described below.
 ///
 /// # Errors
 /// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
@@ -35,9 +41,8 @@ use crate::{Element as _, Error};
 /// of the buckets. After that, and after any error of the group, the reducer returns the same
 /// error from all calls. [`job`](crate::job) describes how to go on.
 ///
-/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout ([`Group::set_timeout`]). A rank that
-/// leaves out a step meets the others in its next one, and averages of different steps are mixed, which nothing notices:
-/// call [`ready_zero`](Self::ready_zero) for every parameter instead.
+/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout ([`Group::set_timeout`]). A rank
+/// without a batch calls [`ready_zero`](Step::ready_zero) for every parameter.
 ///
 /// # Memory
 /// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in bfloat16. On hosts, steps
@@ -46,7 +51,8 @@ use crate::{Element as _, Error};
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
 /// These streams wait for the reductions from `wait` on, and the host does not wait, except in the first step, in which the ranks
-/// agree on the order. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking.
+/// agree on the order. A rank in another step is noticed when the first bucket of the step is reduced, by all ranks: the error is
+/// returned by a later call. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking.
 /// Per-thread default streams are refused, and so are all calls inside `nccl::group` and while one of these
 /// streams or the group's is captured; a reducer that is dropped during such a capture leaks its memory. A failure
 /// of another rank during the reductions is returned by a later call: before the results of a step are stored, synchronise the stream
@@ -65,7 +71,22 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     slots: Vec<BucketSlot<B>>,
     order: Order,
     state: State,
+    /// The step that is under way, or was begun last.
+    step: u64,
+    /// The last step that is complete.
+    last: Option<u64>,
     exposed: Duration,
+}
+
+/// A step of a [`Reducer`] that is under way ([`Reducer::step`]). Dropping it leaves the step as it is:
+/// [`Reducer::step`] with the same number returns it again.
+#[must_use = "a step averages nothing without its gradients and `wait`"]
+pub struct Step<
+    'a,
+    #[cfg(feature = "fabric")] B: Bucket = Vec<f32>,
+    #[cfg(not(feature = "fabric"))] B: Bucket,
+> {
+    reducer: &'a mut Reducer<B>,
 }
 
 /// The order in which gradients become ready.
@@ -120,6 +141,8 @@ impl<B: Bucket> Reducer<B> {
             slots: Vec::new(),
             order: Order::Unknown,
             state: State::Open,
+            step: 0,
+            last: None,
             exposed: Duration::ZERO,
         };
         reducer.allocate()?;
@@ -135,68 +158,27 @@ impl<B: Bucket> Reducer<B> {
         B::make_program_wait(&mut self.streams)
     }
 
-    /// Copies the gradient of parameter `index`, of as many elements as the parameter, into its bucket. When the bucket is full, its
-    /// reduction starts.
+    /// Begins step `number`, or returns it again if it is under way. The number is the program's, below 2^44; each step has another
+    /// one than the step before. See [Steps](Self#steps).
     ///
     /// # Errors
-    /// See [`Reducer`].
-    pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
-        self.admit()?;
-        let len = self.expect(index)?;
-        let given = B::view_len(&gradient);
-        if given != len {
-            return Err(self.wrong_length(index, given));
+    /// [`Error::Job`] if another step is under way, of which a gradient is ready, and if the last step had this number, with nothing
+    /// changed. See [`Reducer`].
+    pub fn step(&mut self, number: u64) -> Result<Step<'_, B>, Error> {
+        self.check()?;
+        expect_step(number, self.last)?;
+        if !self.schedule.is_new() && number != self.step {
+            let missing = self.schedule.missing().count();
+            return Err(Error::Job(format!(
+                "step {} is not complete (gradients that are missing: {missing}): call wait before step {number}",
+                self.step
+            )));
         }
-        self.register(&gradient)?;
-        self.begin()?;
-        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
-        let (bucket, start) = (place.bucket, place.range.start);
-        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let copied = slot.put(&mut self.streams, start, &gradient).and_then(|()| self.arrived(index, bucket));
-        copied.map_err(|error| self.fail(error))
+        self.step = number;
+        Ok(Step { reducer: self })
     }
 
-    /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
-    ///
-    /// # Errors
-    /// See [`Reducer`].
-    pub fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
-        self.admit()?;
-        self.expect(index)?;
-        self.begin()?;
-        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
-        let (bucket, range) = (place.bucket, place.range.clone());
-        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let cleared = slot.clear(&mut self.streams, range).and_then(|()| self.arrived(index, bucket));
-        cleared.map_err(|error| self.fail(error))
-    }
-
-    /// True if the gradient of parameter `index` is ready in this step. False for unknown ones.
-    #[must_use]
-    pub fn is_ready(&self, index: usize) -> bool {
-        self.schedule.is_ready(index)
-    }
-
-    /// Waits until all gradients of the step are reduced, and ends the step.
-    ///
-    /// # Errors
-    /// See [`Reducer`]. [`Error::Job`] names the gradients that are missing.
-    pub fn wait(&mut self) -> Result<(), Error> {
-        self.admit()?;
-        if self.schedule.missing().next().is_some() {
-            let error = self.missing();
-            return Err(self.fail(error));
-        }
-        let began = Instant::now();
-        let done = self.finish();
-        self.exposed = began.elapsed();
-        done.and_then(|()| self.agree_on_order()).map_err(|error| self.fail(error))?;
-        self.schedule.begin(&self.layout);
-        self.state = State::Complete;
-        Ok(())
-    }
-
-    /// The reduced gradient of parameter `index`, from [`wait`](Self::wait) until the next [`ready`](Self::ready).
+    /// The reduced gradient of parameter `index`, from [`wait`](Step::wait) until the next [`ready`](Step::ready).
     ///
     /// # Errors
     /// [`Error::Job`] at other times, and if there is no such parameter.
@@ -212,11 +194,11 @@ impl<B: Bucket> Reducer<B> {
         slot.values()?.view(place.range.clone())
     }
 
-    /// Does a whole step: replaces the gradients by their reductions. `gradients` has one for each parameter, in their order.
+    /// Does all of step `number`: replaces the gradients by their reductions. `gradients` has one for each parameter, in their order.
     ///
     /// # Errors
-    /// See [`Reducer`]. [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
-    pub fn average(&mut self, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
+    /// Those of [`step`](Self::step). [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
+    pub fn average(&mut self, number: u64, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
         self.admit()?;
         if gradients.len() != self.lens.len() {
             return Err(Error::Buffer(format!(
@@ -235,10 +217,11 @@ impl<B: Bucket> Reducer<B> {
         for gradient in &*gradients {
             self.register(&B::read(gradient))?;
         }
+        let mut step = self.step(number)?;
         for (index, gradient) in gradients.iter().enumerate().rev() {
-            self.ready(index, B::read(gradient))?;
+            step.ready(index, B::read(gradient))?;
         }
-        self.wait()?;
+        step.wait()?;
         for (index, target) in gradients.iter_mut().enumerate() {
             let copied = B::copy(&self.gradient(index)?, target);
             copied.map_err(|error| self.fail(error))?;
@@ -252,7 +235,7 @@ impl<B: Bucket> Reducer<B> {
         registered.map_err(|error| self.refuse_or_fail(error))
     }
 
-    /// Exposed communication: the time for which the last [`wait`](Self::wait) blocked the host, since the backward pass did not hide
+    /// Exposed communication: the time for which the last [`wait`](Step::wait) blocked the host, since the backward pass did not hide
     /// all of it. On GPUs, where the streams wait, only the time of the calls. The agreement on the order in the first step is not
     /// included. Zero before the first step.
     #[must_use]
@@ -278,14 +261,58 @@ impl<B: Bucket> Reducer<B> {
         &self.group
     }
 
+    fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+        self.admit()?;
+        let len = self.expect(index)?;
+        let given = B::view_len(&gradient);
+        if given != len {
+            return Err(self.wrong_length(index, given));
+        }
+        self.register(&gradient)?;
+        self.begin()?;
+        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
+        let (bucket, start) = (place.bucket, place.range.start);
+        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
+        let copied = slot.put(&mut self.streams, start, &gradient).and_then(|()| self.arrived(index, bucket));
+        copied.map_err(|error| self.fail(error))
+    }
+
+    fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
+        self.admit()?;
+        self.expect(index)?;
+        self.begin()?;
+        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
+        let (bucket, range) = (place.bucket, place.range.clone());
+        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
+        let cleared = slot.clear(&mut self.streams, range).and_then(|()| self.arrived(index, bucket));
+        cleared.map_err(|error| self.fail(error))
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.admit()?;
+        if self.schedule.missing().next().is_some() {
+            let error = self.missing();
+            return Err(self.fail(error));
+        }
+        let began = Instant::now();
+        let done = self.finish();
+        self.exposed = began.elapsed();
+        done.and_then(|()| self.agree_on_order()).map_err(|error| self.fail(error))?;
+        self.schedule.begin(&self.layout);
+        self.state = State::Complete;
+        self.last = Some(self.step);
+        Ok(())
+    }
+
     /// Checks that a gradient is expected, and returns its length.
     fn expect(&self, index: usize) -> Result<usize, Error> {
         self.check()?;
         let len = *self.lens.get(index).ok_or_else(|| self.unknown(index))?;
         if self.schedule.is_ready(index) {
             return Err(Error::Job(format!(
-                "the gradient of {} is ready for the second time in this step: call wait between steps",
-                self.name(index)
+                "the gradient of {} is ready for the second time in step {}: call wait between steps",
+                self.name(index),
+                self.step
             )));
         }
         Ok(len)
@@ -322,7 +349,13 @@ impl<B: Bucket> Reducer<B> {
             if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
                 B::make_group_wait(&mut self.streams)?;
                 // Parameters, and so buckets, are fewer than 2^32.
-                let purpose = Purpose::Bucket { reducer: self.number, bucket: bucket as u32 };
+                let purpose = Purpose::Bucket {
+                    reducer: self.number,
+                    bucket: bucket as u32,
+                    step: self.step,
+                    // Only the last bucket can be empty.
+                    is_first: bucket == 0,
+                };
                 slot.start(&self.group.with_purpose(purpose), self.options.op)?;
             }
         }
@@ -409,12 +442,51 @@ fn limits<B: Bucket>(options: &ReducerOptions) -> Limits {
     Limits { first: options.first_bucket_bytes.div_ceil(size), others: options.bucket_bytes.div_ceil(size) }
 }
 
+impl<B: Bucket> Step<'_, B> {
+    /// Copies the gradient of parameter `index`, of as many elements as the parameter, into its bucket. When the bucket is full, its
+    /// reduction starts.
+    ///
+    /// # Errors
+    /// See [`Reducer`].
+    pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+        self.reducer.ready(index, gradient)
+    }
+
+    /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
+    ///
+    /// # Errors
+    /// See [`Reducer`].
+    pub fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
+        self.reducer.ready_zero(index)
+    }
+
+    /// True if the gradient of parameter `index` is ready. False for unknown ones.
+    #[must_use]
+    pub fn is_ready(&self, index: usize) -> bool {
+        self.reducer.schedule.is_ready(index)
+    }
+
+    /// Waits until all gradients of the step are reduced, and ends the step.
+    ///
+    /// # Errors
+    /// See [`Reducer`]. [`Error::Job`] names the gradients that are missing.
+    pub fn wait(self) -> Result<(), Error> {
+        self.reducer.wait()
+    }
+}
+
 impl<B: Bucket> Drop for Reducer<B> {
     fn drop(&mut self) {
         if let Err(error) = B::settle(&self.streams) {
             warn_of_leak("a reducer", &error);
             self.slots.drain(..).for_each(BucketSlot::leak);
         }
+    }
+}
+
+impl<B: Bucket> std::fmt::Debug for Step<'_, B> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Step({} of {:?})", self.reducer.step, self.reducer)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
-use super::failure::{tell_failure, together, warn_of_leak};
+use super::failure::{expect_step, tell_failure, together, warn_of_leak};
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -30,7 +30,7 @@ use crate::{Element as _, Error};
 /// let mut momentum = vec![0.0; optimizer.shard_len()];
 ///
 /// let (mut weight, mut bias) = ([1.0; 4], [0.0; 2]);
-/// optimizer.step(&[&[0.5; 4], &[0.5; 2]], &mut [&mut weight, &mut bias], |parameters, gradients| {
+/// optimizer.step(0, &[&[0.5; 4], &[0.5; 2]], &mut [&mut weight, &mut bias], |parameters, gradients| {
 ///     for ((value, gradient), momentum) in parameters.iter_mut().zip(gradients).zip(&mut momentum) {
 ///         *momentum = 0.9 * *momentum + gradient;
 ///         *value -= 0.1 * *momentum;
@@ -44,8 +44,8 @@ use crate::{Element as _, Error};
 /// # Errors
 /// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again. If an update fails, the
 /// step fails on all ranks: the others return [`Error::RankFailed`] with its reason. After that, and after any error of the group,
-/// all steps return the same error. A rank that has no samples passes gradients of zeros: one that leaves out a step meets the others
-/// in its next one, which nothing notices.
+/// all steps return the same error. The ranks compare the numbers of their steps, as those of a
+/// [`Reducer`](super::Reducer#steps); a rank that has no samples passes gradients of zeros.
 ///
 /// # Memory
 /// Besides the optimizer's state, a rank holds memory for all parameters and for two shards. With
@@ -57,11 +57,17 @@ use crate::{Element as _, Error};
 /// [`Reducer`](super::Reducer) refuses is refused here, too; a capture that `update` begins fails the step.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
+    /// Number among the reducers of the group.
+    number: u32,
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
     streams: B::Streams,
     memory: Memory<B>,
+    /// The step that is under way, or was the last.
+    step: u64,
+    /// The last step that is complete.
+    last: Option<u64>,
     /// The error of all steps after one that has failed, or has not returned.
     failed: Option<Error>,
 }
@@ -98,13 +104,18 @@ impl<B: Bucket> Zero1<B> {
     /// # Errors
     /// Those of [`Reducer::new`](super::Reducer::new).
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
-        let steps = group.with_purpose(Purpose::Step { optimizer: group.next_reducer() });
+        let number = group.next_reducer();
         let exchange = group.with_purpose(Purpose::NewZero1);
         agree(&exchange, parameters, B::Element::DATA_TYPE, options)?;
-        together(&exchange, Self::prepare(&steps, parameters, options))
+        together(&exchange, Self::prepare(group, number, parameters, options))
     }
 
-    fn prepare(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
+    fn prepare(
+        group: &Group,
+        number: u32,
+        parameters: &[Parameter],
+        options: &ReducerOptions,
+    ) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
         let mut streams = B::streams(group)?;
         let memory = Memory {
@@ -121,11 +132,14 @@ impl<B: Bucket> Zero1<B> {
         };
         Ok(Self {
             group: group.clone(),
+            number,
             parameters: parameters.to_vec(),
             shards,
             options: options.clone(),
             streams,
             memory,
+            step: 0,
+            last: None,
             failed: None,
         })
     }
@@ -150,7 +164,8 @@ impl<B: Bucket> Zero1<B> {
         &self.parameters
     }
 
-    /// Does a step. `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
+    /// Does step `number`, as [the program counts them](super::Reducer#steps): below 2^44, and another one than the step before.
+    /// `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
     /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters in their
     /// memory. The
     /// parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the step,
@@ -160,6 +175,7 @@ impl<B: Bucket> Zero1<B> {
     /// See [`Zero1`].
     pub fn step(
         &mut self,
+        number: u64,
         gradients: &[B::View<'_>],
         parameters: &mut [B::ViewMut<'_>],
         update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
@@ -167,15 +183,18 @@ impl<B: Bucket> Zero1<B> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        expect_step(number, self.last)?;
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
         let registered = B::check(&self.streams).and_then(|()| self.register(gradients, parameters));
         if registered.as_ref().is_err_and(Error::is_refusal) {
             return registered;
         }
+        self.step = number;
         self.failed = Some(Error::Job("a step of this optimizer has panicked".to_owned()));
         let result = registered.and_then(|()| self.run(gradients, parameters, update));
         self.failed = result.as_ref().err().cloned();
+        self.last = Some(number);
         // The others wait for this rank's shard.
         result.inspect_err(|error| tell_failure(&self.group, error))
     }
@@ -207,7 +226,7 @@ impl<B: Bucket> Zero1<B> {
         self.update(update)?;
         B::make_group_wait(&mut self.streams)?;
         let (values, whole) = (self.memory.values.take(), self.memory.whole.take());
-        let work = self.group.all_gather(values.ok_or_else(lost)?, whole.ok_or_else(lost)?);
+        let work = self.operation(false).all_gather(values.ok_or_else(lost)?, whole.ok_or_else(lost)?);
         let (values, whole) = B::collect(&mut self.streams, work)?;
         self.memory.values = Some(values);
         let whole = self.memory.whole.insert(whole);
@@ -218,8 +237,14 @@ impl<B: Bucket> Zero1<B> {
         Ok(())
     }
 
+    /// The group, for an operation of the step.
+    fn operation(&self, is_first: bool) -> Group {
+        self.group.with_purpose(Purpose::Step { optimizer: self.number, step: self.step, is_first })
+    }
+
     /// Averages the own shard of the gradients.
     fn reduce(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+        let first = self.operation(true);
         let Memory { whole, gradients: own, .. } = &mut self.memory;
         let filled = whole.as_mut().ok_or_else(lost)?;
         for (index, gradient) in gradients.iter().enumerate() {
@@ -229,7 +254,7 @@ impl<B: Bucket> Zero1<B> {
         filled.clear(&mut self.streams, self.shards.total()..self.shards.padded())?;
         B::make_group_wait(&mut self.streams)?;
         let (all, part) = (whole.take().ok_or_else(lost)?, own.take().ok_or_else(lost)?);
-        let work = self.group.reduce_scatter(all, part, self.options.op);
+        let work = first.reduce_scatter(all, part, self.options.op);
         let (all, part) = B::collect(&mut self.streams, work)?;
         (*whole, *own) = (Some(all), Some(part));
         Ok(())
@@ -237,6 +262,7 @@ impl<B: Bucket> Zero1<B> {
 
     /// The same for gradients that travel as bfloat16 numbers. Their padding is always zero.
     fn reduce_as_bf16(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+        let first = self.operation(true);
         let Memory { gradients: own, wire, .. } = &mut self.memory;
         let (filled, _) = wire.as_mut().ok_or_else(lost)?;
         for (index, gradient) in gradients.iter().enumerate() {
@@ -244,7 +270,7 @@ impl<B: Bucket> Zero1<B> {
         }
         B::make_group_wait(&mut self.streams)?;
         let (all, part) = wire.take().ok_or_else(lost)?;
-        let work = self.group.reduce_scatter(all, part, self.options.op);
+        let work = first.reduce_scatter(all, part, self.options.op);
         let (_, part) = wire.insert(B::collect(&mut self.streams, work)?);
         own.as_mut().ok_or_else(lost)?.wire_get(&mut self.streams, part)
     }

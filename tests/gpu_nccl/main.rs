@@ -75,6 +75,7 @@ fn main() {
             training::averages,
             training::gradients_that_travel_as_bfloat16,
             training::sharded_steps,
+            training::a_rank_that_leaves_out_a_step,
             memory::one_sided_writes_and_signals,
             split::split,
             split::split_of_all_ranks_in_one_thread,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use collectives::ReduceOp;
 use collectives::half::{bf16, f16};
 use collectives::job::Group;
 use collectives::train::{Gradient, Parameter, Reducer, ReducerOptions, Wire, Zero1};
+use collectives::{Error, ReduceOp};
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 
 use crate::gpus::Gpus;
@@ -57,12 +57,13 @@ pub(crate) fn averages() {
         let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(), &options()).unwrap();
         assert!(reducer.buckets() > 2);
         for step in 0..STEPS {
+            let mut current = reducer.step(step as u64).unwrap();
             for place in 0..LENS.len() {
                 let index = (place + rank + step) % LENS.len();
                 let gradient = stream.clone_htod(&gradient(rank, step, index)).unwrap();
-                reducer.ready(index, gradient.as_view()).unwrap();
+                current.ready(index, gradient.as_view()).unwrap();
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             for index in 0..LENS.len() {
                 let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
                 assert_mean(&average, ranks, step, index);
@@ -70,7 +71,7 @@ pub(crate) fn averages() {
         }
         let mut mine = gradients(&stream, rank, 1);
         let mut views: Vec<_> = mine.iter_mut().map(|gradient| gradient.as_view_mut()).collect();
-        reducer.average(&mut views).unwrap();
+        reducer.average(STEPS as u64, &mut views).unwrap();
         for (index, average) in mine.iter().enumerate() {
             assert_mean(&stream.clone_dtoh(average).unwrap(), ranks, 1, index);
         }
@@ -112,8 +113,9 @@ fn reduce_as_bfloat16<T: Gradient + DeviceRepr + ValidAsZeroBits>(group: &Group,
     let options = ReducerOptions::default().wire(Wire::Bf16).op(ReduceOp::Max);
     let mut reducer: Reducer<CudaSlice<T>> =
         Reducer::new(group, &[Parameter::new("p", [gradient.len()])], &options).unwrap();
-    reducer.ready(0, stream.clone_htod(gradient).unwrap().as_view()).unwrap();
-    reducer.wait().unwrap();
+    let mut step = reducer.step(0).unwrap();
+    step.ready(0, stream.clone_htod(gradient).unwrap().as_view()).unwrap();
+    step.wait().unwrap();
     stream.clone_dtoh(&reducer.gradient(0).unwrap()).unwrap()
 }
 
@@ -144,7 +146,7 @@ pub(crate) fn sharded_steps() {
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
             let own = zero.shard();
-            zero.step(&views, &mut targets, |mut shard, gradients| {
+            zero.step(step as u64, &views, &mut targets, |mut shard, gradients| {
                 let before = stream.clone_dtoh(&shard).unwrap();
                 assert!(before[..own.len()] == expected[own.clone()], "step {step}");
                 stream.memcpy_dtod(&gradients, &mut shard)?;
@@ -158,5 +160,29 @@ pub(crate) fn sharded_steps() {
                 expected.extend(found);
             }
         }
+    });
+}
+
+/// The last rank leaves out step 2. Its next step has the same lengths as that of the others.
+pub(crate) fn a_rank_that_leaves_out_a_step() {
+    on_groups(Gpus::all(), |group| {
+        let (last, stream) = (group.size() - 1, compute(group));
+        let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(), &options()).unwrap();
+        let mine = gradients(&stream, group.rank(), 0);
+        let steps = if group.rank() == last { [0, 1, 3] } else { [0, 1, 2] };
+        let checks = steps.map(|number| {
+            let mut step = reducer.step(number).unwrap();
+            for (index, gradient) in mine.iter().enumerate() {
+                step.ready(index, gradient.as_view())?;
+            }
+            step.wait()?;
+            stream.synchronize()?;
+            group.check()
+        });
+        let [Ok(()), Ok(()), Err(error)] = &checks else { panic!("{checks:?}") };
+        let Error::Mismatch { rank: 0, called, peer, peer_called: Some(other) } = error else {
+            panic!("{error:?}")
+        };
+        assert!(*peer == last && called.ends_with("in step 2") && other.ends_with("in step 3"), "{error}");
     });
 }

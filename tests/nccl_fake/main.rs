@@ -43,6 +43,7 @@ mod shapes;
 mod soundness;
 mod split;
 mod states;
+mod steps;
 mod training;
 mod windows;
 

@@ -119,7 +119,7 @@ fn buckets_are_freed_after_the_copies_into_them() {
             let stream = compute(group);
             let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
             let mut reducer = reducer(group, &[8, 8]);
-            reducer.ready(0, gradient.as_view()).unwrap();
+            reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
             fake.log();
             fake.set(Knob::EventsFail, 1);
             fake.set(Knob::WaitsFail, waits_fail.into());
@@ -147,14 +147,14 @@ fn per_thread_default_streams_are_refused() {
             assert!(text.contains("per-thread default stream"), "{text}");
         };
         let mut reducer = reducer(group, &[8]);
-        is_refused(reducer.ready(0, of_thread.as_view()));
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.wait().unwrap();
+        is_refused(reducer.step(0).unwrap().ready(0, of_thread.as_view()));
+        reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
+        reducer.step(0).unwrap().wait().unwrap();
 
         let mut model = stream.clone_htod(&[1.0_f32; 8]).unwrap();
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
-        is_refused(zero.step(&[of_thread.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())));
-        is_refused(zero.step(&[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())));
+        is_refused(zero.step(0, &[of_thread.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())));
+        is_refused(zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())));
     });
 }
 
@@ -167,14 +167,18 @@ fn a_capture_that_begins_after_ready_stays_the_programs() {
         let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
         let other = second.clone_htod(&[1.0_f32; 8]).unwrap();
         let mut reducer = reducer(group, &[8, 8]);
-        reducer.ready(0, gradient.as_view()).unwrap();
+        reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
         begin_capture(&stream);
-        for refused in [reducer.ready(1, other.as_view()), reducer.ready_zero(1), reducer.wait()] {
+        for refused in [
+            reducer.step(0).unwrap().ready(1, other.as_view()),
+            reducer.step(0).unwrap().ready_zero(1),
+            reducer.step(0).unwrap().wait(),
+        ] {
             assert!(matches!(&refused, Err(Error::Buffer(text)) if text.contains("captured")), "{refused:?}");
         }
         end_capture(&stream);
-        reducer.ready(1, other.as_view()).unwrap();
-        reducer.wait().unwrap();
+        reducer.step(0).unwrap().ready(1, other.as_view()).unwrap();
+        reducer.step(0).unwrap().wait().unwrap();
         assert_eq!(stream.clone_dtoh(&reducer.gradient(1).unwrap()).unwrap(), [1.0; 8]);
         group.barrier().unwrap();
     });
@@ -189,7 +193,7 @@ fn a_reducer_that_is_dropped_during_a_capture_leaks_its_memory() {
             let stream = compute(group);
             let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
             let mut reducer = reducer(group, &[8, 8]);
-            reducer.ready(0, gradient.as_view()).unwrap();
+            reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
             let captured = [&stream, group.stream().unwrap()][index];
             begin_capture(captured);
             fake.log();
@@ -213,7 +217,7 @@ fn a_capture_that_an_update_begins_stays_the_programs() {
             let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
             let mut model = stream.clone_htod(&[1.0_f32; 8]).unwrap();
             let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
-            let step = zero.step(&[gradient.as_view()], &mut [model.as_view_mut()], |_, _| {
+            let step = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| {
                 begin_capture(captured);
                 Ok(())
             });
@@ -253,15 +257,15 @@ fn an_error_that_other_code_has_noted_is_not_the_groups() {
 
         noted();
         let mut reducer = reducer(group, &[8, 8]);
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.ready_zero(1).unwrap();
-        reducer.wait().unwrap();
+        reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
+        reducer.step(0).unwrap().ready_zero(1).unwrap();
+        reducer.step(0).unwrap().wait().unwrap();
         drop(reducer);
         stays();
         noted();
         let options = options().wire(collectives::train::Wire::Bf16);
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options).unwrap();
-        let step = zero.step(&[gradient.as_view()], &mut [model.as_view_mut()], |_, _| {
+        let step = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| {
             stays();
             noted();
             Ok(())
@@ -305,10 +309,10 @@ fn a_step_inside_of_an_nccl_group_is_refused_and_can_go_on() {
         let grouped: Result<(), nccl::Error> = nccl::group(|_| {
             let mut targets = [model.as_view_mut()];
             let refused = [
-                reducer.ready(0, gradient.as_view()),
-                reducer.ready_zero(0),
-                reducer.wait(),
-                zero.step(&[gradient.as_view()], &mut targets, |_, _| Ok(())),
+                reducer.step(0).unwrap().ready(0, gradient.as_view()),
+                reducer.step(0).unwrap().ready_zero(0),
+                reducer.step(0).unwrap().wait(),
+                zero.step(0, &[gradient.as_view()], &mut targets, |_, _| Ok(())),
             ];
             for result in refused {
                 assert!(matches!(&result, Err(Error::Job(text)) if text.contains("group")), "{result:?}");
@@ -317,9 +321,9 @@ fn a_step_inside_of_an_nccl_group_is_refused_and_can_go_on() {
         });
         grouped.unwrap();
         group.check().unwrap();
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.wait().unwrap();
-        zero.step(&[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())).unwrap();
+        reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
+        reducer.step(0).unwrap().wait().unwrap();
+        zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())).unwrap();
     });
 }
 
@@ -334,8 +338,8 @@ fn default_streams_are_checked_in_their_own_context() {
         let mut reducer = reducer(group, &[8]);
         thread::scope(|scope| {
             scope.spawn(|| work.wait_on(&stream).map(drop).unwrap());
-            scope.spawn(|| reducer.ready(0, gradient.as_view()).unwrap());
+            scope.spawn(|| reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap());
         });
-        reducer.wait().unwrap();
+        reducer.step(0).unwrap().wait().unwrap();
     });
 }

@@ -50,14 +50,15 @@ fn steps(group: &Group) {
     assert_eq!(reducer.buckets(), 2);
     for step in 0..3 {
         let mine = gradients(&stream, group.rank(), step);
+        let mut current = reducer.step(step as u64).unwrap();
         if step == 1 {
-            reducer.ready_zero(1).unwrap();
+            current.ready_zero(1).unwrap();
         }
         for (index, gradient) in mine.iter().enumerate().filter(|&(index, _)| step != 1 || index != 1) {
-            reducer.ready(index, gradient.as_view()).unwrap();
+            current.ready(index, gradient.as_view()).unwrap();
         }
         drop(mine);
-        reducer.wait().unwrap();
+        current.wait().unwrap();
         assert_eq!(reducer.buckets(), if step == 0 { 2 } else { 1 });
         for index in 0..LENS.len() {
             let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
@@ -75,10 +76,11 @@ fn gradients_are_copied_and_reduced_in_the_order_of_the_streams() {
     let fake = Fake::new();
     on_gpus(&fake, 2, steps);
     let log = fake.log();
-    // On two ranks: two buckets, then one in each step, since the largest gradient is ready last. The order is broadcast once.
+    // On two ranks: two buckets, then one in each step, since the largest gradient is ready last, and a comparison of the steps in
+    // each. The order is broadcast once.
     let launched =
         |name: &str| log.iter().filter(|line| line.starts_with(&format!("launch {name} "))).count();
-    assert_eq!((launched("all_reduce"), launched("broadcast")), (8, 2), "{log:#?}");
+    assert_eq!((launched("all_reduce"), launched("broadcast")), (8 + 6, 2), "{log:#?}");
 }
 
 #[test]
@@ -106,10 +108,11 @@ fn several_streams_of_the_program_are_ordered_too() {
             Reducer::new(group, &parameters(&[8, 8]), &options()).unwrap();
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
         for step in 0..4 {
+            let mut current = reducer.step(step).unwrap();
             for index in 0..2 {
-                reducer.ready(index, gradients[(index + step) % 2].as_view()).unwrap();
+                current.ready(index, gradients[(index + step as usize) % 2].as_view()).unwrap();
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             for (stream, read) in streams.iter().zip(&mut reads) {
                 for index in 0..2 {
                     stream.memcpy_dtod(&reducer.gradient(index).unwrap(), read).unwrap();
@@ -117,9 +120,9 @@ fn several_streams_of_the_program_are_ordered_too() {
             }
         }
         // Apart from the other steps, which order the streams too.
-        for _ in 0..3 {
+        for step in 0..3 {
             let mut targets = [model[1].as_view_mut()];
-            zero.step(&[gradients[0].as_view()], &mut targets, |mut shard, gradient| {
+            zero.step(step, &[gradients[0].as_view()], &mut targets, |mut shard, gradient| {
                 streams[0].memcpy_dtod(&gradient, &mut shard)?;
                 Ok(())
             })
@@ -141,7 +144,7 @@ fn averages_replace_the_gradients() {
             Reducer::new(group, &parameters(&LENS), &options()).unwrap();
         let mut mine = gradients(&stream, 0, 0);
         let mut views: Vec<_> = mine.iter_mut().map(|gradient| gradient.as_view_mut()).collect();
-        reducer.average(&mut views).unwrap();
+        reducer.average(0, &mut views).unwrap();
         for (index, gradient) in mine.iter().enumerate() {
             assert_eq!(stream.clone_dtoh(gradient).unwrap(), values(0, 0, index));
         }
@@ -157,17 +160,19 @@ fn waiting_does_not_keep_the_host() {
         let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
         let mut reducer: Reducer<CudaSlice<f32>> =
             Reducer::new(group, &parameters(&[8]), &options()).unwrap();
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.wait().unwrap();
+        let mut step = |number: u64| {
+            let mut step = reducer.step(number)?;
+            step.ready(0, gradient.as_view())?;
+            step.wait()
+        };
+        step(0).unwrap();
         group.set_timeout(Some(Duration::from_millis(300)));
         fake.set(Knob::Hang, 1);
-        reducer.ready(0, gradient.as_view()).unwrap();
         // The reduction hangs.
-        reducer.wait().unwrap();
+        step(1).unwrap();
         let error = group.barrier().unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
-        reducer.ready(0, gradient.as_view()).unwrap();
-        let error = reducer.wait().unwrap_err();
+        let error = step(2).unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
     });
     fake.set(Knob::Hang, 0);
@@ -182,13 +187,13 @@ fn a_sharded_step_reduces_updates_and_gathers() {
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&LENS), &options()).unwrap();
         assert_eq!(zero.shard_len(), 130);
         let all: Vec<f32> = (0..LENS.len()).flat_map(|index| values(7, 0, index)).collect();
-        for _ in 0..2 {
+        for step in 0..2 {
             let mine = gradients(&stream, group.rank(), 0);
             let mut model = gradients(&stream, 7, 0);
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
             let own = zero.shard();
-            zero.step(&views, &mut targets, |mut shard, gradients| {
+            zero.step(step, &views, &mut targets, |mut shard, gradients| {
                 assert_eq!((shard.len(), gradients.len()), (130, 130));
                 assert_eq!(stream.clone_dtoh(&shard).unwrap(), all[own.clone()]);
                 stream.memcpy_dtod(&gradients, &mut shard)?;
@@ -219,14 +224,15 @@ fn memory_of_another_device_is_refused() {
             Reducer::new(group, &parameters(&[8]), &options()).unwrap();
         let other = CudaContext::new(1).unwrap().new_stream().unwrap();
         let gradient = other.clone_htod(&[1.0_f32; 8]).unwrap();
-        let error = reducer.ready(0, gradient.as_view()).unwrap_err();
+        let mut step = reducer.step(0).unwrap();
+        let error = step.ready(0, gradient.as_view()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "memory of device 1 in a group on device 0: use memory of the group's device"
         );
         let right = compute(group).clone_htod(&[1.0_f32; 8]).unwrap();
-        reducer.ready(0, right.as_view()).unwrap();
-        reducer.wait().unwrap();
+        step.ready(0, right.as_view()).unwrap();
+        step.wait().unwrap();
     });
     fake.log();
 }
@@ -249,13 +255,14 @@ fn gradients_travel_in_half_as_many_bytes() {
 
         let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(&LENS), &options).unwrap();
         for step in 0..3 {
+            let mut current = reducer.step(step).unwrap();
             for (index, gradient) in mine.iter().enumerate() {
                 match (step, index) {
-                    (1, 2) => reducer.ready_zero(index).unwrap(),
-                    _ => reducer.ready(index, gradient.as_view()).unwrap(),
+                    (1, 2) => current.ready_zero(index).unwrap(),
+                    _ => current.ready(index, gradient.as_view()).unwrap(),
                 }
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             for index in 0..LENS.len() {
                 let average = stream.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap();
                 let expected = if (step, index) == (1, 2) { vec![0.0; LENS[2]] } else { rounded(index) };
@@ -265,10 +272,10 @@ fn gradients_travel_in_half_as_many_bytes() {
 
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&LENS), &options).unwrap();
         let mut model = gradients(&stream, 7, 0);
-        for _ in 0..2 {
+        for step in 0..2 {
             let views: Vec<_> = mine.iter().map(|gradient| gradient.as_view()).collect();
             let mut targets: Vec<_> = model.iter_mut().map(|parameter| parameter.as_view_mut()).collect();
-            zero.step(&views, &mut targets, |mut shard, gradients| {
+            zero.step(step, &views, &mut targets, |mut shard, gradients| {
                 Ok(stream.memcpy_dtod(&gradients, &mut shard)?)
             })
             .unwrap();
@@ -294,8 +301,9 @@ fn bfloat16_gradients_travel_as_they_are() {
         let options = options().wire(Wire::Bf16);
         let mut reducer = Reducer::<CudaSlice<bf16>>::new(group, &parameters(&[8]), &options).unwrap();
         let gradient = compute(group).clone_htod(&[bf16::ONE; 8]).unwrap();
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.wait().unwrap();
+        let mut step = reducer.step(0).unwrap();
+        step.ready(0, gradient.as_view()).unwrap();
+        step.wait().unwrap();
     });
     let log = fake.log();
     assert!(!log.iter().any(|line| line.contains("module")), "{log:#?}");
@@ -335,13 +343,18 @@ fn memory_of_a_sharded_step_that_fails_outlives_the_work_of_its_update() {
             let mut optimizer =
                 Zero1::<CudaSlice<f32>>::new(group, &[Parameter::new("p", [8])], &options()).unwrap();
             let mut step = || {
-                optimizer.step(&[gradient.as_view()], &mut [value.as_view_mut()], |mut values, gradients| {
-                    stream.memcpy_dtod(&gradients, &mut values)?;
-                    if panics {
-                        panic!("this update panics");
-                    }
-                    Err(Error::Job("the loss is NaN".to_owned()))
-                })
+                optimizer.step(
+                    0,
+                    &[gradient.as_view()],
+                    &mut [value.as_view_mut()],
+                    |mut values, gradients| {
+                        stream.memcpy_dtod(&gradients, &mut values)?;
+                        if panics {
+                            panic!("this update panics");
+                        }
+                        Err(Error::Job("the loss is NaN".to_owned()))
+                    },
+                )
             };
             let first = catch_unwind(AssertUnwindSafe(&mut step));
             assert_eq!(first.is_err(), panics);
@@ -363,18 +376,20 @@ fn an_error_of_cuda_in_a_call_of_the_reducer_reaches_the_other_ranks() {
             Reducer::new(group, &parameters(&[40]), &options()).unwrap();
         let gradient = stream.clone_htod(&[1.0_f32; 40]).unwrap();
         if group.rank() == 0 {
-            reducer.ready(0, gradient.as_view()).unwrap();
+            let mut step = reducer.step(0).unwrap();
+            step.ready(0, gradient.as_view()).unwrap();
             waits.wait();
             // Records no event meanwhile.
             waits.wait();
-            return reducer.wait().and_then(|()| group.barrier()).unwrap_err();
+            return step.wait().and_then(|()| group.barrier()).unwrap_err();
         }
         waits.wait();
         fake.set(Knob::EventsFail, 1);
-        let error = reducer.ready(0, gradient.as_view()).unwrap_err();
+        let mut step = reducer.step(0).unwrap();
+        let error = step.ready(0, gradient.as_view()).unwrap_err();
         fake.set(Knob::EventsFail, 0);
         waits.wait();
-        assert_eq!(reducer.ready(0, gradient.as_view()).unwrap_err().to_string(), error.to_string());
+        assert_eq!(step.ready(0, gradient.as_view()).unwrap_err().to_string(), error.to_string());
         error
     });
     assert!(matches!(&errors[1], Error::Cuda(_)), "{errors:?}");
@@ -390,13 +405,14 @@ fn a_gradient_of_a_stream_under_capture_is_refused() {
             Reducer::new(group, &parameters(&[40]), &options()).unwrap();
         let gradient = stream.clone_htod(&[2.0_f32; 40]).unwrap();
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
-        let refused = reducer.ready(0, gradient.as_view()).unwrap_err();
+        let mut step = reducer.step(0).unwrap();
+        let refused = step.ready(0, gradient.as_view()).unwrap_err();
         assert!(matches!(&refused, Error::Buffer(text) if text.contains("captured")), "{refused:?}");
         stream
             .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
             .unwrap();
-        reducer.ready(0, gradient.as_view()).unwrap();
-        reducer.wait().unwrap();
+        step.ready(0, gradient.as_view()).unwrap();
+        step.wait().unwrap();
         assert_eq!(stream.clone_dtoh(&reducer.gradient(0).unwrap()).unwrap(), [2.0; 40]);
     });
 }

@@ -12,7 +12,7 @@ fn test(
     parameter: CudaViewMut<'_, f32>,
     mut of_another_stream: CudaSlice<f32>,
 ) -> Result<(), Error> {
-    optimizer.step(&[gradient], &mut [parameter], |shard, _| {
+    optimizer.step(0, &[gradient], &mut [parameter], |shard, _| {
         std::mem::swap(shard, &mut of_another_stream);
         Ok(())
     })

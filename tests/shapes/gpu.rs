@@ -50,11 +50,12 @@ impl Memory for Gpu {
         let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters, &options).unwrap();
         let compute = group.context().unwrap().new_stream().unwrap();
         for step in 0..steps {
+            let mut under_way = reducer.step(step as u64).unwrap();
             for index in 0..lens.len() {
                 let gradient = compute.clone_htod(&gradient(step, index)).unwrap();
-                reducer.ready(index, gradient.as_view()).unwrap();
+                under_way.ready(index, gradient.as_view()).unwrap();
             }
-            reducer.wait().unwrap();
+            under_way.wait().unwrap();
             for index in 0..lens.len() {
                 average(step, index, compute.clone_dtoh(&reducer.gradient(index).unwrap()).unwrap());
             }

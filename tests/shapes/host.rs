@@ -39,10 +39,11 @@ impl Memory for Host {
         let options = ReducerOptions::default().first_bucket_bytes(400).bucket_bytes(4000);
         let mut reducer: Reducer<Vec<f32>> = Reducer::new(group, &parameters, &options).unwrap();
         for step in 0..steps {
+            let mut under_way = reducer.step(step as u64).unwrap();
             for index in 0..lens.len() {
-                reducer.ready(index, &gradient(step, index)).unwrap();
+                under_way.ready(index, &gradient(step, index)).unwrap();
             }
-            reducer.wait().unwrap();
+            under_way.wait().unwrap();
             for index in 0..lens.len() {
                 average(step, index, reducer.gradient(index).unwrap().to_vec());
             }

@@ -28,12 +28,13 @@ fn replicas_keep_the_same_bits_for_20_steps() {
         let mut model: Vec<Vec<f32>> = LENS.iter().map(|&len| vec![0.5; len]).collect();
         for step in 0..20 {
             let mine = gradients(group.rank(), step, &LENS);
+            let mut current = reducer.step(step as u64).unwrap();
             // Another order on each rank, and in each step.
             for index in 0..LENS.len() {
                 let index = (index + group.rank() + step) % LENS.len();
-                reducer.ready(index, &mine[index]).unwrap();
+                current.ready(index, &mine[index]).unwrap();
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             let expected = means(3, step, &LENS);
             for (index, values) in model.iter_mut().enumerate() {
                 let average = reducer.gradient(index).unwrap();
@@ -56,18 +57,20 @@ fn reductions_run_before_wait() {
     let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
     on_every_rank(2, |group| {
         let mut reducer = reducer(group, &options());
+        let mut step = reducer.step(0).unwrap();
         for (index, gradient) in gradients(group.rank(), 0, &LENS).iter().enumerate() {
-            reducer.ready(index, gradient).unwrap();
+            step.ready(index, gradient).unwrap();
         }
         // It ends with an agreement of all ranks.
-        reducer.wait().unwrap();
+        step.wait().unwrap();
+        let mut step = reducer.step(1).unwrap();
         for (index, gradient) in gradients(group.rank(), 1, &LENS).iter().enumerate() {
-            reducer.ready(index, gradient).unwrap();
+            step.ready(index, gradient).unwrap();
         }
         if group.rank() == 0 {
             receiver.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
         }
-        reducer.wait().unwrap();
+        step.wait().unwrap();
         if group.rank() == 1 {
             sender.lock().unwrap().send(()).unwrap();
         }
@@ -80,10 +83,10 @@ fn gradients_are_averaged_in_place() {
         let mut reducer = reducer(group, &options());
         assert_eq!(reducer.buckets(), 3, "{reducer:?}");
         for step in 0..3 {
-            let mut mine = gradients(group.rank(), step, &LENS);
+            let mut mine = gradients(group.rank(), step as usize, &LENS);
             let mut views: Vec<&mut [f32]> = mine.iter_mut().map(Vec::as_mut_slice).collect();
-            reducer.average(&mut views).unwrap();
-            for (index, expected) in means(2, step, &LENS).iter().enumerate() {
+            reducer.average(step, &mut views).unwrap();
+            for (index, expected) in means(2, step as usize, &LENS).iter().enumerate() {
                 assert_close(&mine[index], expected, 1e-6, &format!("step {step}, parameter {index}"));
             }
         }
@@ -100,10 +103,11 @@ fn another_order_on_rank_0_rearranges_the_buckets_of_all_ranks() {
         for step in 0..3 {
             let mine = gradients(group.rank(), step, &lens);
             let order = if group.rank() == 0 { [0, 1, 2] } else { [2, 1, 0] };
+            let mut current = reducer.step(step as u64).unwrap();
             for index in order {
-                reducer.ready(index, &mine[index]).unwrap();
+                current.ready(index, &mine[index]).unwrap();
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             buckets.push(reducer.buckets());
             for (index, expected) in means(2, step, &lens).iter().enumerate() {
                 let average = reducer.gradient(index).unwrap();
@@ -120,14 +124,15 @@ fn a_parameter_without_gradient_counts_as_zero() {
     on_every_rank(3, |group| {
         let mut reducer: Reducer = Reducer::new(group, &parameters(&[4, 2]), &options()).unwrap();
         for step in 0..2 {
-            reducer.ready(1, &[3.0, 6.0]).unwrap();
+            let mut current = reducer.step(step).unwrap();
+            current.ready(1, &[3.0, 6.0]).unwrap();
             // The second time, the bucket has the averages of the first step.
             if group.rank() == 1 {
-                reducer.ready(0, &[3.0; 4]).unwrap();
+                current.ready(0, &[3.0; 4]).unwrap();
             } else {
-                reducer.ready_zero(0).unwrap();
+                current.ready_zero(0).unwrap();
             }
-            reducer.wait().unwrap();
+            current.wait().unwrap();
             assert_eq!(reducer.gradient(0).unwrap(), [1.0; 4], "step {step}");
             assert_eq!(reducer.gradient(1).unwrap(), [3.0, 6.0], "step {step}");
         }
@@ -140,10 +145,10 @@ fn half_as_many_bytes_on_the_wire_round_each_gradient() {
         let mut reducer = reducer(group, &options().wire(Wire::Bf16));
         let mut all = vec![];
         for step in 0..3 {
-            let mut mine = gradients(group.rank(), step, &LENS);
+            let mut mine = gradients(group.rank(), step as usize, &LENS);
             let mut views: Vec<&mut [f32]> = mine.iter_mut().map(Vec::as_mut_slice).collect();
-            reducer.average(&mut views).unwrap();
-            for (index, expected) in means(3, step, &LENS).iter().enumerate() {
+            reducer.average(step, &mut views).unwrap();
+            for (index, expected) in means(3, step as usize, &LENS).iter().enumerate() {
                 // 8 bits of fraction; sums of up to 3.
                 assert_close(&mine[index], expected, 0.02, &format!("step {step}, parameter {index}"));
                 assert!(mine[index].iter().all(|&value| bf16::from_f32(value).to_f32() == value));
@@ -166,18 +171,18 @@ fn other_types_and_operators() {
         // More bits than f32 has.
         let small = 0.5_f64.powi(40);
         let mut data = [f64::from(rank) + small; 3];
-        doubles.average(&mut [&mut data]).unwrap();
+        doubles.average(0, &mut [&mut data]).unwrap();
         assert_eq!(data, [1.0 + 2.0 * small; 3]);
 
         let mut halves = Reducer::<Vec<f16>>::new(group, &one, &sum).unwrap();
         let mut data = [f16::from_f32(rank + 0.5); 3];
-        halves.average(&mut [&mut data]).unwrap();
+        halves.average(0, &mut [&mut data]).unwrap();
         assert_eq!(data, [f16::from_f32(2.0); 3]);
 
         for wire in [Wire::Same, Wire::Bf16] {
             let mut halves = Reducer::<Vec<bf16>>::new(group, &one, &sum.clone().wire(wire)).unwrap();
             let mut data = [bf16::from_f32(rank + 0.5); 3];
-            halves.average(&mut [&mut data]).unwrap();
+            halves.average(0, &mut [&mut data]).unwrap();
             assert_eq!(data, [bf16::from_f32(2.0); 3]);
         }
     });
@@ -187,10 +192,10 @@ fn other_types_and_operators() {
 fn a_model_without_parameters_has_steps_too() {
     on_every_rank(2, |group| {
         let mut reducer: Reducer = Reducer::new(group, &[], &options()).unwrap();
-        reducer.average(&mut []).unwrap();
-        reducer.wait().unwrap();
+        reducer.average(0, &mut []).unwrap();
+        reducer.step(1).unwrap().wait().unwrap();
         let mut empty: Reducer = Reducer::new(group, &parameters(&[0, 0]), &options()).unwrap();
-        empty.average(&mut [&mut [], &mut []]).unwrap();
+        empty.average(0, &mut [&mut [], &mut []]).unwrap();
         assert_eq!(empty.gradient(1).unwrap(), [0.0; 0]);
     });
 }
@@ -205,12 +210,13 @@ fn later_steps_reuse_the_memory_of_the_second() {
             let mut places = vec![];
             for step in 0..5 {
                 let mut starts = 0;
+                let mut current = reducer.step(step as u64).unwrap();
                 for (index, gradient) in mine.iter().enumerate() {
                     let before = allocations();
-                    reducer.ready(index, gradient).unwrap();
+                    current.ready(index, gradient).unwrap();
                     starts += usize::from(allocations() > before);
                 }
-                reducer.wait().unwrap();
+                current.wait().unwrap();
                 let place = |index| reducer.gradient(index).unwrap().as_ptr().addr();
                 places.push((0..LENS.len()).map(place).collect::<Vec<_>>());
                 if step >= 2 {

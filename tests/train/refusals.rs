@@ -17,34 +17,46 @@ fn a_refused_call_changes_nothing() {
                 .unwrap();
         let text = reducer.gradient(0).unwrap_err().to_string();
         assert!(text.contains("call wait first"), "{text}");
-        let text = reducer.ready(2, &[1.0]).unwrap_err().to_string();
+        let mut step = reducer.step(3).unwrap();
+        let text = step.ready(2, &[1.0]).unwrap_err().to_string();
         assert_eq!(text, "there is no parameter 2: there are 2");
 
         // Its bucket is on its way.
-        reducer.ready(1, &[group.rank() as f32]).unwrap();
-        let error = reducer.ready(1, &[7.0]).unwrap_err();
+        step.ready(1, &[group.rank() as f32]).unwrap();
+        let error = step.ready(1, &[7.0]).unwrap_err();
         assert!(matches!(error, Error::Job(_)), "{error:?}");
         assert!(
-            error.to_string().contains("parameter \"p1\" (index 1) is ready for the second time"),
+            error.to_string().contains("parameter \"p1\" (index 1) is ready for the second time in step 3"),
             "{error}"
         );
-        let error = reducer.ready_zero(1).unwrap_err();
+        let error = step.ready_zero(1).unwrap_err();
         assert!(error.to_string().contains("for the second time"), "{error}");
-        let error = reducer.ready(0, &[1.0; 3]).unwrap_err();
+        let error = step.ready(0, &[1.0; 3]).unwrap_err();
         assert!(matches!(error, Error::Buffer(_)), "{error:?}");
         assert!(
             error.to_string().contains("parameter \"p0\" (index 0) has 3 elements, but its shape is [2]"),
             "{error}"
         );
-        let error = reducer.average(&mut [&mut [0.0; 2]]).unwrap_err();
+        let error = reducer.average(3, &mut [&mut [0.0; 2]]).unwrap_err();
         assert!(error.to_string().starts_with("1 gradients for 2 parameters"), "{error}");
 
-        assert!(reducer.is_ready(1) && !reducer.is_ready(0));
-        reducer.ready(0, &[1.0, 2.0]).unwrap();
-        reducer.wait().unwrap();
+        let error = reducer.step(4).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "step 3 is not complete (gradients that are missing: 1): call wait before step 4"
+        );
+        let mut step = reducer.step(3).unwrap();
+        assert!(step.is_ready(1) && !step.is_ready(0));
+        step.ready(0, &[1.0, 2.0]).unwrap();
+        step.wait().unwrap();
         assert_eq!(reducer.gradient(1).unwrap(), [0.5]);
         assert_eq!(reducer.gradient(0).unwrap(), [1.0, 2.0]);
-        reducer.average(&mut [&mut [0.0; 2], &mut [0.0]]).unwrap();
+        let error = reducer.step(3).unwrap_err().to_string();
+        assert!(error.starts_with("step 3 is complete: pass the number of the next one"), "{error}");
+        let error = reducer.step(1 << 44).unwrap_err().to_string();
+        assert!(error.ends_with("the largest number is 17592186044415"), "{error}");
+        // Any other number: a program can go back to an earlier step.
+        reducer.average(2, &mut [&mut [0.0; 2], &mut [0.0]]).unwrap();
     });
 }
 
@@ -53,13 +65,14 @@ fn a_missing_gradient_fails_on_all_ranks_with_its_name() {
     let errors = on_every_rank(3, |group| {
         let mut reducer: Reducer =
             Reducer::new(group, &parameters(&[2, 3, 1]), &ReducerOptions::default()).unwrap();
-        reducer.ready(0, &[0.0; 2]).unwrap();
-        reducer.ready(2, &[0.0]).unwrap();
+        let mut step = reducer.step(0).unwrap();
+        step.ready(0, &[0.0; 2]).unwrap();
+        step.ready(2, &[0.0]).unwrap();
         if group.rank() != 1 {
-            reducer.ready(1, &[0.0; 3]).unwrap();
+            step.ready(1, &[0.0; 3]).unwrap();
         }
-        let error = reducer.wait().unwrap_err();
-        assert_eq!(reducer.ready(0, &[0.0; 2]).unwrap_err().to_string(), error.to_string());
+        let error = step.wait().unwrap_err();
+        assert_eq!(reducer.step(0).unwrap_err().to_string(), error.to_string());
         assert_eq!(reducer.gradient(0).unwrap_err().to_string(), error.to_string());
         error
     });
@@ -79,8 +92,9 @@ fn a_rank_that_does_not_come_is_noticed_after_the_timeout() {
             Reducer::new(group, &parameters(&[2]), &ReducerOptions::default()).unwrap();
         group.set_timeout(Some(limit));
         if group.rank() == 0 {
-            reducer.ready(0, &[0.0; 2]).unwrap();
-            return Some(reducer.wait().unwrap_err());
+            let mut step = reducer.step(0).unwrap();
+            step.ready(0, &[0.0; 2]).unwrap();
+            return Some(step.wait().unwrap_err());
         }
         // Until rank 0 has failed.
         let start = Instant::now();
@@ -102,8 +116,9 @@ fn a_rank_that_leaves_fails_the_step_of_the_others() {
         let mut reducer: Reducer =
             Reducer::new(group, &parameters(&[2]), &ReducerOptions::default()).unwrap();
         (group.rank() != 1).then(|| {
-            reducer.ready(0, &[0.0; 2]).unwrap();
-            reducer.wait().unwrap_err().to_string()
+            let mut step = reducer.step(0).unwrap();
+            step.ready(0, &[0.0; 2]).unwrap();
+            step.wait().unwrap_err().to_string()
         })
     });
     for rank in [0, 2] {
@@ -113,7 +128,8 @@ fn a_rank_that_leaves_fails_the_step_of_the_others() {
 }
 
 /// Checks the error of two ranks that make the same call for different purposes.
-fn assert_difference(calls: impl Fn(&Group) -> Result<(), Error> + Sync, expected: [&str; 2]) {
+fn assert_difference(calls: impl Fn(&Group) -> Result<(), Error> + Sync, expected: [impl AsRef<str>; 2]) {
+    let expected = expected.each_ref().map(AsRef::as_ref);
     for error in on_every_rank(2, |group| calls(group).unwrap_err()) {
         let Error::Mismatch { rank, called, peer_called, .. } = &error else { panic!("{error:?}") };
         let mut found = [called.as_str(), peer_called.as_deref().unwrap_or_default()];
@@ -132,24 +148,24 @@ fn operations_that_only_look_alike_are_told_apart() {
     assert_difference(
         |group| {
             let mut reducers = [reducer(group)?, reducer(group)?];
-            reducers[group.rank()].average(&mut [&mut [0.0; 2], &mut [0.0; 2]])?;
-            reducers[1 - group.rank()].average(&mut [&mut [0.0; 2], &mut [0.0; 2]])
+            reducers[group.rank()].average(0, &mut [&mut [0.0; 2], &mut [0.0; 2]])?;
+            reducers[1 - group.rank()].average(0, &mut [&mut [0.0; 2], &mut [0.0; 2]])
         },
         [
-            "all_reduce of 2 float, avg for bucket 0 of reducer 0",
-            "all_reduce of 2 float, avg for bucket 0 of reducer 1",
+            "all_reduce of 2 float, avg for bucket 0 of reducer 0 in step 0",
+            "all_reduce of 2 float, avg for bucket 0 of reducer 1 in step 0",
         ],
     );
     // An operation of the program between the buckets, which start at different times.
     assert_difference(
         |group| {
             let mut reducer = reducer(group)?;
-            reducer.ready(1 - group.rank(), &[1.0; 2])?;
+            reducer.step(8)?.ready(1 - group.rank(), &[1.0; 2])?;
             group.all_reduce_in_place(&mut [0.0_f32; 2], ReduceOp::Avg)?;
-            reducer.ready(group.rank(), &[1.0; 2])?;
-            reducer.wait()
+            reducer.step(8)?.ready(group.rank(), &[1.0; 2])?;
+            reducer.step(8)?.wait()
         },
-        ["all_reduce of 2 float, avg for bucket 0 of reducer 0", "all_reduce of 2 float, avg"],
+        ["all_reduce of 2 float, avg for bucket 0 of reducer 0 in step 8", "all_reduce of 2 float, avg"],
     );
     assert_difference(
         |group| match group.rank() {
@@ -179,6 +195,35 @@ fn operations_that_only_look_alike_are_told_apart() {
         },
         ["all_gather of 3 uint64 for all_reduce_list", "all_reduce of 1 uint64, sum for all_reduce_list"],
     );
+}
+
+/// Rank 1 has no batch in step 2, and goes on with step 3.
+#[test]
+fn a_rank_that_leaves_out_a_step_is_told_apart() {
+    let options = ReducerOptions::default();
+    // Short ones, and such that are cut into segments.
+    for len in [2, 300_000] {
+        let steps = |group: &Group| (0..5).filter(|&step| (group.rank(), step) != (1, 2)).collect::<Vec<_>>();
+        assert_difference(
+            |group| {
+                let mut reducer = Reducer::<Vec<f32>>::new(group, &parameters(&[len]), &options)?;
+                steps(group).iter().try_for_each(|&step| reducer.average(step, &mut [&mut vec![1.0; len]]))
+            },
+            [2, 3].map(|step| {
+                format!("all_reduce of {len} float, avg for bucket 0 of reducer 0 in step {step}")
+            }),
+        );
+        assert_difference(
+            |group| {
+                let mut optimizer = Zero1::<Vec<f32>>::new(group, &parameters(&[len]), &options)?;
+                let (gradient, mut values) = (vec![1.0; len], vec![1.0; len]);
+                steps(group).iter().try_for_each(|&step| {
+                    optimizer.step(step, &[&gradient], &mut [&mut values], |_, _| Ok(()))
+                })
+            },
+            [2, 3].map(|step| format!("reduce_scatter of {} float, avg for step {step} of Zero1 0", len / 2)),
+        );
+    }
 }
 
 #[test]
@@ -231,7 +276,7 @@ fn a_group_is_usable_after_parameters_that_were_refused() {
         let mut reducer: Reducer =
             Reducer::new(group, &parameters(&[1]), &ReducerOptions::default()).unwrap();
         let mut data = [group.rank() as f32];
-        reducer.average(&mut [&mut data]).unwrap();
+        reducer.average(0, &mut [&mut data]).unwrap();
         assert_eq!(data, [0.5]);
     });
 }

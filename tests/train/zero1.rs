@@ -70,7 +70,7 @@ fn sharded(adam: bool, ranks: usize, lens: &[usize], options: &ReducerOptions) -
             let mut targets: Vec<&mut [f32]> = model.iter_mut().map(Vec::as_mut_slice).collect();
             let len = zero.shard_len();
             let padding = zero.shard().len()..len;
-            zero.step(&views, &mut targets, |values, gradients| {
+            zero.step(step as u64, &views, &mut targets, |values, gradients| {
                 assert_eq!((values.len(), gradients.len()), (len, len));
                 assert!(gradients[padding.clone()].iter().all(|&gradient| gradient == 0.0));
                 let changes = optimizer.changes(gradients.iter().map(|&gradient| f64::from(gradient)));
@@ -124,12 +124,12 @@ fn an_update_that_fails_fails_the_step_on_all_ranks() {
     let errors = on_every_rank(3, |group| {
         let mut zero: Zero1 = Zero1::new(group, &parameters(&[9]), &ReducerOptions::default()).unwrap();
         let mut model = [0.0; 9];
-        let error = zero.step(&[&[1.0; 9]], &mut [&mut model], |_, _| match group.rank() {
+        let error = zero.step(0, &[&[1.0; 9]], &mut [&mut model], |_, _| match group.rank() {
             1 => Err(Error::Job("the loss is NaN".to_owned())),
             _ => Ok(()),
         });
         let error = error.unwrap_err();
-        let again = zero.step(&[&[1.0; 9]], &mut [&mut model], |_, _| Ok(())).unwrap_err();
+        let again = zero.step(0, &[&[1.0; 9]], &mut [&mut model], |_, _| Ok(())).unwrap_err();
         assert_eq!(again.to_string(), error.to_string());
         error
     });
@@ -145,14 +145,14 @@ fn buffers_that_do_not_fit_are_refused_and_the_step_can_be_tried_again() {
     on_every_rank(2, |group| {
         let mut zero: Zero1 = Zero1::new(group, &parameters(&[2, 3]), &ReducerOptions::default()).unwrap();
         let (mut a, mut b) = ([0.0; 2], [0.0; 3]);
-        let error = zero.step(&[&[1.0; 2]], &mut [&mut a, &mut b], |_, _| Ok(())).unwrap_err();
+        let error = zero.step(0, &[&[1.0; 2]], &mut [&mut a, &mut b], |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().starts_with("1 gradients for a model of 2 parameters"), "{error}");
-        let error = zero.step(&[&[1.0; 2], &[1.0; 4]], &mut [&mut a, &mut b], |_, _| Ok(())).unwrap_err();
+        let error = zero.step(0, &[&[1.0; 2], &[1.0; 4]], &mut [&mut a, &mut b], |_, _| Ok(())).unwrap_err();
         assert_eq!(
             error.to_string(),
             "one of the gradients has 4 elements, but the shape of parameter \"p1\" is [3]"
         );
-        zero.step(&[&[1.0; 2], &[1.0; 3]], &mut [&mut a, &mut b], |values, gradients| {
+        zero.step(0, &[&[1.0; 2], &[1.0; 3]], &mut [&mut a, &mut b], |values, gradients| {
             values.copy_from_slice(gradients);
             Ok(())
         })
@@ -168,17 +168,17 @@ fn an_update_that_panics_fails_the_step_on_all_ranks() {
         let mut zero: Zero1 = Zero1::new(group, &parameters(&[4]), &ReducerOptions::default()).unwrap();
         let mut values = [0.0; 4];
         if group.rank() == 1 {
-            let step = zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| Ok(()));
+            let step = zero.step(0, &[&[1.0; 4]], &mut [&mut values], |_, _| Ok(()));
             told.wait();
             return step.unwrap_err().to_string();
         }
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| panic!("this update panics"))
+            zero.step(0, &[&[1.0; 4]], &mut [&mut values], |_, _| panic!("this update panics"))
         }));
         assert!(panicked.is_err());
         // The program goes on, and calls nothing.
         told.wait();
-        zero.step(&[&[1.0; 4]], &mut [&mut values], |_, _| Ok(())).unwrap_err().to_string()
+        zero.step(0, &[&[1.0; 4]], &mut [&mut values], |_, _| Ok(())).unwrap_err().to_string()
     });
     assert_eq!(errors[0], "a step of this optimizer has panicked");
     assert!(

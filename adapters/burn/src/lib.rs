@@ -15,14 +15,14 @@
 //! fn train<B: AutodiffBackend, M: AutodiffModule<B>>(
 //!     module: M,
 //!     mut optimizer: impl Optimizer<M, B>,
-//!     loss_of_step: impl Fn(&M, usize) -> Tensor<B, 1>,
+//!     loss_of_step: impl Fn(&M, u64) -> Tensor<B, 1>,
 //! ) -> Result<M, Error> {
 //!     let group = Job::from_environment()?.group(Backend::Host)?;
 //!     let mut module = broadcast(&group, module, 0)?;
 //!     let mut reducer = Reducer::new(&group, &module)?;
 //!     for step in 0..1000 {
 //!         let gradients = GradientsParams::from_grads(loss_of_step(&module, step).backward(), &module);
-//!         let gradients = reducer.average(&module, gradients)?;
+//!         let gradients = reducer.average(step, &module, gradients)?;
 //!         module = optimizer.step(1e-3, module, gradients);
 //!     }
 //!     Ok(module)

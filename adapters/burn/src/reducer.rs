@@ -46,14 +46,17 @@ impl Reducer {
         Ok(Self { reducer: train::Reducer::new(group, &described, options)?, parameters })
     }
 
-    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average over the ranks.
-    /// All ranks call it once per step. Gradients of other modules in `gradients` stay as they are.
+    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average over the ranks, in step
+    /// `step`. The program counts the steps, and the ranks compare their numbers ([`train::Reducer`]). Gradients of other modules in
+    /// `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, and [`Error::Buffer`] if one is not `f32`; the other ranks get
+    /// [`Error::Job`] if a parameter has no gradient, or the last step had this number, and [`Error::Buffer`] if a gradient is not
+    /// `f32`; the other ranks get
     /// [`Error::RankFailed`] with that reason. Otherwise those of [`train::Reducer::wait`]. The gradients are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
+        step: u64,
         module: &M,
         mut gradients: GradientsParams,
     ) -> Result<GradientsParams, Error> {
@@ -63,11 +66,14 @@ impl Reducer {
         module.visit(&mut taken);
         let data = checked(&self.parameters, taken.data)
             .inspect_err(|error| self.reducer.group().world().fail(&error.to_string()))?;
+        let group = self.reducer.group().clone();
+        let begun = self.reducer.step(step);
+        let mut step = begun.inspect_err(|error| group.world().fail(&error.to_string()))?;
         for (index, data) in data.iter().enumerate().rev() {
-            self.reducer.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
+            step.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
         }
         drop(data);
-        self.reducer.wait()?;
+        step.wait()?;
         let averages =
             (0..self.parameters.len()).map(|index| self.average_of(index)).collect::<Result<_, _>>()?;
         module.visit(&mut Returned { averages, gradients: &mut gradients });

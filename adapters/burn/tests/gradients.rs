@@ -39,10 +39,10 @@ fn every_gradient_becomes_the_average_in_its_own_shape() {
         run(3, |group| {
             let net = without_norm(Net::<Cpu>::new(5, &Default::default()));
             let mut reducer = Reducer::with_options(&group, &net, &options).unwrap();
-            for step in 1..4 {
+            for step in 1..4_usize {
                 // The average of the ranks 0, 1, 2 is 1.
                 let own = gradients(&net, (group.rank() * step) as f32);
-                let averages = reducer.average(&net, own).unwrap();
+                let averages = reducer.average(step as u64, &net, own).unwrap();
                 assert_eq!(averages.len(), 6);
                 for layer in net.hidden.iter().chain([&net.out]) {
                     let weight = averages.get::<Inner, 2>(layer.weight.id).unwrap();
@@ -68,7 +68,7 @@ fn gradients_of_other_modules_stay() {
             other.id,
             Tensor::<Inner, 1>::from_floats([group.rank() as f32, 8.0], &Default::default()),
         );
-        let averages = reducer.average(&net, own).unwrap();
+        let averages = reducer.average(0, &net, own).unwrap();
         assert_eq!(values(&averages.get::<Inner, 1>(other.id).unwrap()), [group.rank() as f32, 8.0]);
     });
 }
@@ -86,7 +86,7 @@ fn a_parameter_without_a_gradient_is_named_on_all_ranks() {
             all.register(parameter.id, zeros);
         }
         let own = if group.rank() == 0 { some } else { all };
-        let error = reducer.average(&net, own).unwrap_err();
+        let error = reducer.average(0, &net, own).unwrap_err();
         assert_eq!(matches!(error, Error::Job(_)), group.rank() == 0, "{error:?}");
         assert_eq!(matches!(error, Error::RankFailed { rank: 0, .. }), group.rank() == 1, "{error:?}");
         assert!(error.to_string().contains("parameter norm.gamma has no gradient"), "{error}");

@@ -38,7 +38,8 @@ fn train(group: &Group, net: Net<Cpu>) -> (Vec<f32>, Vec<f32>) {
         let mut mean = [loss.clone().into_scalar()];
         group.all_reduce_in_place(&mut mean, collectives::ReduceOp::Avg).unwrap();
         losses.push(mean[0]);
-        let gradients = reducer.average(&net, GradientsParams::from_grads(loss.backward(), &net)).unwrap();
+        let gradients = GradientsParams::from_grads(loss.backward(), &net);
+        let gradients = reducer.average(step as u64, &net, gradients).unwrap();
         net = optimizer.step(0.02, net, gradients);
     }
     let layers = net.hidden.iter().chain([&net.out]);

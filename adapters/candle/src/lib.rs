@@ -23,7 +23,7 @@
 //!     let batch = Tensor::full(step as f32 + job.rank() as f32, (8, 4), &device)?;
 //!     let loss = (model.forward(&batch)? - 1.0)?.sqr()?.mean_all()?;
 //!     let mut gradients = loss.backward()?;
-//!     reducer.average(&mut gradients)?; // 5
+//!     reducer.average(step, &mut gradients)?; // 5
 //!     optimizer.step(&gradients)?;
 //! }
 //! # Ok(())

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarMap;
 use collectives::ReduceOp;
 use collectives::job::Group;
-use collectives::train::{self, Parameter, ReducerOptions};
+use collectives::train::{self, Parameter, ReducerOptions, Step};
 use half::{bf16, f16};
 
 use crate::Error;
@@ -80,23 +80,25 @@ impl Reducer {
         Ok(all)
     }
 
-    /// Replaces the gradients of the variables by their averages over all ranks. Collective: returns when every rank has called it.
+    /// Replaces the gradients of the variables by their averages over all ranks, in step `step`. Collective: returns when every rank
+    /// has called it. The program counts the steps, and the ranks compare their numbers ([`train::Reducer`]).
     ///
     /// A variable that has a gradient on some ranks only counts as zero on the others, and gets the average on all. One that has
     /// none on any rank gets none.
     ///
     /// # Errors
-    /// If another rank has failed. If a gradient does not fit its variable; then all ranks fail.
-    pub fn average(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
-        let result = self.run(gradients);
+    /// If another rank has failed, or is in another step. If a gradient does not fit its variable, or the last step had this number;
+    /// then all ranks fail.
+    pub fn average(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
+        let result = self.run(step, gradients);
         tell(&self.group, result)
     }
 
-    fn run(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
+    fn run(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
         for of_type in &mut self.types {
-            of_type.start(gradients)?;
+            of_type.start(step, gradients)?;
         }
-        self.types.iter_mut().try_for_each(|of_type| of_type.finish(gradients))
+        self.types.iter_mut().try_for_each(|of_type| of_type.finish(step, gradients))
     }
 
     /// Time for which the last [`average`](Self::average) waited until the reductions were complete. On GPUs, where streams wait,
@@ -115,8 +117,8 @@ impl Reducer {
 
 /// The variables of one type of elements.
 trait Average {
-    fn start(&mut self, gradients: &GradStore) -> Result<(), Error>;
-    fn finish(&mut self, gradients: &mut GradStore) -> Result<(), Error>;
+    fn start(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error>;
+    fn finish(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error>;
     fn exposed(&self) -> Duration;
 }
 
@@ -141,39 +143,38 @@ where
     Ok(Box::new(Typed { reducer, variables }))
 }
 
-impl<B: Memory> Typed<B> {
-    fn ready(&mut self, index: usize, gradient: &Tensor) -> Result<(), Error> {
-        let (storage, layout) = gradient.storage_and_layout();
-        Ok(self.reducer.ready(index, B::elements(&storage, layout)?)?)
-    }
+fn ready<B: Memory>(step: &mut Step<'_, B>, index: usize, gradient: &Tensor) -> Result<(), Error> {
+    let (storage, layout) = gradient.storage_and_layout();
+    Ok(step.ready(index, B::elements(&storage, layout)?)?)
 }
 
 impl<B: Memory> Average for Typed<B> {
-    fn start(&mut self, gradients: &GradStore) -> Result<(), Error> {
+    fn start(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error> {
         let of_variable =
             |named: &Named| gradients.get(&named.var).map(|gradient| named.contiguous(gradient)).transpose();
         let gradients: Vec<Option<Tensor>> =
             self.variables.iter().map(of_variable).collect::<Result<_, _>>()?;
+        let mut step = self.reducer.step(step)?;
         if let Some(Named { var, .. }) = self.variables.first() {
             let present: Vec<f32> =
                 gradients.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
             let count = present.len();
             let present = Tensor::from_vec(present, count, &Device::Cpu)?.to_dtype(var.dtype())?;
-            self.ready(count, &present.to_device(var.device())?)?;
+            ready(&mut step, count, &present.to_device(var.device())?)?;
         } else {
-            self.reducer.ready_zero(0)?;
+            step.ready_zero(0)?;
         }
         for (index, gradient) in gradients.iter().enumerate().rev() {
             match gradient {
-                Some(gradient) => self.ready(index, gradient)?,
-                None => self.reducer.ready_zero(index)?,
+                Some(gradient) => ready(&mut step, index, gradient)?,
+                None => step.ready_zero(index)?,
             }
         }
         Ok(())
     }
 
-    fn finish(&mut self, gradients: &mut GradStore) -> Result<(), Error> {
-        self.reducer.wait()?;
+    fn finish(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
+        self.reducer.step(step)?.wait()?;
         let mut elsewhere = Vec::new();
         if let Some(missing) = self.variables.iter().find(|named| gradients.get(&named.var).is_none()) {
             let count = self.variables.len();

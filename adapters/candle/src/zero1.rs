@@ -70,14 +70,15 @@ impl Zero1 {
         Ok((all, first))
     }
 
-    /// Averages the gradients, updates this rank's shard of the variables, and gets the other shards. Collective: returns when every
-    /// rank has called it. `gradients` are unchanged.
+    /// Does step `step`: averages the gradients, updates this rank's shard of the variables, and gets the other shards. Collective:
+    /// returns when every rank has called it. `gradients` are unchanged. The program counts the steps, and the ranks compare their
+    /// numbers ([`train::Zero1`]).
     ///
     /// # Errors
-    /// If another rank has failed. If a gradient is missing or does not fit its variable; then all ranks fail. After an error, all
-    /// steps fail.
-    pub fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
-        let result = self.typed.step(gradients);
+    /// If another rank has failed, or is in another step. If a gradient is missing or does not fit its variable, or the last step had
+    /// this number; then all ranks fail. After an error, all steps fail.
+    pub fn step(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error> {
+        let result = self.typed.step(step, gradients);
         tell(&self.group, result)
     }
 
@@ -119,7 +120,7 @@ impl Zero1 {
 }
 
 trait Sharded {
-    fn step(&mut self, gradients: &GradStore) -> Result<(), Error>;
+    fn step(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error>;
     fn state(&self, group: &Group) -> Result<HashMap<String, Tensor>, Error>;
     fn load_state(&mut self, state: &HashMap<String, Tensor>) -> Result<(), Error>;
     fn state_bytes(&self) -> usize;
@@ -198,7 +199,7 @@ impl<B: Memory> Typed<B> {
 }
 
 impl<B: Memory> Sharded for Typed<B> {
-    fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
+    fn step(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error> {
         let began = Instant::now();
         let tensors = self.contiguous(gradients)?;
         let locked: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
@@ -208,7 +209,7 @@ impl<B: Memory> Sharded for Typed<B> {
         let Self { zero1, variables, device, moments, params, .. } = self;
         let mut updating = Duration::ZERO;
         B::lend(variables, &mut |parameters| {
-            Ok(zero1.step(&views, parameters, |values, gradients| {
+            Ok(zero1.step(step, &views, parameters, |values, gradients| {
                 let began = Instant::now();
                 let updated = update::<B>(device, moments, params, steps, values, &gradients);
                 updating = began.elapsed();

@@ -63,7 +63,7 @@ fn gradients_of_all_types_become_their_averages() {
         for (index, (name, dtype)) in TYPES.into_iter().enumerate() {
             gradients.insert(&variable(&map, name), full(rank * 2.0 + index as f64, &[2, 3], dtype));
         }
-        reducer.average(&mut gradients).unwrap();
+        reducer.average(0, &mut gradients).unwrap();
         TYPES.map(|(name, dtype)| {
             let var = variable(&map, name);
             let gradient = gradients.get(&var).unwrap();
@@ -92,7 +92,7 @@ fn gradients_that_are_not_contiguous_keep_their_order() {
             &variable(&map, "w"),
             (transposed + group.rank() as f64).unwrap().t().unwrap().contiguous().unwrap().t().unwrap(),
         );
-        reducer.average(&mut gradients).unwrap();
+        reducer.average(0, &mut gradients).unwrap();
         values(gradients.get(&variable(&map, "w")).unwrap())
     });
     assert_eq!(results, [[0.5, 3.5, 1.5, 4.5, 2.5, 5.5]; 2]);
@@ -111,7 +111,7 @@ fn a_missing_gradient_is_zero_where_others_have_one_and_stays_missing_where_none
                 gradients.insert(&variable(&map, "some"), full(3.0, &[2], DType::F32));
                 gradients.insert(&variable(&map, "zero"), zeros.clone());
             }
-            reducer.average(&mut gradients).unwrap();
+            reducer.average(owner as u64, &mut gradients).unwrap();
             ["some", "none", "zero"].map(|name| gradients.get(&variable(&map, name)).map(values))
         })
     });
@@ -153,7 +153,7 @@ fn unfit_variables_and_gradients_are_refused() {
         let map = variables(&[("w", full(0.0, &[2], DType::F32))]);
         let mut gradients = store();
         gradients.insert(&variable(&map, "w"), full(0.0, &[3], DType::F32));
-        Reducer::new(group, &map).unwrap().average(&mut gradients).unwrap_err().to_string()
+        Reducer::new(group, &map).unwrap().average(0, &mut gradients).unwrap_err().to_string()
     });
     assert!(
         error[0].contains("the gradient of w is [3] of F32, but the parameter is [2] of F32"),
@@ -176,7 +176,7 @@ fn a_rank_without_a_gradient_fails_the_sharded_step_on_all_ranks() {
         if group.rank() == 0 {
             gradients.insert(&variable(&map, "w"), full(1.0, &[2], DType::F32));
         }
-        (optimizer.step(&gradients).unwrap_err(), values(&variable(&map, "w")))
+        (optimizer.step(0, &gradients).unwrap_err(), values(&variable(&map, "w")))
     });
     for (error, values) in errors {
         assert!(error.to_string().contains("w has no gradient"), "{error}");
@@ -190,7 +190,7 @@ fn steps<O>(
     rank: usize,
     count: usize,
     mut optimizer: O,
-    mut step: impl FnMut(&mut O, GradStore),
+    mut step: impl FnMut(&mut O, u64, GradStore),
 ) -> O {
     for number in 0..count {
         let mut gradients = store();
@@ -199,7 +199,7 @@ fn steps<O>(
             let value = (number as f64 - 1.3) * (index as f64 + 0.5) + rank as f64;
             gradients.insert(&var, full(value, var.dims(), DType::F32));
         }
-        step(&mut optimizer, gradients);
+        step(&mut optimizer, number as u64, gradients);
     }
     optimizer
 }
@@ -226,21 +226,22 @@ fn plain_and_sharded_steps_are_those_of_candle() {
     let params = ParamsAdamW { lr: 0.1, ..ParamsAdamW::default() };
     let expected = model();
     let adamw = candle_nn::AdamW::new(expected.all_vars(), params.clone()).unwrap();
-    steps(&expected, 1, 4, adamw, |adamw, gradients| adamw.step(&gradients).unwrap());
+    steps(&expected, 1, 4, adamw, |adamw, _, gradients| adamw.step(&gradients).unwrap());
     let expected = all(&expected);
 
     let results = on(3, |group| {
         let plain = model();
         let mut reducer = Reducer::new(group, &plain).unwrap();
         let adamw = AdamW::new(group, &plain, params.clone()).unwrap();
-        let adamw = steps(&plain, group.rank(), 4, adamw, |adamw, mut gradients| {
-            reducer.average(&mut gradients).unwrap();
+        let adamw = steps(&plain, group.rank(), 4, adamw, |adamw, number, mut gradients| {
+            reducer.average(number, &mut gradients).unwrap();
             adamw.step(&gradients).unwrap();
         });
         let sharded = model();
         let zero1 = Zero1::new(group, &sharded, params.clone()).unwrap();
-        let zero1 =
-            steps(&sharded, group.rank(), 4, zero1, |zero1, gradients| zero1.step(&gradients).unwrap());
+        let zero1 = steps(&sharded, group.rank(), 4, zero1, |zero1, number, gradients| {
+            zero1.step(number, &gradients).unwrap();
+        });
         // 13 elements of 4 bytes with two moments; shards of 5 elements.
         assert_eq!((adamw.state_bytes(), zero1.state_bytes()), (104, 40));
         let moments = |state: std::collections::HashMap<String, Tensor>| {
@@ -264,7 +265,7 @@ fn a_state_goes_on_with_another_number_of_ranks() {
     let whole = model();
     let expected = on(1, |group| {
         let zero1 = Zero1::new(group, &whole, params.clone()).unwrap();
-        let step = |zero1: &mut Zero1, gradients| zero1.step(&gradients).unwrap();
+        let step = |zero1: &mut Zero1, number, gradients| zero1.step(number, &gradients).unwrap();
         let zero1 = steps(&whole, 1, 3, zero1, step);
         let (state, saved) = (zero1.state().unwrap(), all(&whole));
         steps(&whole, 1, 2, zero1, step);
@@ -287,7 +288,7 @@ fn a_state_goes_on_with_another_number_of_ranks() {
         let error = zero1.load_state(&others).unwrap_err().to_string();
         assert!(error.contains("no tensor optimizer.first_moment.bias"), "{error}");
         zero1.load_state(state).unwrap();
-        steps(&map, 1, 2, zero1, |zero1, gradients| zero1.step(&gradients).unwrap());
+        steps(&map, 1, 2, zero1, |zero1, number, gradients| zero1.step(number, &gradients).unwrap());
         all(&map)
     }) {
         assert_close(&result, expected);

@@ -31,14 +31,19 @@ impl Optimizer {
 
     /// Updates the variables. Without shards they change only when the averages are complete, so that they are whole after a
     /// failure of another rank.
-    pub(crate) fn step(&mut self, gradients: &mut GradStore, device: &Device) -> Result<(), Error> {
+    pub(crate) fn step(
+        &mut self,
+        step: u64,
+        gradients: &mut GradStore,
+        device: &Device,
+    ) -> Result<(), Error> {
         match self {
             Self::Replicated(reducer, adamw) => {
-                reducer.average(gradients)?;
+                reducer.average(step, gradients)?;
                 settle(reducer.group(), device)?;
                 adamw.step(gradients)
             }
-            Self::Sharded(zero1) => zero1.step(gradients),
+            Self::Sharded(zero1) => zero1.step(step, gradients),
         }
     }
 

@@ -148,7 +148,7 @@ fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<(
     // The mean over ranks is the mean over samples, where ranks have different numbers of them.
     let weight = (own.len() * size) as f64 / samples.len() as f64;
     let mut gradients = (&loss * weight)?.backward()?;
-    team.optimizer.step(&mut gradients, &team.device)?;
+    team.optimizer.step(progress.step, &mut gradients, &team.device)?;
     progress.step += 1;
     progress.settled = false;
     progress.window.add(&loss, own.len(), team.optimizer.exposed())

@@ -16,7 +16,7 @@ pub(crate) use offer::{Device, choose};
 use closing::{OpenGroup, close_in_background};
 
 use super::formation::Formation;
-use super::gpu_operation::{GpuOperation, Mark, Watch, Watched, refuse_captured};
+use super::gpu_operation::{Comparison, FirstCall, GpuOperation, Mark, Watch, Watched, refuse_captured};
 use super::guard::is_group_thread;
 use super::work::Work;
 use crate::hash::fnv1a;
@@ -42,6 +42,8 @@ pub(crate) struct GpuGroup {
 struct GpuRank {
     device: Device,
     stream: Arc<CudaStream>,
+    /// Reads what is complete; made with the first step of training.
+    reading: Mutex<Option<Arc<CudaStream>>>,
     communicator: Arc<Watched>,
     watch: Arc<Watch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -91,11 +93,12 @@ impl GpuGroup {
         );
         let world: world::Handle = Arc::clone(formation) as world::Handle;
         let size = world.size();
-        let watch = Watch::new(world, topic, communicator.abort_handle());
+        let watch = Watch::new(world, formation.ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let _open = OpenGroup::new();
-        let rank = GpuRank { device, stream, communicator, watch, threads, size, description, _open };
+        let (reading, _open) = (Mutex::default(), OpenGroup::new());
+        let rank =
+            GpuRank { device, stream, reading, communicator, watch, threads, size, description, _open };
         rank.start_threads()?;
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
@@ -171,10 +174,12 @@ impl GpuGroup {
         mut buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
+        let first = self.first_call(&operation);
         let operation = self.describe_with_purpose(operation);
         let mut queued = false;
-        let mark = self
-            .queue(&operation, |communicator| call(communicator, &mut buffers).inspect(|()| queued = true));
+        let mark = self.queue(&operation, first, |communicator| {
+            call(communicator, &mut buffers).inspect(|()| queued = true)
+        });
         match mark {
             Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)),
             Err(error) => {
@@ -193,9 +198,17 @@ impl GpuGroup {
         operation
     }
 
+    /// The operation, if it is the first one of a step, which the ranks compare.
+    fn first_call(&self, operation: &str) -> Option<FirstCall> {
+        let purpose = self.purpose.filter(|_| self.rank.size > 1)?;
+        let step = purpose.first_of_step()?;
+        Some(FirstCall { operation: operation.to_owned(), purpose, step })
+    }
+
     fn queue(
         &self,
         operation: &str,
+        first: Option<FirstCall>,
         call: impl FnOnce(&Communicator) -> Result<(), nccl::Error>,
     ) -> Result<Arc<Mark>, Error> {
         // Held until the mark is recorded, so that operations and marks have the same order.
@@ -206,13 +219,32 @@ impl GpuGroup {
         self.rank.watch.enter(operation)?;
         // NCCL's layer takes errors that cudarc has noted for those of the operation's buffers.
         let queued = match cuda::without_noted(self.rank.stream.context(), || call(communicator)) {
-            Ok(()) => Mark::record(&self.rank.stream),
+            Ok(()) => self.compare_steps(communicator, first),
             Err(error) => Err(refusal(error)),
         };
+        let queued = queued.and_then(|comparison| Mark::record(&self.rank.stream, comparison));
         self.rank.watch.leave(queued.as_ref());
         // A failure is passed to the world, which is the program's code.
         drop(guard);
         queued.map_err(|error| if error.is_refusal() { error } else { self.rank.watch.fail(error) })
+    }
+
+    /// Queues the comparison of the ranks' steps after the first operation of one.
+    fn compare_steps(
+        &self,
+        communicator: &Communicator,
+        first: Option<FirstCall>,
+    ) -> Result<Option<Comparison>, Error> {
+        let Some(first) = first else { return Ok(None) };
+        let mut reading = lock(&self.rank.reading);
+        let reading = match &*reading {
+            Some(stream) => stream,
+            None => {
+                let context = self.rank.stream.context();
+                reading.insert(cuda::own_result(context, || context.new_stream())?)
+            }
+        };
+        Comparison::start(communicator, Arc::clone(reading), first).map(Some)
     }
 
     pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {

@@ -1,5 +1,6 @@
 //! Operations under way on a group's stream, and the threads that watch them.
 
+mod steps;
 mod watch;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 
+pub(crate) use steps::{Comparison, FirstCall};
 pub(crate) use watch::{Watch, Watched};
 
 use crate::Error;
@@ -47,13 +49,16 @@ pub(crate) fn of_driver(error: nccl::Error) -> Error {
 pub(crate) struct Mark {
     event: Event,
     waker: Mutex<Option<Waker>>,
+    /// That of the ranks' steps, after the first operation of one.
+    comparison: Option<Comparison>,
 }
 
 impl Mark {
     /// Records the work that is queued on the stream.
-    pub(crate) fn record(stream: &CudaStream) -> Result<Arc<Self>, Error> {
+    pub(crate) fn record(stream: &CudaStream, comparison: Option<Comparison>) -> Result<Arc<Self>, Error> {
         let recorded = Event::new(stream.context()).and_then(|event| event.record(stream).map(|()| event));
-        Ok(Arc::new(Self { event: recorded.map_err(of_driver)?, waker: Mutex::new(None) }))
+        let (event, waker) = (recorded.map_err(of_driver)?, Mutex::new(None));
+        Ok(Arc::new(Self { event, waker, comparison }))
     }
 
     fn is_complete(&self) -> Result<bool, Error> {
@@ -77,7 +82,7 @@ impl<B> GpuOperation<B> {
     /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined contents, even
     /// if the operation has ended since.
     fn end(&self) -> Option<Result<(), Error>> {
-        let complete = self.mark.is_complete();
+        let complete = self.watch.is_complete(&self.mark);
         if let Some(error) = self.watch.failure() {
             return Some(Err(error));
         }

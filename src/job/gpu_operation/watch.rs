@@ -37,6 +37,8 @@ pub(crate) type Watched = Mutex<Option<Communicator>>;
 pub(crate) struct Watch {
     world: Handle,
     rank: usize,
+    /// Ranks of the job by rank of the group.
+    ranks: Vec<usize>,
     /// Identity of the communicator: the same on all its ranks.
     topic: u64,
     abort: AbortHandle,
@@ -87,9 +89,10 @@ struct UnderWay {
 }
 
 impl Watch {
-    pub(crate) fn new(world: Handle, topic: u64, abort: AbortHandle) -> Arc<Self> {
+    pub(crate) fn new(world: Handle, ranks: Vec<usize>, topic: u64, abort: AbortHandle) -> Arc<Self> {
         Arc::new(Self {
             rank: world.rank(),
+            ranks,
             world,
             topic,
             abort,
@@ -102,12 +105,37 @@ impl Watch {
 
     /// The error that has stopped the group or the job.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        // A program that has waited for a stream can be earlier than the thread that queries events.
+        let compared = self.first_of_steps();
+        compared.iter().try_for_each(|mark| self.is_complete(mark).map(drop))?;
         self.failure().map_or_else(|| Ok(self.world.check()?), Err)
     }
 
     /// Fails if the job has failed: an operation may then have completed with undefined data of a rank that has aborted.
     pub(super) fn check_job(&self) -> Result<(), Error> {
         self.stop_on_error(self.world.check())
+    }
+
+    /// Operations under way whose ranks' steps are compared.
+    fn first_of_steps(&self) -> Vec<Arc<Mark>> {
+        let state = lock(&self.state);
+        let marks = state.under_way.iter().map(|each| &each.mark);
+        marks.filter(|mark| mark.comparison.is_some()).map(Arc::clone).collect()
+    }
+
+    /// True if the operation has ended. Stops the group first if its ranks were in different steps.
+    pub(super) fn is_complete(&self, mark: &Mark) -> Result<bool, Error> {
+        let is_complete = mark.is_complete()?;
+        // The numbers of steps, too, can be undefined after a failure of the job.
+        if let Some(comparison) =
+            mark.comparison.as_ref().filter(|_| is_complete && self.world.check().is_ok())
+            && let Some(error) = comparison.difference()?
+        {
+            // The ranks of other groups do not compare it.
+            self.world.fail(&error.to_string());
+            self.fail(error.clone().in_job(&self.ranks));
+        }
+        Ok(is_complete)
     }
 
     /// The error that has stopped the group.
@@ -325,7 +353,7 @@ impl Watch {
             let Some(mark) = state.under_way.front().map(|first| Arc::clone(&first.mark)) else { return };
             drop(state);
             let failed = self.has_failed.load(Ordering::Acquire);
-            match if failed { Ok(true) } else { mark.is_complete() } {
+            match if failed { Ok(true) } else { self.is_complete(&mark) } {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => _ = self.fail(error),

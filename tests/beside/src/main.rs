@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reducer = collectives_burn::Reducer::new(&hosts, &module)?;
     let input = BurnTensor::<Training, 2>::full([ROWS, 3], value, &device);
     let gradients = GradientsParams::from_grads(module.forward(input).sum().backward(), &module);
-    let averages = reducer.average(&module, gradients)?;
+    let averages = reducer.average(0, &module, gradients)?;
     let weight = averages.get::<Cuda, 2>(module.weight.id).ok_or("the weight has no gradient")?;
     let weight = weight.to_data().to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
     check("burn", &weight, ROWS as f32 * mean)?;

@@ -10,14 +10,16 @@ use compare::{Options, Training, measure};
 struct Burn {
     net: Net,
     reducer: Reducer,
+    steps: u64,
 }
 
 impl Training for Burn {
     fn step(&mut self, is_averaged: bool) -> Result<()> {
         let mut gradients = self.net.backward()?;
+        self.steps += 1;
         if is_averaged {
             // begin
-            gradients = self.reducer.average(self.net.layers()?, gradients)?;
+            gradients = self.reducer.average(self.steps, self.net.layers()?, gradients)?;
             // end
         }
         self.net.update(gradients)
@@ -36,7 +38,7 @@ fn main() -> Result<()> {
     let layers = broadcast(&group, layers, 0)?;
     let reducer = Reducer::new(&group, &layers)?;
     // end
-    let mut alone = Burn { reducer: Reducer::new(&group, &alone)?, net: Net::new(&options, alone) };
-    let mut averaged = Burn { net: Net::new(&options, layers), reducer };
+    let mut alone = Burn { reducer: Reducer::new(&group, &alone)?, net: Net::new(&options, alone), steps: 0 };
+    let mut averaged = Burn { net: Net::new(&options, layers), reducer, steps: 0 };
     measure("burn_ours", &options, &group, &mut averaged, &mut alone)
 }

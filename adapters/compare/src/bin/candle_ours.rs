@@ -11,14 +11,16 @@ use compare::{Options, Training, measure};
 struct Candle {
     net: Net,
     reducer: Reducer,
+    steps: u64,
 }
 
 impl Training for Candle {
     fn step(&mut self, is_averaged: bool) -> Result<()> {
         let mut gradients = self.net.backward()?;
+        self.steps += 1;
         if is_averaged {
             // begin
-            self.reducer.average(&mut gradients)?;
+            self.reducer.average(self.steps, &mut gradients)?;
             // end
         }
         self.net.update(&gradients)
@@ -37,6 +39,6 @@ fn main() -> Result<()> {
     let group = collectives_candle::group(&job, &Device::Cpu)?;
     let reducer = Reducer::new(&group, &net.variables)?;
     // end
-    let mut alone = Candle { reducer: Reducer::new(&group, &alone.variables)?, net: alone };
-    measure("candle_ours", &options, &group, &mut Candle { net, reducer }, &mut alone)
+    let mut alone = Candle { reducer: Reducer::new(&group, &alone.variables)?, net: alone, steps: 0 };
+    measure("candle_ours", &options, &group, &mut Candle { net, reducer, steps: 0 }, &mut alone)
 }

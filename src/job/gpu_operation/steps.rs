@@ -1,0 +1,119 @@
+//! Comparison of the steps of training in which the ranks of a group over GPUs are.
+//!
+//! Operations of equal lengths match on GPUs whatever they are for, and end before calls are compared. So the first operation of a
+//! step is followed by a reduction of two numbers, which tells every rank the first and the last step, each with a rank that is in
+//! it. They are read when the operation has ended, for which no call of the program waits.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, result};
+
+use super::of_driver;
+use crate::nccl::{Collectives as _, Communicator, cuda};
+use crate::purpose::{MAX_STEP, Purpose};
+use crate::{Error, ReduceOp};
+
+/// Low bits of a number, for the rank. The others are for the step.
+const RANK_BITS: u32 = MAX_STEP.leading_zeros();
+
+/// The first operation of a step.
+pub(crate) struct FirstCall {
+    /// Its description, without its purpose.
+    pub(crate) operation: String,
+    pub(crate) purpose: Purpose,
+    /// The number of the step.
+    pub(crate) step: u64,
+}
+
+/// A comparison under way.
+pub(crate) struct Comparison {
+    call: FirstCall,
+    /// Keeps the numbers allocated.
+    _numbers: CudaSlice<u64>,
+    address: CUdeviceptr,
+    /// A stream of the library's own, which waits for nothing.
+    reading: Arc<CudaStream>,
+    /// The error of ranks in different steps, once it is read.
+    result: OnceLock<Option<Error>>,
+}
+
+impl Comparison {
+    /// Queues the reduction on the communicator's stream.
+    pub(crate) fn start(
+        communicator: &Communicator,
+        reading: Arc<CudaStream>,
+        call: FirstCall,
+    ) -> Result<Self, Error> {
+        let stream = communicator.stream();
+        let own = encode(call.step, communicator.rank());
+        let mut numbers = cuda::own_result(stream.context(), || stream.clone_htod(&own))?;
+        communicator.all_reduce_in_place(&mut numbers, ReduceOp::Max)?;
+        let (address, recorded) = numbers.device_ptr(stream);
+        drop(recorded);
+        Ok(Self { call, _numbers: numbers, address, reading, result: OnceLock::new() })
+    }
+
+    /// The error of ranks in different steps, which have their numbers in the group. The reduction has ended.
+    pub(super) fn difference(&self) -> Result<Option<&Error>, Error> {
+        if self.result.get().is_none() {
+            let [last, first] = decode(self.read()?);
+            let differ = last.0 != first.0;
+            let _read_by_another_thread = self.result.set(differ.then(|| self.call.mismatch(first, last)));
+        }
+        Ok(self.result.get().and_then(Option::as_ref))
+    }
+
+    fn read(&self) -> Result<[u64; 2], Error> {
+        cuda::bind(self.reading.context()).map_err(of_driver)?;
+        let mut numbers = Box::new([0; 2]);
+        // SAFETY: the memory has two numbers, and is kept allocated by this until the copy has ended,
+        // unless the context has failed.
+        let copied = unsafe {
+            result::memcpy_dtoh_async(numbers.as_mut_slice(), self.address, self.reading.cu_stream())
+        };
+        if let Err(error) = cuda::wait(&self.reading) {
+            // The copy may still write it.
+            std::mem::forget(numbers);
+            return Err(of_driver(error));
+        }
+        copied?;
+        Ok(*numbers)
+    }
+}
+
+impl FirstCall {
+    /// The error of two ranks, each with its step.
+    fn mismatch(&self, (step, rank): (u64, usize), (peer_step, peer): (u64, usize)) -> Error {
+        let called = |step| format!("{}{}", self.operation, self.purpose.in_step(step));
+        Error::Mismatch { rank, called: called(step), peer, peer_called: Some(called(peer_step)) }
+    }
+}
+
+/// Two numbers whose maxima over all ranks are those of the last step and of the first one.
+fn encode(step: u64, rank: usize) -> [u64; 2] {
+    let number = step << RANK_BITS | rank as u64;
+    [number, !number]
+}
+
+/// Step and rank of each number.
+fn decode([last, first]: [u64; 2]) -> [(u64, usize); 2] {
+    [last, !first].map(|number| (number >> RANK_BITS, (number & ((1 << RANK_BITS) - 1)) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_last_step_have_a_rank_in_them() {
+        let largest = |ranks: &[(u64, usize)]| {
+            let all = ranks.iter().map(|&(step, rank)| encode(step, rank));
+            decode(all.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap())
+        };
+        assert_eq!(largest(&[(7, 0), (7, 1), (7, 2)]), [(7, 2), (7, 0)]);
+        assert_eq!(largest(&[(7, 0), (6, 1), (7, 2)]), [(7, 2), (6, 1)]);
+        assert_eq!(largest(&[(0, 0), (MAX_STEP, 1), (4, 2)]), [(MAX_STEP, 1), (0, 0)]);
+        assert_eq!(largest(&[(MAX_STEP, (1 << RANK_BITS) - 1)])[1], (MAX_STEP, (1 << RANK_BITS) - 1));
+    }
+}
