@@ -1,9 +1,9 @@
 //! NCCL's communicator object, its state, and calls on it.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::{fmt, ops::Range, ptr};
+use std::{fmt, ops::Range, ptr, thread};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
 use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
@@ -36,6 +36,9 @@ pub(crate) struct Handle {
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
     /// exchange instead of two. An abort, which may wait long, polls instead.
     pub(super) state: SpinMutex<State, Yield>,
+    /// Number of threads that poll for the guard in order to abort. A spin lock has no queue: a thread that makes one call
+    /// after the other would keep them out.
+    pub(super) aborts: AtomicUsize,
     /// Streams of its operations and graphs: the last is the current one, the others are previous ones.
     streams: Mutex<Vec<Arc<CudaStream>>>,
     /// Graphs, operators, registrations and windows, which must end before the communicator.
@@ -163,6 +166,7 @@ impl Handle {
             derived: AtomicU64::new(0),
             slot: AtomicPtr::default(),
             state: SpinMutex::new(State::Alive),
+            aborts: AtomicUsize::new(0),
             streams: Mutex::new(vec![Arc::clone(stream)]),
             objects: Mutex::default(),
             kept: Mutex::default(),
@@ -234,7 +238,17 @@ impl Handle {
 
     #[inline]
     pub(crate) fn lock(&self) -> StateGuard<'_> {
+        if self.aborts.load(Ordering::Relaxed) > 0 {
+            self.let_aborts_go_first();
+        }
         self.state.lock()
+    }
+
+    #[cold]
+    fn let_aborts_go_first(&self) {
+        while self.aborts.load(Ordering::Relaxed) > 0 {
+            thread::yield_now();
+        }
     }
 
     /// NCCL's handle, valid while the state's guard is held; an error in a state that is not accepted.

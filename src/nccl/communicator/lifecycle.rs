@@ -1,7 +1,8 @@
 //! Waiting for NCCL, and the end of its object: it is destroyed once its work is done, or aborted.
 
+use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
-use std::{mem, sync::Arc, thread};
+use std::{mem, thread};
 
 use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
@@ -154,7 +155,9 @@ impl Handle {
 
     pub(crate) fn abort(&self) -> Result<(), Error> {
         cuda::bind(&self.context)?;
+        self.aborts.fetch_add(1, Ordering::Relaxed);
         let locked = poll(Some(ABORT_LIMIT), SHORT, || self.state.try_lock());
+        self.aborts.fetch_sub(1, Ordering::Relaxed);
         self.abort_locked(locked.map_err(|waited| Error::Busy { operation: ABORT, waited })?)
     }
 
