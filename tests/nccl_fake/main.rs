@@ -34,6 +34,7 @@ mod operators;
 mod overlaps;
 mod ownership;
 mod parameters;
+mod prepared;
 mod processes;
 mod programs;
 mod returned;

@@ -17,6 +17,7 @@ pub use super::allocation::Owner;
 pub(crate) use buffer::OwnedBuffer;
 pub use buffer::{Access, DeviceBuffer, DeviceBufferMut};
 pub use registered::Registration;
+pub(crate) use view::checked_range;
 pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 

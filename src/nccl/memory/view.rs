@@ -74,7 +74,7 @@ impl<T: Element> MemoryViewMut<'_, T> {
     }
 }
 
-pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
+pub(crate) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),

@@ -1,7 +1,6 @@
 //! Prepared operations: checked once, and queued any number of times.
 
-use std::ops::{Bound, RangeBounds};
-use std::{cell::RefCell, fmt, num::NonZeroU64, slice, sync::Arc};
+use std::{cell::RefCell, fmt, num::NonZeroU64, ops::RangeBounds, slice, sync::Arc};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
@@ -18,7 +17,7 @@ use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, State};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
-use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, checked_range};
 use crate::nccl::nccl_group::{self, END};
 
 const PREPARE: &str = "preparing operations";
@@ -228,9 +227,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::Argument`] if the range reaches past the end; those of [`queue`](Self::queue).
     pub fn queue_range(&self, prepared: &Prepared, range: impl RangeBounds<usize>) -> Result<(), Error> {
-        let bounds: (Bound<usize>, Bound<usize>) = (range.start_bound().cloned(), range.end_bound().cloned());
-        let entries = prepared.entries.get(bounds).ok_or_else(|| {
-            Error::argument(QUEUE, format!("entries {bounds:?}: there are {}", prepared.len()))
+        let entries = checked_range(range, prepared.len()).ok().and_then(|range| prepared.entries.get(range));
+        let entries = entries.ok_or_else(|| {
+            let reason = format!("the range reaches past the end of the {} entries", prepared.len());
+            Error::argument(QUEUE, reason)
         })?;
         self.queue_entries(prepared, entries)
     }
@@ -239,7 +239,7 @@ impl Communicator {
         nccl_group::forbid(QUEUE)?;
         let (handle, stream) = (&*self.handle, &*self.stream);
         if !Arc::ptr_eq(&prepared.handle, &self.handle) {
-            return Err(Error::WrongCommunicator { operation: QUEUE, object: "prepared operations" });
+            return Err(Error::WrongCommunicator { operation: QUEUE, object: "list of prepared operations" });
         }
         if entries.is_empty() {
             return Ok(());
