@@ -221,6 +221,8 @@ pub(crate) enum Way<'b> {
     Grouped,
     /// In nested groups.
     Nested,
+    /// Prepared, and queued several times if the result is the same: only if this thread has one rank.
+    Prepared,
     /// In a CUDA graph, launched several times if the result is the same.
     Graph,
     /// Simulated only.
@@ -280,6 +282,7 @@ where
     S: DeviceBuffer,
     R: DeviceBufferMut<Element = S::Element>,
 {
+    let times = if case.in_place { 1 } else { 3 };
     let mut each = party.iter().zip(buffers);
     let grouped = |group: &Group<'b>, each: std::iter::Zip<_, std::vec::IntoIter<Buffers<'b, S, R>>>| {
         let mut each: std::iter::Zip<std::slice::Iter<'b, Communicator>, _> = each;
@@ -296,6 +299,11 @@ where
                 group.nested(|inner| issue(inner.on(member), case, member.rank(), buffers))
             })
         }),
+        Way::Prepared => each.try_for_each(|(member, buffers)| {
+            let prepared = member
+                .prepare(|prepare| prepare.group(|group| issue(group, case, member.rank(), buffers)))?;
+            (0..times).try_for_each(|_| member.queue(&prepared))
+        }),
         Way::Simulated => simulate(|group| grouped(group, each)).map(drop),
         Way::Graph => {
             let graph = Graph::capture(|capture| {
@@ -305,7 +313,6 @@ where
                     })
                 })
             })?;
-            let times = if case.in_place { 1 } else { 3 };
             (0..times).try_for_each(|_| graph.launch())
         }
     }

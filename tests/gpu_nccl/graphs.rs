@@ -44,15 +44,15 @@ fn repeated(seed: u64, ranks: usize, index: usize, launches: u32) -> f64 {
     reduced(ReduceOp::Sum, inputs) * (ranks as f64).powi(launches as i32 - 1)
 }
 
-const LEN: usize = 10_007;
-const LAUNCHES: u32 = 10;
+pub(crate) const LEN: usize = 10_007;
+pub(crate) const LAUNCHES: u32 = 10;
 
-fn inputs(seed: u64, rank: usize, ranks: usize) -> Vec<f64> {
+pub(crate) fn inputs(seed: u64, rank: usize, ranks: usize) -> Vec<f64> {
     (0..LEN).map(|index| f64::contribution(bits(seed, rank, index), ReduceOp::Sum, ranks)).collect()
 }
 
 #[track_caller]
-fn compare(found: &[f64], seed: u64, ranks: usize, launches: u32) {
+pub(crate) fn compare(found: &[f64], seed: u64, ranks: usize, launches: u32) {
     for (index, &found) in found.iter().enumerate() {
         let wanted = repeated(seed, ranks, index, launches);
         assert!(found == wanted, "element {index} is {found}, expected {wanted}, seed {seed}");
@@ -60,7 +60,7 @@ fn compare(found: &[f64], seed: u64, ranks: usize, launches: u32) {
 }
 
 /// Contents of the memory after all queued work of its stream.
-fn values(memory: &Memory) -> Vec<f64> {
+pub(crate) fn values(memory: &Memory) -> Vec<f64> {
     memory.stream().read(&memory.slice::<f64>(..).unwrap())
 }
 

@@ -17,6 +17,7 @@ mod lifecycle;
 mod memory;
 #[path = "../port/mod.rs"]
 mod port;
+mod prepared;
 mod reference;
 mod settings;
 #[path = "../shapes/mod.rs"]
@@ -55,6 +56,12 @@ fn main() {
             graphs::graphs_end_with_their_communicator,
             graphs::a_capture_of_ones_own,
             graphs::a_graph_of_a_non_blocking_communicator,
+            prepared::every_collective_prepared,
+            prepared::a_list_queued_ten_times,
+            prepared::a_list_refilled_between_the_calls,
+            prepared::a_list_on_a_captured_stream,
+            prepared::a_list_of_a_non_blocking_communicator,
+            prepared::lists_outlive_their_communicator,
             streams::buffers_of_other_streams,
             streams::work_of_other_streams_comes_before_and_after,
             settings::settings_of_the_loaded_version,
