@@ -13,6 +13,9 @@
 //! operation `k`. A rank that reads nothing, such as the root of a broadcast, can thus be many short operations ahead
 //! of the others, or a few long ones.
 //!
+//! A rank claims its memory in the segment before it writes there: a world of the program's could give two
+//! ranks the same number.
+//!
 //! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted
 //! there by each rank, so that a rank that waits for a message sees when the sender has passed the operation without
 //! writing it.
@@ -31,13 +34,10 @@
 //! errors; `make loom` runs this file under a model of memory that guarantees only the orderings that are asked for
 //! (`model`).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 #[cfg(not(loom))]
 use std::hint::spin_loop;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
@@ -51,10 +51,10 @@ use self::layout::{LONG_BUFFERS, MessageSlot, RankArea, SLOT_CAPACITY, SLOTS, se
 use self::model::{Mapping, fence, spin_loop};
 use crate::fabric::Error;
 use crate::fabric::calls::{CallHash, CallSignature};
-use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::{Next, Spin};
 use crate::world::{self, World};
 
+mod file;
 mod layout;
 mod sleepers;
 
@@ -68,6 +68,12 @@ pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
 const POLLS_OVERSUBSCRIBED: u32 = 8;
+
+/// A rank's message about its mapping of the segment: it has none, has one, or another rank has claimed its
+/// area.
+const NOT_MAPPED: u8 = 0;
+const MAPPED: u8 = 1;
+const CLAIMED: u8 = 2;
 
 /// Longest sleep between two checks of the other ranks; also the delay when a wake-up is missed (see `sleepers`).
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
@@ -112,39 +118,57 @@ unsafe impl Send for SharedSegment {}
 impl SharedSegment {
     /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with
     /// too many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
+    ///
+    /// # Errors
+    /// Those of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
     pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
             return Ok(None);
         }
-        let made = if rank == 0 { create_file(ranks).ok() } else { None };
-        let name = made.as_ref().map_or(&[][..], |(path, _)| path.as_os_str().as_encoded_bytes());
-        let met = world.all_gather(name).and_then(|names| {
-            let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned());
-            let shared = match &made {
-                Some((_, file)) => Self::map(file, rank, ranks, oversubscribed),
-                None => OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .open(path.unwrap_or_default())
-                    .and_then(|file| Self::map(&file, rank, ranks, oversubscribed)),
+        let made = if rank == 0 { file::create(ranks).ok() } else { None };
+        let name = made.as_ref().map_or("", |(name, _)| name);
+        let met = world.all_gather(name.as_bytes()).and_then(|names| {
+            let mapped = match &made {
+                Some((name, file)) => Self::map(name, file, rank, ranks, oversubscribed),
+                None => {
+                    let name = names.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+                    file::open(&name).and_then(|file| Self::map(&name, &file, rank, ranks, oversubscribed))
+                }
             };
-            let everyone = world.all_gather(&[u8::from(shared.is_ok())])?.iter().all(|has| has == &[1]);
-            Ok(shared.ok().filter(|_| everyone))
+            let result = match &mapped {
+                Ok(_) => MAPPED,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => CLAIMED,
+                Err(_) => NOT_MAPPED,
+            };
+            let all = world.all_gather(&[result])?;
+            let twice =
+                if result == CLAIMED { Some(rank) } else { all.iter().position(|one| one == &[CLAIMED]) };
+            if let Some(rank) = twice {
+                return Err(world::Error::Mismatch(format!(
+                    "two ranks of a world of {ranks} ranks say that they are rank {rank}"
+                )));
+            }
+            Ok(mapped.ok().filter(|_| all.iter().all(|one| one == &[MAPPED])))
         });
-        if let Some((path, _)) = made {
+        if let Some((name, _)) = made {
             // All have it open, or do without it. Leftover names are removed by `shm::remove_leftovers`.
-            let _ = fs::remove_file(path);
+            file::remove(&name);
         }
         met
     }
 
-    fn map(file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
-        // Any program can implement `World`, so its answers are checked.
+    /// Maps the file of a segment, and claims this rank's area in it. Any program can implement `World`, so
+    /// its answers are checked: the rank, the file's name and length, and that no other rank has the area
+    /// ([`AlreadyExists`](io::ErrorKind::AlreadyExists)).
+    fn map(name: &str, file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
+        let number = file::number_in(name)?;
         if rank >= ranks || file.metadata()?.len() != segment_len(ranks) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self::new(Mapping::new(file, ranks)?, rank, ranks, oversubscribed))
+        let memory = Mapping::new(file, ranks)?;
+        memory.area(rank).state.claim(number)?;
+        Ok(Self::new(memory, rank, ranks, oversubscribed))
     }
 
     fn new(memory: Mapping, rank: usize, ranks: usize, oversubscribed: bool) -> Self {
@@ -411,19 +435,6 @@ fn non_null(data: *const u8) -> *const u8 {
     if data.is_null() { ptr::dangling() } else { data }
 }
 
-/// Creates a file for a segment that only this user can open.
-fn create_file(ranks: usize) -> io::Result<(PathBuf, File)> {
-    let path = Path::new(shm::DIRECTORY).join(shm::new_name());
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    // SAFETY: an open file. Reserving its memory keeps later writes from running out of it (SIGBUS).
-    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, segment_len(ranks) as libc::off_t) };
-    if result != 0 {
-        let _ = fs::remove_file(&path);
-        return Err(io::Error::from_raw_os_error(result));
-    }
-    Ok((path, file))
-}
-
 #[cfg(loom)]
 mod model;
 #[cfg(loom)]
@@ -433,9 +444,9 @@ pub(crate) use model::shared_segments;
 #[cfg(not(loom))]
 #[cfg(test)]
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
-    let (path, file) = create_file(ranks).unwrap();
-    fs::remove_file(path).unwrap();
-    (0..ranks).map(|rank| SharedSegment::map(&file, rank, ranks, true).unwrap()).collect()
+    let (name, file) = file::create(ranks).unwrap();
+    file::remove(&name);
+    (0..ranks).map(|rank| SharedSegment::map(&name, &file, rank, ranks, true).unwrap()).collect()
 }
 
 #[cfg(not(loom))]

@@ -18,6 +18,19 @@ pub(crate) fn new_name() -> String {
     format!("{PREFIX}{}-{}-{random:016x}", pid_namespace().unwrap_or(0), std::process::id())
 }
 
+/// The random number in a name of the form that [`new_name`] makes; `None` for any other name.
+pub(crate) fn number_in(name: &str) -> Option<u64> {
+    let mut parts = name.strip_prefix(PREFIX)?.split('-');
+    let (namespace, process, number) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_number = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit()) && !text.is_empty();
+    let is_complete =
+        is_number(namespace) && is_number(process) && number.len() == 16 && parts.next().is_none();
+    if is_complete && number.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return u64::from_str_radix(number, 16).ok();
+    }
+    None
+}
+
 /// An address for an endpoint of this process, which contains the name of a file in [`DIRECTORY`].
 pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("{ADDRESS}{}", new_name())).ok()
@@ -198,6 +211,28 @@ mod tests {
         for ranks in [usize::MAX, 1 << 42] {
             let problem = shortage_before_open(ranks).unwrap();
             assert!(problem.contains(&format!("the {ranks} ranks")), "{problem}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_this_form_have_a_number() {
+        let name = new_name();
+        let number = number_in(&name).unwrap();
+        assert!(name.ends_with(&format!("-{number:016x}")), "{name}");
+        assert_eq!(number_in("collectives-1-2-00000000000000ff"), Some(255));
+        for other in [
+            "",
+            "collectives-",
+            "collectives-1-2-ff",
+            "collectives-1--00000000000000ff",
+            "collectives-1-2-00000000000000fg",
+            "collectives-1-2-+0000000000000ff",
+            "collectives-1-2-00000000000000ff-3",
+            "collectives-1-../-00000000000000ff",
+            "/dev/shm/collectives-1-2-00000000000000ff",
+            "collectives-1-2-00000000000000ff\0",
+        ] {
+            assert_eq!(number_in(other), None, "{other}");
         }
     }
 

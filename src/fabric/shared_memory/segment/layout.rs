@@ -4,7 +4,6 @@
 use std::cell::UnsafeCell;
 #[cfg(not(loom))]
 use std::fs::File;
-#[cfg(not(loom))]
 use std::io;
 #[cfg(not(loom))]
 use std::os::fd::AsRawFd;
@@ -12,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 use super::CAPACITY;
 #[cfg(loom)]
@@ -73,8 +73,43 @@ pub(super) struct RankState {
     pub(super) call: AtomicU64,
     /// 1 once an operation has failed.
     pub(super) failed: AtomicU64,
+    /// The segment's number, or [`CLAIMED`] once a rank has the area.
+    claim: AtomicU64,
     /// Ranks that sleep until this one publishes something.
     pub(super) sleepers: Sleepers,
+}
+
+/// No segment's number, which is odd, and not the zero of other files.
+const CLAIMED: u64 = 2;
+
+impl RankState {
+    #[cfg(loom)]
+    pub(super) fn new(word: fn(&'static str) -> AtomicU64) -> Self {
+        let [started, skipped, call, failed, claim] =
+            ["started", "skipped", "call", "failed", "claim"].map(word);
+        Self { started, skipped, call, failed, claim, sleepers: Sleepers::new() }
+    }
+
+    /// Lets a rank claim the area by the segment's number.
+    pub(super) fn offer(&self, number: u64) {
+        self.claim.store(number, Ordering::Relaxed);
+    }
+
+    /// Claims the area of the segment with this number for the only rank that writes it.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if another rank has claimed it;
+    /// [`InvalidData`](io::ErrorKind::InvalidData) in any other memory.
+    pub(super) fn claim(&self, number: u64) -> io::Result<()> {
+        // Exclusive with any ordering. The area is all zeros before, and read only after an exchange of the
+        // world.
+        let (new, relaxed) = (CLAIMED, Ordering::Relaxed);
+        match self.claim.compare_exchange(number, new, relaxed, relaxed) {
+            Ok(_) => Ok(()),
+            Err(CLAIMED) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
 }
 
 /// A rank's part of the segment. All zeros is a valid value.

@@ -44,6 +44,16 @@ impl AtomicU64 {
     pub(super) fn store(&self, value: u64, ordering: Ordering) {
         self.word.store(value, self.effective(ordering));
     }
+
+    pub(super) fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.word.compare_exchange(current, new, self.effective(success), self.effective(failure))
+    }
 }
 
 /// A word that ranks may sleep on.
@@ -152,13 +162,7 @@ fn area() -> RankArea {
         long_buffers: std::array::from_fn::<_, LONG_BUFFERS, _>(|_| {
             LongBuffer(MessageCell::<CAPACITY>::new())
         }),
-        state: RankState {
-            started: word("started"),
-            skipped: word("skipped"),
-            call: word("call"),
-            failed: word("failed"),
-            sleepers: Sleepers::new(),
-        },
+        state: RankState::new(word),
     }
 }
 
@@ -270,6 +274,18 @@ mod tests {
             assert!(!sleepers.is_asleep());
         };
         check_orderings(body, &[("epoch", Acquire), ("epoch", Release)]);
+    }
+
+    #[test]
+    fn one_of_two_ranks_gets_an_area() {
+        check(|| {
+            let area = loom::sync::Arc::new(area());
+            area.state.offer(7);
+            let other = area.clone();
+            let thread = loom::thread::spawn(move || other.state.claim(7).is_ok());
+            assert_ne!(area.state.claim(7).is_ok(), thread.join().unwrap());
+            assert_eq!(area.state.claim(7).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        });
     }
 
     #[test]

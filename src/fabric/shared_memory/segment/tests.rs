@@ -1,6 +1,9 @@
 //! Segments whose ranks are driven one after the other, or are threads.
 
+use std::fs;
+
 use super::*;
+use crate::fabric::shared_memory::shm;
 
 fn begin_call(shared: &mut SharedSegment) {
     shared.begin_call(CallSignature::BARRIER, CallHash::default());
@@ -107,4 +110,76 @@ fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones(
             });
         }
     });
+}
+
+/// A world whose all_gather changes the messages.
+struct Lying<F>(world::Handle, usize, usize, F);
+
+impl<F: Fn(&mut Vec<Vec<u8>>) + Send + Sync> World for Lying<F> {
+    fn position(&self) -> world::Position {
+        let Self(_, rank, size, _) = *self;
+        world::Position { rank, size, local_rank: rank, local_size: size }
+    }
+
+    fn describe(&self) -> String {
+        String::new()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.0.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        let mut all = self.0.all_gather(mine)?;
+        self.3(&mut all);
+        Ok(all)
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.0.abort(code, message)
+    }
+}
+
+#[test]
+fn two_ranks_do_not_get_one_area() {
+    // Two of three ranks say that they are rank 1, each in a world without the other.
+    let made = world::on_ranks(3, |world| {
+        let rank = world.rank();
+        let left_out = if rank == 2 { 1 } else { 2 };
+        let world = Lying(world, rank.min(1), 2, move |all: &mut Vec<_>| drop(all.remove(left_out)));
+        SharedSegment::create(&world, true).map(|segment| segment.is_some())
+    });
+    let text = "two ranks of a world of 2 ranks say that they are rank 1";
+    let failed = |rank: usize| made[rank].as_ref().is_err_and(|error| error.to_string() == text);
+    // Rank 0 learns of it from the one that it knows.
+    assert!(failed(1) ^ failed(2), "{made:?}");
+    assert_eq!((failed(0), &made[2 - usize::from(failed(2))]), (failed(1), &Ok(true)), "{made:?}");
+}
+
+#[test]
+fn only_the_files_of_segments_are_opened() {
+    let name = shm::new_name();
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    let here = std::path::Path::new(shm::DIRECTORY).join(&name);
+    for (path, told) in [
+        // As long as a segment, with a name of ours.
+        (here.as_path(), name.as_str()),
+        (elsewhere.path(), elsewhere.path().to_str().unwrap()),
+    ] {
+        fs::write(path, vec![0x55; segment_len(2)]).unwrap();
+        let made = world::on_ranks(2, |world| {
+            let rank = world.rank();
+            let rename = |all: &mut Vec<Vec<u8>>| {
+                // Rank 1 is told this name.
+                if rank == 1 && all[0].len() > 1 {
+                    all[0] = told.as_bytes().to_vec();
+                }
+            };
+            SharedSegment::create(&Lying(world, rank, 2, rename), true).map(|segment| segment.is_some())
+        });
+        let content = fs::read(path).unwrap();
+        fs::remove_file(path).unwrap();
+        assert_eq!(made, [Ok(false), Ok(false)], "{told}");
+        assert!(content.iter().all(|&byte| byte == 0x55), "{told}");
+    }
 }
