@@ -28,8 +28,8 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
 /// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has called it.
 ///
 /// On a GPU, its collectives run on a stream of the group's own, on candle's device. This stream and candle's wait for each other by
-/// events, and the thread waits for neither. [`device`] makes a device with one stream for all threads. A device of
-/// `Device::new_cuda` has another stream in every thread: use it in one thread only.
+/// events, and the thread waits for neither. [`device`] makes a device with one stream for all threads. Tensors of a device of
+/// `Device::new_cuda` are refused: its stream is another one in every thread.
 ///
 /// # Errors
 /// If a rank cannot be connected, or NCCL cannot be loaded.

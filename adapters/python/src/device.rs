@@ -14,6 +14,9 @@ pub(crate) fn number(group: &Group) -> Option<usize> {
     group.context().map(|context| context.ordinal())
 }
 
+/// CUDA's handle of the per-thread default stream.
+const PER_THREAD: usize = 2;
+
 fn no_device() -> Error {
     Error::Buffer("the group's ranks use no GPU: make a group with job.group('gpu')".to_owned())
 }
@@ -28,6 +31,11 @@ pub(crate) struct Streams {
 impl Streams {
     /// Lets the group's stream wait for the work that is queued on a framework's stream.
     pub(crate) fn join(group: &Group, framework: usize) -> Result<Self, Error> {
+        if framework == PER_THREAD {
+            return Err(Error::Buffer(
+                "the per-thread default stream is another stream on every thread: use a stream of your own".to_owned(),
+            ));
+        }
         let group = Arc::clone(group.stream().ok_or_else(no_device)?);
         // SAFETY: the framework names a stream of the device's primary context, which lives as long as its tensors are used on it.
         let framework = unsafe { group.context().wrap_borrowed_stream(framework as _) };
