@@ -45,7 +45,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             copy(&program, &folder.join(part), plain.map(|(name, _)| name))?;
         }
     }
-    copy(Path::new("tools/run-gpu"), &folder, None)?;
+    for script in ["tools/run-gpu", "tools/small_sizes.py"] {
+        copy(Path::new(script), &folder, None)?;
+    }
     for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         copy(Path::new(text), &folder, None)?;
     }
