@@ -80,8 +80,11 @@ fn run() -> Result<(), Failure> {
         on(&stream)?,
         on(&stream)?,
         on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
     ];
-    let [a, b, c, d, e, f, g, i] = memories.each_mut().map(|memory| memory.slice_mut::<f32>(..VALUES.len()));
+    let [a, b, c, d, e, f, g, i, j, k] =
+        memories.each_mut().map(|memory| memory.slice_mut::<f32>(..VALUES.len()));
     let mut elsewhere = on(&other)?;
     let h = elsewhere.slice_mut::<f32>(..VALUES.len());
     let with_events = || stream.clone_htod(&VALUES);
@@ -104,6 +107,15 @@ fn run() -> Result<(), Failure> {
     let call = |view: &mut _| nccl::group(|group| group.on(all_reduce).all_reduce_in_place(view, sum));
     add(group, "group", in_place(&stream, c?, call));
     add(group, "other_stream", in_place(&stream, h?, |view| all_reduce.all_reduce_in_place(view, sum)));
+
+    let mut j = j?;
+    let one = all_reduce.prepare(|prepare| prepare.all_reduce_in_place(&mut j, sum))?;
+    add(group, "prepared", in_place(&stream, j, move |_| all_reduce.queue(&one)));
+    let mut k = k?;
+    let many = all_reduce
+        .prepare(|prepare| (0..BATCH).try_for_each(|_| prepare.all_reduce_in_place(&mut k, sum)))?;
+    let queue = move |calls: u64| all_reduce.queue_range(&many, ..calls as usize);
+    add(group, "prepared_many", at_once(&stream, k, queue));
 
     let group = "out_of_place";
     let call = |send: &nccl::MemoryViewMut<'_, f32>, receive: &mut nccl::MemoryViewMut<'_, f32>| {
@@ -190,6 +202,27 @@ where
         for _ in 0..calls {
             call(&mut buffer)?;
         }
+        let time = start.elapsed();
+        stream.synchronize()?;
+        verify(&stream.clone_dtoh(&buffer)?)?;
+        Ok(time)
+    })
+}
+
+/// A batch in place that is one call.
+fn at_once<'a, B>(
+    stream: &'a Arc<CudaStream>,
+    mut buffer: B,
+    mut call: impl FnMut(u64) -> Result<(), nccl::Error> + 'a,
+) -> Batch<'a>
+where
+    B: DeviceBufferMut<Element = f32> + DevicePtr<f32> + DevicePtrMut<f32> + 'a,
+{
+    Box::new(move |calls| {
+        stream.memcpy_htod(&VALUES, &mut buffer)?;
+        stream.synchronize()?;
+        let start = Instant::now();
+        call(calls)?;
         let time = start.elapsed();
         stream.synchronize()?;
         verify(&stream.clone_dtoh(&buffer)?)?;
