@@ -112,7 +112,7 @@ pub enum Error {
     /// A view would reach past the end of its memory, which has room for `len` elements of this type.
     #[error("a view of elements {start}..{end}: the memory has {len}")]
     View { start: usize, end: usize, len: usize },
-    /// A buffer without an owner, which a registration, window or graph needs.
+    /// A buffer without an owner, which a registration, window, graph or prepared operation needs.
     #[error(
         "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts a \
          CudaSlice, Memory::from_raw any memory)"
@@ -133,7 +133,7 @@ pub enum Error {
     /// Not allowed while this thread is inside a [`group`](super::group()).
     #[error("{operation} inside a group: use the group's own methods, or call it after the group")]
     InsideGroup { operation: &'static str },
-    /// An operator or a window (`object`) of another communicator.
+    /// An operator, a window or a list of prepared operations (`object`) of another communicator.
     #[error("{operation}: the {object} was made with another communicator")]
     WrongCommunicator { operation: &'static str, object: &'static str },
     /// Another library than the communicator's.

@@ -10,7 +10,8 @@
 //!   another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
 //! - If *another thread* begins to capture a communicator's stream into a CUDA graph during a call, the call's work becomes part
 //!   of that graph, which does not keep its buffers. A capture that began before the call is refused; CUDA has no way to prevent
-//!   one from beginning. Graphs of this module are captured on private streams.
+//!   one from beginning. A call can be long: a [`group`](group()), or a list of [`Prepared`] operations. Graphs of this module are
+//!   captured on private streams.
 //! - cudarc's own copies between devices, and errors that cudarc records and another thread takes: see `docs/limits.md`.
 //!
 //! # Communicators
@@ -48,9 +49,15 @@
 //! and views of [`Memory`], which is allocated by NCCL or adopted ([`Memory::from_raw`], unsafe, takes an address).
 //!
 //! A [`Memory`] has shared ownership with its [`Registration`]s ([`Communicator::register`], which avoid intermediate copies),
-//! [`Window`]s, which all ranks can access ([`Communicator::window`]), and [`Graph`]s; these also own NCCL's handles. They have no
-//! lifetimes: a struct may hold a communicator, its memory and its windows, and they may be dropped in any order on any thread. A
-//! forgotten one leaks its memory only.
+//! [`Window`]s, which all ranks can access ([`Communicator::window`]), [`Graph`]s and [`Prepared`] operations; these also own NCCL's
+//! handles. They have no lifetimes: a struct may hold a communicator, its memory and its windows, and they may be dropped in any
+//! order on any thread. A forgotten one leaks its memory only.
+//!
+//! # Prepared operations
+//! [`Communicator::prepare`] checks operations once, and [`Communicator::queue`] passes them to NCCL any number of times, with new
+//! values in their memory: for loops that repeat the same operations, where the host bounds the time. A list costs little more than
+//! NCCL's own calls. A [`Graph`] launches all its operations at the cost of one kernel, but takes longer to make, and supports fewer
+//! communicators.
 //!
 //! # CUDA graphs
 //! [`Graph::capture`] creates a CUDA graph of collectives, which [`Graph::launch`] launches any number of times, with new values

@@ -67,7 +67,8 @@ pub unsafe trait DeviceBuffer {
     /// `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
-    /// Owner that keeps the memory allocated without this object, for registrations, windows and graphs.
+    /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and prepared
+    /// operations.
     fn owner(&self) -> Option<Owner> {
         None
     }

@@ -21,16 +21,16 @@ pub(crate) use view::checked_range;
 pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 
-/// Device memory of one stream, with shared ownership: registrations, windows and graphs own it together with this
-/// object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest algorithms can use directly; or
+/// Device memory of one stream, with shared ownership: registrations, windows, graphs and prepared operations own it
+/// together with this object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest algorithms can use directly; or
 /// adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
 ///
 /// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a
 /// buffer of bytes. A copy on another stream than the memory's makes the host wait for both streams. It fails
 /// while one of them is being captured into a CUDA graph, or a capture elsewhere forbids this thread to wait.
 ///
-/// It is freed once this object and all its registrations, windows and graphs are dropped, in the order of its stream;
-/// the last owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
+/// It is freed once this object and all its other owners are dropped, in the order of its stream; the last owner waits
+/// for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
 /// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream has work.
 ///
 /// ```no_run
@@ -67,7 +67,8 @@ impl Memory {
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
     /// # fn example(communicator: &Communicator, tensor: u64, len: usize) -> Result<(), Error> {
     /// // SAFETY: the tensor of another library has so many numbers, is used in the order of this stream only,
-    /// // and is freed after the work that is queued there, and after its registrations, windows and graphs.
+    /// // and is freed after the work that is queued there, and after its registrations, windows, graphs and
+    /// // prepared operations.
     /// let mut tensor = unsafe { Memory::from_raw(tensor, len * 4, Arc::clone(communicator.stream()), ()) };
     /// communicator.all_reduce_in_place(&mut tensor.slice_mut::<f32>(..)?, ReduceOp::Sum)?;
     /// # Ok(())
@@ -76,8 +77,8 @@ impl Memory {
     ///
     /// # Safety
     /// - The memory is initialised, in the stream's context, and aligned for all elements of its views.
-    /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations, windows or graphs
-    ///   exist), and then until the work that is queued on `stream` at that time is done.
+    /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations, windows, graphs
+    ///   or prepared operations exist), and then until the work that is queued on `stream` at that time is done.
     /// - Nothing else writes it, or reads it while a collective writes it.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(

@@ -23,7 +23,7 @@ pub struct Call<'b, L = Immediate> {
     launch: L,
 }
 
-/// Destination of a collective: NCCL immediately, a group or a graph. Sealed.
+/// Destination of a collective: NCCL immediately, a group, prepared operations or a graph. Sealed.
 pub trait Launch<'b>: sealed::Launch<'b> {}
 
 impl<'b, L: sealed::Launch<'b>> Launch<'b> for L {}

@@ -12,8 +12,9 @@ use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window};
 
-/// The collectives of a [`Communicator`], and of a [`Call`] of a [`group`](super::group()), a
-/// [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait to call them.
+/// The collectives of a [`Communicator`], of a [`Preparation`](super::Preparation), and of a [`Call`] of a
+/// [`group`](super::group()), a [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait
+/// to call them.
 ///
 /// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If a buffer
 /// belongs to another stream, the operation is ordered after the work that is queued there, and before work that is
@@ -32,7 +33,7 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 ///   offset of the buffer or of a rank's part is not a multiple of 4 bytes.
 /// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work: the call
 ///   had no effect, or its work is done.
-/// - [`Error::NotOwned`] in a graph for a buffer without an owner.
+/// - [`Error::NotOwned`] in a graph, and for prepared operations, for a buffer without an owner.
 /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Group::on`](super::Group::on).
 /// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue it.
 pub trait Collectives<'b>: Sized {
@@ -40,7 +41,7 @@ pub trait Collectives<'b>: Sized {
     type Launch: Launch<'b>;
 
     /// Returns the call that these methods complete. Code that is generic over [`Launch`] works for immediate calls,
-    /// groups and graphs.
+    /// groups, prepared operations and graphs.
     fn call(self) -> Call<'b, Self::Launch>;
 
     /// Sets element `i` of `receive` to the reduction of element `i` of all ranks' `send` (`ncclAllReduce`). Both have
@@ -269,7 +270,8 @@ pub trait Collectives<'b>: Sized {
     ///
     /// # Safety
     /// Until the data has arrived, the peer must keep its window and the communicator, and must not use that part of
-    /// the window otherwise, which this rank cannot check.
+    /// the window otherwise, which this rank cannot check. This holds for each launch of a graph, and each time that a
+    /// prepared operation is queued.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] if it would reach past the end of a window of this

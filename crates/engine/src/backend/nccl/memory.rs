@@ -177,7 +177,7 @@ fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, 
     let size = work.data_type.size();
     let view = memory.slice::<u8>(elements.start * size..elements.end * size)?;
     // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this rank's
-    // operations and graphs. Where operands that are written at the same time overlap, which the contract excludes,
+    // operations, prepared ones too, and graphs. Where operands that are written at the same time overlap, which the contract excludes,
     // their elements become a mixture of what the operations write, and nobody looks at them before they are filled
     // again: such operations are timed only, as in nccl-tests. No reference to the elements exists, and whatever the
     // GPU leaves there is an element.
