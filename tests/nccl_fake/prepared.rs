@@ -43,6 +43,13 @@ fn memory_is_owned_until_the_prepared_operations_are_dropped() {
     assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m1"]);
 }
 
+/// As the communicator and the memory.
+#[test]
+fn prepared_operations_move_between_threads() {
+    fn moves<T: Send + Sync + 'static>() {}
+    moves::<Prepared>();
+}
+
 #[test]
 fn the_program_uses_the_memory_between_the_calls() {
     let fake = Fake::new();

@@ -112,7 +112,8 @@ impl<'env> Batch<'env> {
         let addresses = communicator.addresses(operation, offsets, &accesses)?;
         let misaligned = accesses.misaligned(operation);
         for (memory, object) in communicator.handle.registered() {
-            let is_target = matches!(operation.kind, Kind::Put(_, window, _) if window.addr() == memory.raw);
+            let is_target =
+                matches!(operation.kind, Kind::Put(_, window, _) if window.0.addr() == memory.raw);
             if is_target || operation.waits() {
                 self.kept.push(Arc::new(object));
             }

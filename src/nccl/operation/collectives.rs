@@ -6,7 +6,7 @@ use nccl_sys::ncclWaitSignalDesc_t;
 
 use super::buffers::Buffers;
 use super::call::{Call, Immediate, Launch};
-use super::kind::{Kind, PUT, WAIT_SIGNAL};
+use super::kind::{Kind, PUT, PeerWindow, WAIT_SIGNAL};
 use super::reduction::Reduction;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
@@ -285,7 +285,11 @@ pub trait Collectives<'b>: Sized {
     ) -> Result<(), Error> {
         let call = self.call();
         let (window, offset) = window.target::<S::Element>(PUT, call.communicator, offset, source.len())?;
-        call.submit(Kind::Put(signal, window, offset), source.len(), Buffers::send_only(Some(source)))
+        call.submit(
+            Kind::Put(signal, PeerWindow(window), offset),
+            source.len(),
+            Buffers::send_only(Some(source)),
+        )
     }
 
     /// Raises a signal at another rank, without data (`ncclSignal`, NCCL 2.29).

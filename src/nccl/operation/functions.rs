@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclResult_t};
 
-use super::kind::{Exchange, Kind, Operation, raw_type};
+use super::kind::{Exchange, Kind, Operation, PeerWindow, raw_type};
 use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
 
 /// Common arguments of NCCL's functions: addresses of the buffers, communicator and stream.
@@ -50,7 +50,7 @@ impl Operation {
                 Kind::AllToAllV(_) => return self.exchange_all(library, arguments),
                 Kind::Send(peer) => raw.ncclSend(from, n, t, peer as c_int, comm, stream),
                 Kind::Recv(peer) => raw.ncclRecv(to, n, t, peer as c_int, comm, stream),
-                Kind::Put(Signal { peer, index, context }, window, offset) => {
+                Kind::Put(Signal { peer, index, context }, PeerWindow(window), offset) => {
                     let peer = peer as c_int;
                     raw.ncclPutSignal(from, n, t, peer, window, offset, index, context, 0, comm, stream)?
                 }

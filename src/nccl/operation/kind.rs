@@ -77,7 +77,7 @@ pub(crate) enum Kind {
     Send(usize),
     Recv(usize),
     /// With the peer's window, and the offset in it in bytes.
-    Put(Signal, ncclWindow_t, usize),
+    Put(Signal, PeerWindow, usize),
     Signal(Signal),
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
 }
@@ -85,6 +85,15 @@ pub(crate) enum Kind {
 pub(super) const PUT: &str = "ncclPutSignal";
 pub(super) const WAIT_SIGNAL: &str = "ncclWaitSignal";
 pub(super) const ALL_TO_ALL_V: &str = "all_to_all_v (ncclSend, ncclRecv)";
+
+/// NCCL's handle of the window of a rank that writes into a peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerWindow(pub(crate) ncclWindow_t);
+
+// SAFETY: it is only passed to NCCL, together with the communicator, which one thread uses at a time.
+unsafe impl Send for PeerWindow {}
+// SAFETY: as above.
+unsafe impl Sync for PeerWindow {}
 
 /// Elements of the send buffer that are sent to a rank, and elements of the receive buffer that come from it.
 #[derive(Clone, Debug)]

@@ -82,13 +82,6 @@ struct SpecialCall {
     misaligned: Option<NonZeroU64>,
 }
 
-// SAFETY: the only field that other threads could not use is the handle of a peer's window. It is passed to NCCL together
-// with the communicator, which one thread uses at a time.
-unsafe impl Send for Prepared {}
-// SAFETY: as above. A shared reference only gives lengths, and the arguments of calls to `Communicator::queue`, whose
-// communicator is not `Sync`.
-unsafe impl Sync for Prepared {}
-
 impl Prepared {
     /// Number of entries: operations outside of groups, and groups that have operations.
     pub fn len(&self) -> usize {
@@ -222,7 +215,8 @@ impl Communicator {
         self.queue_entries(prepared, &prepared.entries)
     }
 
-    /// Queues a part of the prepared operations: the range counts [entries](Prepared::len).
+    /// Queues a part of the prepared operations: the range counts [entries](Prepared::len). It is ordered with the streams
+    /// of all of them.
     ///
     /// # Errors
     /// [`Error::Argument`] if the range reaches past the end; those of [`queue`](Self::queue).
