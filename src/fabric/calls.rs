@@ -9,6 +9,7 @@
 use std::fmt;
 
 use super::selection::Collective;
+use crate::hash::fnv1a;
 use crate::purpose::Purpose;
 use crate::world::{self, Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
@@ -110,6 +111,11 @@ impl fmt::Display for CallSignature {
 pub(crate) struct CallHash(u64);
 
 impl CallHash {
+    /// The hash before the first call of a communicator with these settings, which must be the same on all ranks.
+    pub(crate) fn of_settings(settings: &str) -> Self {
+        Self(fnv1a(settings.bytes()))
+    }
+
     pub(crate) fn add(&mut self, call: CallSignature) {
         // Every bit of a call affects the highest bits, which tags contain.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);

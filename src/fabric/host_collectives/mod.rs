@@ -105,6 +105,9 @@ impl<T: Transport> HostCollectives<T> {
             let plan = selection::plan(collective, &topology, bytes, wanted);
             plan.with(collective, &options)
         });
+        // A message has the length that the plan gives it, and a rank with another plan must not read it. The
+        // options were compared, but by the program's world.
+        let history = CallHash::of_settings(&format!("{topology:?} {options:?}"));
         Ok(Self {
             transport: Some(Box::new(transport)),
             rank,
@@ -113,7 +116,7 @@ impl<T: Transport> HostCollectives<T> {
             plans,
             sequence: 0,
             call: CallSignature::BARRIER,
-            history: CallHash::default(),
+            history,
             purpose: None,
             pairs: vec![PeerCounts::default(); ranks],
             peers: MessagePeers::default(),

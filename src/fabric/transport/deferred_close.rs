@@ -4,19 +4,41 @@
 //! own, and closing an endpoint unmaps its memory even while another rank writes there. So such endpoints of a job are
 //! closed together, when this process has no rank of the job left. Until then nothing polls them, so they move no data
 //! to or from the buffers of operations in flight.
+//!
+//! The ranks find each other by a world that may be the program's, so an endpoint uses another one of this
+//! process only after it was found here.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use crate::fabric::error::Error;
+use crate::fabric::shared_memory::shm;
 use crate::fabric::transport::endpoint::TaggedEndpoint;
+use crate::lock::lock;
+use crate::world;
 
-/// Endpoints of ranks that have left, closed with the last handle.
-pub(crate) struct DeferredClose(Mutex<Vec<TaggedEndpoint>>);
+/// Stage of an endpoint that is being connected. See [`TaggedEndpoint::announce`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Stage {
+    Opened,
+    /// It has announced itself to all others.
+    Announced,
+    /// It has read the others' announcements.
+    Connected,
+}
+
+/// Endpoints in shared memory of one job in this process.
+#[derive(Default)]
+pub(crate) struct DeferredClose {
+    /// Those of ranks that have left, closed with the last handle.
+    left: Mutex<Vec<TaggedEndpoint>>,
+    /// Stages by address, also of ranks that have left.
+    stages: Mutex<BTreeMap<Vec<u8>, Stage>>,
+}
 
 impl Drop for DeferredClose {
     fn drop(&mut self) {
-        let endpoints = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        endpoints.iter_mut().for_each(TaggedEndpoint::discard);
+        lock(&self.left).iter_mut().for_each(TaggedEndpoint::discard);
     }
 }
 
@@ -26,16 +48,54 @@ static JOBS: Mutex<BTreeMap<Vec<u8>, Weak<DeferredClose>>> = Mutex::new(BTreeMap
 impl DeferredClose {
     /// The handle that the ranks of this process share in the job of this name, which is unique.
     pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
-        let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = lock(&JOBS);
         jobs.retain(|_, closing| closing.strong_count() > 0);
         jobs.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let closing = Arc::new(Self(Mutex::default()));
+            let closing = Arc::<Self>::default();
             jobs.insert(name.to_vec(), Arc::downgrade(&closing));
             closing
         })
     }
 
+    /// Sets the stage of an endpoint whose rank holds this handle.
+    pub(crate) fn register(&self, address: &[u8], stage: Stage) {
+        lock(&self.stages).insert(address.to_vec(), stage);
+    }
+
+    /// Checks that an address, if it is one of this process, belongs to an endpoint that is closed together
+    /// with the caller's, and that has reached a stage.
+    pub(crate) fn check(&self, address: &[u8], stage: Stage) -> Result<(), Error> {
+        if !shm::is_of_this_process(address) {
+            return Ok(());
+        }
+        let problem = match lock(&self.stages).get(address) {
+            Some(&reached) if reached >= stage => return Ok(()),
+            Some(_) => "a world has gathered messages before all ranks have sent theirs",
+            None => "a world has gathered an address of this process that no rank of the job has",
+        };
+        Err(world::Error::Mismatch(problem.to_owned()).into())
+    }
+
     pub(crate) fn add(&self, endpoint: TaggedEndpoint) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(endpoint);
+        lock(&self.left).push(endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_of_this_process_is_used_from_its_stage_on() {
+        let closing = DeferredClose::default();
+        let address = shm::new_address().unwrap().into_bytes();
+        closing.check(b"fi_shm://collectives-1-1-0123456789abcdef", Stage::Connected).unwrap();
+        let unknown = closing.check(&address, Stage::Opened).unwrap_err().to_string();
+        assert!(unknown.contains("that no rank of the job has"), "{unknown}");
+        closing.register(&address, Stage::Announced);
+        closing.check(&address, Stage::Opened).unwrap();
+        closing.check(&address, Stage::Announced).unwrap();
+        let early = closing.check(&address, Stage::Connected).unwrap_err().to_string();
+        assert!(early.contains("before all ranks have sent theirs"), "{early}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fabric_sys::{Fabric, fi_addr_t};
 
 use super::affinity;
-use super::deferred_close::DeferredClose;
+use super::deferred_close::{DeferredClose, Stage};
 use super::endpoint::{Reach, TaggedEndpoint};
 use super::provider_choice::ProviderChoice;
 use super::rest::Rest;
@@ -93,76 +93,13 @@ impl Network {
             timeout: None,
             peer_lost: false,
         };
+        network.register(Stage::Opened);
         let (routes, in_memory) = network.exchange_addresses(&choice)?;
         network.agree_on_protocol(&choice)?;
-        // All ranks have announced themselves: this reads every other rank's announcement.
-        let read: Result<(), Error> =
-            network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
-        on_all_ranks(world, read)?;
+        network.read_announcements(&in_memory)?;
         network.remove_names(&in_memory)?;
         network.routes = routes;
         Ok(network)
-    }
-
-    /// Exchanges addresses, and announces this rank to its peers; returns the routes to them, and the addresses in shared
-    /// memory.
-    fn exchange_addresses(&mut self, choice: &ProviderChoice) -> Result<(Vec<Route>, Vec<Vec<u8>>), Error> {
-        let mut in_memory = Vec::new();
-        let (rank, endpoints) = (self.rank, &mut self.endpoints);
-        let mut routes = vec![None; self.world.size()];
-        let mut names = vec![&choice.intra_host, &choice.inter_host];
-        names.dedup();
-        for name in names {
-            let own = endpoints.iter().position(|endpoint| endpoint.provider == *name);
-            let address = own.map_or(&[][..], |own| &endpoints[own].address);
-            let addresses = self.world.all_gather(address)?;
-            let inserted = own.map_or(Ok(()), |own| {
-                for (peer, address) in addresses.iter().enumerate() {
-                    if choice.provider_of(rank, peer) == name && !address.is_empty() {
-                        if name == "shm" {
-                            in_memory.push(address.clone());
-                        }
-                        let address = endpoints[own].insert(peer, address)?;
-                        routes[peer] = Some(Route { endpoint: own, address });
-                    }
-                }
-                Ok(())
-            });
-            on_all_ranks(&self.world, inserted)?;
-        }
-        for (peer, route) in routes.iter().enumerate() {
-            if let Some(Route { endpoint, address }) = *route
-                && peer != rank
-            {
-                endpoints[endpoint].announce(address);
-            }
-        }
-        // A rank alone on its host has no route to itself, and needs none.
-        let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
-        Ok((routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect(), in_memory))
-    }
-
-    /// Removes the name of this rank's shared memory once all its peers have mapped it, which libfabric does when it gets an
-    /// address: the memory of ranks that are killed from then on is freed at once. `peers` are the peers' addresses in shared
-    /// memory. Collective. Fails on all ranks if memory that a rank has not mapped has lost its name: it cannot be mapped any more.
-    fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
-        let unmapped = shm::unmapped(peers);
-        let lost = unmapped.iter().find(|file| !file.exists());
-        let reachable = lost.map_or(Ok(()), |file| {
-            let problem = format!(
-                "{} was removed while the ranks connected: find out what removes files in {}, or choose tcp",
-                file.display(),
-                shm::DIRECTORY
-            );
-            Err(Error::Provider { provider: "shm".to_owned(), problem })
-        });
-        on_all_ranks(&self.world, reachable)?;
-        let all = self.world.all_gather(&[u8::from(unmapped.is_empty())])?;
-        if all.iter().all(|mapped| mapped == &[1]) {
-            let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
-            in_memory.for_each(|endpoint| shm::unlink(&endpoint.address));
-        }
-        Ok(())
     }
 
     /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic
@@ -490,5 +427,6 @@ impl Drop for Network {
     }
 }
 
+mod addresses;
 #[cfg(test)]
 mod tests;

@@ -177,3 +177,26 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
         });
     }
 }
+
+/// A world of the program's can hide that the options differ: the pieces of the messages then have different lengths.
+#[test]
+fn a_rank_with_another_plan_reads_no_message() {
+    let ends = simulated::network(2, 1).into_iter().zip(shared::shared_segments(2));
+    thread::scope(|scope| {
+        for (rank, (mut end, shared)) in ends.enumerate() {
+            scope.spawn(move || {
+                end.patience = Duration::from_millis(300);
+                let segment = (rank == 0).then_some(64);
+                let options = SelectionOptions { segment, ..SelectionOptions::new(Medium::SharedMemory) };
+                let options = with_algorithm(Collective::Broadcast, Some(Algorithm::Board), options);
+                let mut collectives = HostCollectives::new(end, Some(shared), options).unwrap();
+                let mut data = vec![7 * rank as u8; 4096];
+                let result = collectives.broadcast_in_place(&mut data, 0);
+                if rank == 1 {
+                    result.unwrap_err();
+                    assert!(data.iter().all(|&byte| byte == 7), "{data:?}");
+                }
+            });
+        }
+    });
+}

@@ -158,7 +158,8 @@ fn two_ranks_do_not_get_one_area() {
 
 #[test]
 fn only_the_files_of_segments_are_opened() {
-    let name = shm::new_name();
+    // Of another process, for tests that look for files of this one.
+    let name = format!("collectives-1-1-{:016x}", shm::number_in(&shm::new_name()).unwrap());
     let elsewhere = tempfile::NamedTempFile::new().unwrap();
     let here = std::path::Path::new(shm::DIRECTORY).join(&name);
     for (path, told) in [

@@ -18,6 +18,7 @@ use scenarios::*;
 
 mod folder_world;
 mod scenarios;
+mod worlds;
 
 const GIVE_UP: Duration = Duration::from_secs(20);
 const SIZES: [usize; 11] = [0, 1, 3, 128, 129, 4096, 4097, 65_536, 1 << 20, (1 << 20) + 1, 16 << 20];
