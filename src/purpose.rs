@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The largest number of a step: it has room beside a rank's in the 64 bits that GPUs compare.
+/// Largest number of a step. Step and rank share the 64 bits that GPUs compare.
 pub(crate) const MAX_STEP: u64 = (1 << 44) - 1;
 
 /// The part of the library that calls an operation. Ranks that call the same operation for different purposes notice it, as if
@@ -55,7 +55,7 @@ impl Purpose {
         self
     }
 
-    /// A number that no other purpose has, but for the step, for hashes.
+    /// A number for hashes, which no other purpose has. It does not contain the step.
     #[cfg(feature = "fabric")]
     pub(crate) fn word(self) -> u64 {
         let (kind, owner, part) = match self {

@@ -65,8 +65,8 @@ impl<B> Work<B> {
     /// Like [`wait`](Self::wait), with an error that has the buffers where the operation does not use them:
     ///
     /// - An operation that was refused ([`Error::Buffer`], [`Error::Job`]) returns them as they were.
-    /// - On hosts one that has failed returns them, too, with undefined contents.
-    /// - On GPUs one that has failed may still use them: they are freed in the order of their streams.
+    /// - On hosts, an operation that has failed returns them, too, with undefined contents.
+    /// - On GPUs, an operation that has failed may still use them: they are freed in the order of their streams.
     ///
     /// ```
     /// # use collectives::{Error, job::{Backend, Job}, world};

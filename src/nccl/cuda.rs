@@ -161,7 +161,7 @@ pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     relaxed(|| wait_unrelaxed(stream))
 }
 
-/// The same without [`relaxed`]: fails where a capture forbids this thread to wait.
+/// Waits like [`wait`], without [`relaxed`]: fails where a capture forbids this thread to wait.
 pub(crate) fn wait_unrelaxed(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
@@ -169,7 +169,7 @@ pub(crate) fn wait_unrelaxed(stream: &CudaStream) -> Result<(), Error> {
 
 /// Makes a second object for the stream, with a context object of its own: for the driver, stream and context
 /// are the same. cudarc notes errors in a context object, where any thread may add or take one, and neither
-/// waits for nor records anything while one is noted. In the second object only its owner does.
+/// waits for nor records anything while one is noted. In the second object, only its owner notes errors.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` for a context other than the device's primary one; those of the driver.

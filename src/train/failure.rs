@@ -44,16 +44,15 @@ pub(super) fn warn_of_leak(owner: &str, error: &Error) {
     tracing::warn!("the memory of {owner} is leaked, since streams may still use it: {error}");
 }
 
-/// Refuses the number of a step that is too large, or that of the step before: a number that stays the same says nothing to other
-/// ranks.
-pub(super) fn expect_step(number: u64, last: Option<u64>) -> Result<(), Error> {
+/// Refuses a number that is too large, or that the last step had: ranks could not tell these steps apart.
+pub(super) fn check_step_number(number: u64, last: Option<u64>) -> Result<(), Error> {
     if last == Some(number) {
         return Err(Error::Job(format!(
             "step {number} is complete: pass the number of the next one, as the program's loop counts them"
         )));
     }
     if number > MAX_STEP {
-        return Err(Error::Job(format!("a step of the number {number}: the largest number is {MAX_STEP}")));
+        return Err(Error::Job(format!("step {number} is refused: the largest number is {MAX_STEP}")));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{expect_step, tell_failure, together, warn_of_leak};
+use super::failure::{check_step_number, tell_failure, together, warn_of_leak};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
 use super::schedule::Schedule;
@@ -30,9 +30,9 @@ use crate::{Element as _, Error};
 /// several backward passes, begin the step with the last.
 ///
 /// The program numbers its steps, by its loop over batches: the ranks compare the numbers, so that a rank that has left out a batch is
-/// not averaged with the next batch of the others. Count in the loop, also where a batch is left out: a count of the steps that were
-/// begun would be the same number for another batch. All ranks' errors are [`Error::Mismatch`] with both steps then, on GPUs as
-/// described below.
+/// not averaged with another batch of the other ranks. Count in the loop, also where a batch is left out: a count of the steps that were
+/// begun would be the same number for another batch. If ranks are in different steps, all get [`Error::Mismatch`], which names both
+/// steps; on GPUs a later call returns it.
 ///
 /// # Errors
 /// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
@@ -166,7 +166,7 @@ impl<B: Bucket> Reducer<B> {
     /// changed. See [`Reducer`].
     pub fn step(&mut self, number: u64) -> Result<Step<'_, B>, Error> {
         self.check()?;
-        expect_step(number, self.last)?;
+        check_step_number(number, self.last)?;
         if !self.schedule.is_new() && number != self.step {
             let missing = self.schedule.missing().count();
             return Err(Error::Job(format!(

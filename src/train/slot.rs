@@ -26,7 +26,7 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
-    /// Leaks the memory. That of an operation under way is freed after the operation, which was ordered after all other uses.
+    /// Leaks the memory. An operation under way frees its memory at its end; it was ordered after all other uses.
     fn leak(self) {
         if let Self::Idle(memory) = self {
             mem::forget(memory);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bucket::Bucket;
-use super::failure::{expect_step, tell_failure, together, warn_of_leak};
+use super::failure::{check_step_number, tell_failure, together, warn_of_leak};
 use super::options::Wire;
 use super::parameter::agree;
 use super::shards::Shards;
@@ -44,8 +44,9 @@ use crate::{Element as _, Error};
 /// # Errors
 /// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again. If an update fails, the
 /// step fails on all ranks: the others return [`Error::RankFailed`] with its reason. After that, and after any error of the group,
-/// all steps return the same error. The ranks compare the numbers of their steps, as those of a
-/// [`Reducer`](super::Reducer#steps); a rank that has no samples passes gradients of zeros.
+/// all steps return the same error. [`Error::Job`] if the last step had the same number, or the number is 2^44 or more, with nothing
+/// changed. The ranks compare the numbers of their steps, as the ranks of a [`Reducer`](super::Reducer#steps) do; a rank that has
+/// no samples passes gradients of zeros.
 ///
 /// # Memory
 /// Besides the optimizer's state, a rank holds memory for all parameters and for two shards. With
@@ -167,9 +168,8 @@ impl<B: Bucket> Zero1<B> {
     /// Does step `number`, as [the program counts them](super::Reducer#steps): below 2^44, and another one than the step before.
     /// `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
     /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters in their
-    /// memory. The
-    /// parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the step,
-    /// and are equal after it.
+    /// memory. The parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the
+    /// step, and are equal after it.
     ///
     /// # Errors
     /// See [`Zero1`].
@@ -183,7 +183,7 @@ impl<B: Bucket> Zero1<B> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        expect_step(number, self.last)?;
+        check_step_number(number, self.last)?;
         self.expect("gradients", gradients.iter().map(B::view_len))?;
         self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
         let registered = B::check(&self.streams).and_then(|()| self.register(gradients, parameters));
@@ -260,7 +260,7 @@ impl<B: Bucket> Zero1<B> {
         Ok(())
     }
 
-    /// The same for gradients that travel as bfloat16 numbers. Their padding is always zero.
+    /// Averages the own shard of gradients that travel as bfloat16 numbers. Their padding is always zero.
     fn reduce_as_bf16(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
         let first = self.operation(true);
         let Memory { gradients: own, wire, .. } = &mut self.memory;

@@ -93,7 +93,7 @@ static void reduce(const struct clique *clique, char *into, int block, const str
   }
   if (effect->op == AVG) divide(into, effect->count, effect->type, clique->size);
 }
-/* What a rank receives, in the memory of a caller. Returns the number of bytes. */
+/* Writes the data that a rank receives to `into`. Returns the number of bytes. */
 static size_t receive(const struct clique *clique, int rank, const struct fake_effect *effect, char *into) {
   const size_t bytes = effect->count * type_size(effect->type);
   const int block = effect->reads == ALL || effect->reads == ALL_AT_ROOT ? rank : 0;

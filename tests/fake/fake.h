@@ -52,7 +52,7 @@ enum fake_worker {
   FAKE_WORKER_HELD,           /* the thread waits for FAKE_WORKER_RUNS; an abort drops the communicator's jobs */
   FAKE_WORKER_HELD_IN_ABORTS, /* like FAKE_WORKER_HELD, but an abort waits until the jobs are done */
 };
-/* What an abort does to operations of other ranks that wait for the aborted one. */
+/* Effect of an abort on operations of other ranks that wait for the aborted one. */
 enum fake_aborts {
   FAKE_ABORTS_HANG = 1, /* they go on waiting */
   FAKE_ABORTS_MISLEAD,  /* they complete with undefined data, as NCCL's can: an aborted kernel goes on without waiting */

@@ -2,7 +2,6 @@
 //! that are not ordered with the work of that stream, or under way when the memory is freed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use collectives::nccl::{Error, Memory};
@@ -100,41 +99,6 @@ fn a_copy_needs_no_event() {
     drop(memory);
     fake.set(Knob::EventsFail, 0);
     fake.log();
-}
-
-/// Set when this is dropped.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// As above, with the error noted at any time.
-#[test]
-fn copies_are_waited_for_while_another_thread_notes_errors() {
-    let fake = Fake::new();
-    let (_, own, other) = memory(&fake);
-    let mut target = other.alloc_zeros::<f32>(8).unwrap();
-    let (stop, context) = (AtomicBool::new(false), own.context().clone());
-    thread::scope(|scope| {
-        // Also if this test fails.
-        let _stops = Stops(&stop);
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                note(&context);
-                (0..200).for_each(|_| std::hint::spin_loop());
-            }
-        });
-        for _ in 0..1000 {
-            // Either may return the noted error.
-            let Ok(memory) = Memory::alloc(fake.library(), &own, 32) else { continue };
-            let _ = other.memcpy_dtod(&memory.slice::<f32>(..).unwrap(), &mut target);
-            drop(memory);
-            fake.log();
-        }
-    });
 }
 
 /// Neither stream's capture is invalidated, and no graph gets the memory's address.

@@ -50,7 +50,7 @@ impl World for Late {
 
 /// Rank 2 fails. Rank 0 aborts its work, which lets that of rank 1 end with undefined data.
 #[test]
-fn an_abort_comes_after_the_others_have_learnt_of_the_failure() {
+fn an_abort_comes_after_the_others_have_learned_of_the_failure() {
     let fake = Fake::new();
     fake.set(Knob::MovesData, aborts::MISLEAD);
     let (library, under_way, failed) = (fake.library(), Barrier::new(3), Arc::new(OnceLock::new()));

@@ -283,13 +283,13 @@ fn errors_of_other_threads_do_not_hide_waits() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
         let stream = compute(group);
+        // Of the events of an operation, cudarc makes none.
+        // SAFETY: the group orders the streams.
+        unsafe { group.context().unwrap().disable_event_tracking() };
+        let memory: Vec<_> = (0..100).map(|_| stream.alloc_zeros::<f32>(8).unwrap()).collect();
         while_errors_are_noted(group.context().unwrap(), || {
-            // Of the events of an operation, cudarc makes none.
-            // SAFETY: the group orders the streams.
-            unsafe { group.context().unwrap().disable_event_tracking() };
-            let memory = || (0..1000).find_map(|_| stream.alloc_zeros::<f32>(8).ok()).unwrap();
-            for _ in 0..100 {
-                let reduced = group.all_reduce(memory(), ReduceOp::Sum).wait_on(&stream).unwrap();
+            for memory in memory {
+                let reduced = group.all_reduce(memory, ReduceOp::Sum).wait_on(&stream).unwrap();
                 group.all_reduce(reduced, ReduceOp::Sum).wait().unwrap();
             }
             _ = group.all_reduce_in_place(&mut [1.0_f32; 8], ReduceOp::Sum);

@@ -51,9 +51,9 @@ impl Reducer {
     /// `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, or the last step had this number, and [`Error::Buffer`] if a gradient is not
-    /// `f32`; the other ranks get
-    /// [`Error::RankFailed`] with that reason. Otherwise those of [`train::Reducer::wait`]. The gradients are lost after an error.
+    /// [`Error::Job`] if a parameter has no gradient, or the last step had this number; [`Error::Buffer`] if a gradient is not `f32`.
+    /// The other ranks get [`Error::RankFailed`] with that reason. Otherwise the errors of [`train::Step::wait`]. The gradients are
+    /// lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         step: u64,

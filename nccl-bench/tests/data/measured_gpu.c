@@ -1,4 +1,4 @@
-/* What a measurement needs beside the fake CUDA driver. Its kernels do nothing: the check of a result finds no wrong
+/* Functions of the CUDA driver that a measurement needs and the fake lacks. Its kernels do nothing: the check of a result finds no wrong
  * element. */
 #include <stddef.h>
 #include <stdint.h>

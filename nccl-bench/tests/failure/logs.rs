@@ -23,10 +23,11 @@ struct Fakes(TempDir);
 impl Fakes {
     fn build() -> Self {
         let fakes = Self(tempfile::tempdir().unwrap());
-        let driver = ["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"].map(fake);
+        let driver = ["log.c", "cuda.c", "memory.c", "effects.c", "order.c", "graphs.c"].map(fake);
         let driver = [&driver[..], &[data("measured_gpu.c")]].concat();
         compile(&driver, &fakes.driver(), &["-Wl,-soname,libcuda.so"]);
-        let nccl = ["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"].map(fake);
+        let nccl =
+            ["nccl.c", "communicators.c", "objects.c", "exchange.c", "worker.c", "parameters.c"].map(fake);
         let nccl = [&nccl[..], &[data("logging_nccl.c"), fakes.driver()]].concat();
         // The functions that write the log call those of the fake.
         let names = ["ncclCommInitRankConfig", "ncclCommDestroy"].map(|name| format!("-D{name}=fake_{name}"));

@@ -21,7 +21,7 @@ struct Closings {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Counts a rank's group of the process. The drop of the last one waits for the communicators of all.
+/// Counts an open group of this process. Dropping the last one waits until all communicators are destroyed.
 pub(super) struct OpenGroup(());
 
 impl OpenGroup {

@@ -49,7 +49,7 @@ pub(crate) fn of_driver(error: nccl::Error) -> Error {
 pub(crate) struct Mark {
     event: Event,
     waker: Mutex<Option<Waker>>,
-    /// That of the ranks' steps, after the first operation of one.
+    /// Comparison of the ranks' steps; only for the first operation of a step.
     comparison: Option<Comparison>,
 }
 
@@ -82,7 +82,7 @@ impl<B> GpuOperation<B> {
     /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined contents, even
     /// if the operation has ended since.
     fn end(&self) -> Option<Result<(), Error>> {
-        let complete = self.watch.is_complete(&self.mark);
+        let complete = self.watch.poll(&self.mark);
         if let Some(error) = self.watch.failure() {
             return Some(Err(error));
         }

@@ -90,7 +90,7 @@ impl FirstCall {
     }
 }
 
-/// Two numbers whose maxima over all ranks are those of the last step and of the first one.
+/// Two numbers. Their maxima over all ranks contain the last and the first step.
 fn encode(step: u64, rank: usize) -> [u64; 2] {
     let number = step << RANK_BITS | rank as u64;
     [number, !number]

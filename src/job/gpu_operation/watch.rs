@@ -107,7 +107,7 @@ impl Watch {
     pub(crate) fn check(&self) -> Result<(), Error> {
         // A program that has waited for a stream can be earlier than the thread that queries events.
         let compared = self.first_of_steps();
-        compared.iter().try_for_each(|mark| self.is_complete(mark).map(drop))?;
+        compared.iter().try_for_each(|mark| self.poll(mark).map(drop))?;
         self.failure().map_or_else(|| Ok(self.world.check()?), Err)
     }
 
@@ -123,8 +123,8 @@ impl Watch {
         marks.filter(|mark| mark.comparison.is_some()).map(Arc::clone).collect()
     }
 
-    /// True if the operation has ended. Stops the group first if its ranks were in different steps.
-    pub(super) fn is_complete(&self, mark: &Mark) -> Result<bool, Error> {
+    /// Returns true if the operation has ended. Stops the group if its ranks were in different steps.
+    pub(super) fn poll(&self, mark: &Mark) -> Result<bool, Error> {
         let is_complete = mark.is_complete()?;
         // The numbers of steps, too, can be undefined after a failure of the job.
         if let Some(comparison) =
@@ -353,7 +353,7 @@ impl Watch {
             let Some(mark) = state.under_way.front().map(|first| Arc::clone(&first.mark)) else { return };
             drop(state);
             let failed = self.has_failed.load(Ordering::Acquire);
-            match if failed { Ok(true) } else { self.is_complete(&mark) } {
+            match if failed { Ok(true) } else { self.poll(&mark) } {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => _ = self.fail(error),

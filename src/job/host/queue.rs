@@ -232,6 +232,7 @@ impl Queue {
                 Next::End => break,
             }
         }
+        // Dropped without the lock: the drop can log, and a subscriber of the log is the program's code.
         let communicator = lock(&self.communicator).take();
         drop(communicator);
     }

@@ -35,6 +35,7 @@ impl Operation {
                 Kind::Broadcast(root) => raw.ncclBroadcast(from, to, n, t, root as c_int, comm, stream),
                 Kind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
                 Kind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
+                // Errors of these three mean that the library lacks the function.
                 Kind::AllToAll => match raw.ncclAlltoAll(from, to, n, t, comm, stream) {
                     Ok(code) => code,
                     Err(_) => return self.exchange_all(library, arguments),

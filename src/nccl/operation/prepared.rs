@@ -120,11 +120,9 @@ impl<'b> Preparation<'b> {
     }
 
     fn finish(self) -> Result<Prepared, Error> {
-        let Batch { steps, others, kept, operators, .. } = {
-            let batch = self.batch.into_inner();
-            batch.refuse_unfinished(PREPARE)?;
-            batch
-        };
+        let batch = self.batch.into_inner();
+        batch.refuse_unfinished(PREPARE)?;
+        let Batch { steps, others, kept, operators, .. } = batch;
         let mut streams: Vec<Arc<CudaStream>> = Vec::new();
         for other in others {
             if !streams.contains(&other.stream) {
@@ -254,7 +252,7 @@ impl Communicator {
         queued.and(each_first_error(&others, |stream| self.make_wait(stream)))
     }
 
-    /// Orders the communicator's stream after those of the buffers. Returns those that must wait for it afterwards.
+    /// Makes the communicator's stream wait for the streams of the buffers. Returns the streams that must wait for it afterwards.
     #[cold]
     fn wait_for_streams(&self, prepared: &Prepared) -> Result<OtherStreams, Error> {
         let mut others = OtherStreams::new();
