@@ -49,6 +49,7 @@ fn main() {
             memory::memory_of_non_blocking_communicators,
             memory::windows_dropped_after_their_communicators,
             memory::raw_memory,
+            memory::copies_that_cannot_be_ordered,
             graphs::every_collective_in_graphs,
             graphs::a_graph_launched_ten_times,
             graphs::a_graph_over_all_gpus_launched_ten_times,

@@ -8,6 +8,8 @@ use collectives::ReduceOp;
 use collectives::nccl::{
     Collectives, Communicator, Config, Error, Memory, Signal, Split, Window, WindowKind, windows,
 };
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use half::bf16;
 
 use crate::arena::{Room, bytes};
@@ -289,5 +291,36 @@ pub(crate) fn raw_memory() {
         communicator.all_reduce_in_place(&mut raw.slice_mut::<i64>(..).unwrap(), ReduceOp::Sum).unwrap();
         let sum = (1..=communicator.size() as i64).sum::<i64>();
         assert_eq!(stream.read(&view), [sum; LEN]);
+    });
+}
+
+/// While the memory's stream is captured, views have no address for copies on other streams, which the driver refuses.
+pub(crate) fn copies_that_cannot_be_ordered() {
+    const LEN: usize = 1_001;
+    let gpus = Gpus::all();
+    gpus.ranks(&Config::new(), |communicator| {
+        let own = communicator.stream().context().new_stream().unwrap();
+        let other = own.context().new_stream().unwrap();
+        let mut memory = Memory::alloc(communicator.library(), &own, LEN * 8).unwrap();
+        let mut target = other.alloc_zeros::<i64>(LEN).unwrap();
+        other.synchronize().unwrap();
+        own.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let copies = [
+            other.memcpy_dtod(&memory.slice::<i64>(..).unwrap(), &mut target),
+            other.context().check_err(),
+            other.memcpy_htod(&[1_i64; LEN], &mut memory.slice_mut(..).unwrap()),
+            other.context().check_err(),
+            other.clone_dtoh(&memory.slice::<i64>(..).unwrap()).map(drop),
+            other.context().check_err(),
+            other.memset_zeros(&mut memory.slice_mut::<i64>(..).unwrap()),
+            other.context().check_err(),
+        ];
+        for pair in copies.chunks_exact(2) {
+            let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED];
+            assert_eq!(pair, codes.map(|code| Err(DriverError(code))));
+        }
+        own.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        other.memcpy_htod(&[7_i64; LEN], &mut memory.slice_mut(..).unwrap()).unwrap();
+        assert_eq!(other.clone_dtoh(&memory.slice::<i64>(..).unwrap()).unwrap(), [7; LEN]);
     });
 }

@@ -77,6 +77,7 @@ impl Memory {
     ///
     /// # Safety
     /// - The memory is initialised, in the stream's context, and aligned for all elements of its views.
+    /// - `stream` is not a per-thread default stream, which is another stream on every thread.
     /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations, windows, graphs
     ///   or prepared operations exist), and then until the work that is queued on `stream` at that time is done.
     /// - Nothing else writes it, or reads it while a collective writes it.
