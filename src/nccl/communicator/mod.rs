@@ -110,7 +110,7 @@ impl Communicator {
     }
 
     /// Moves the communicator to another stream of its device, ordered after the queued work of the previous one.
-    /// Graphs that were captured before stay on the previous stream.
+    /// Graphs that were captured before stay on the previous stream; prepared operations are queued on the new one.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the stream is unchanged then.
