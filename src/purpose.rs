@@ -30,6 +30,7 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// The number of the step, as the program counts them.
+    #[cfg(feature = "fabric")]
     pub(crate) fn step(self) -> Option<u64> {
         match self {
             Self::Bucket { step, .. } | Self::Step { step, .. } => Some(step),

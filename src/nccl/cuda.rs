@@ -190,6 +190,9 @@ pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream
 /// that other code has noted.)
 pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     record(event.cu_event(), first)?;
+    if second.context() != first.context() {
+        bind(second.context())?;
+    }
     make_wait_for_event(second, event.cu_event())
 }
 
@@ -199,8 +202,8 @@ fn record(event: CUevent, stream: &CudaStream) -> Result<(), Error> {
     unsafe { result::event::record(event, stream.cu_stream()) }.map_err(Error::cuda(ORDER))
 }
 
+/// Makes a stream of the current context wait for an event.
 fn make_wait_for_event(stream: &CudaStream, event: CUevent) -> Result<(), Error> {
-    bind(stream.context())?;
     let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
     // SAFETY: as above.
     unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) }.map_err(Error::cuda(ORDER))
@@ -238,6 +241,7 @@ impl Event {
 
     /// Makes a stream wait for the recorded work.
     pub(crate) fn make_wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        bind(stream.context())?;
         make_wait_for_event(stream, self.raw)
     }
 

@@ -6,7 +6,9 @@ use cudarc::driver::CudaContext;
 use crate::fake::{Fake, Knob, aborts};
 use crate::shape::gpu::Gpu;
 use crate::shape::loss::{Loss, a_lost_rank, cases};
-use crate::shape::{each_shape, messages_at_once, mixed_order, on_ranks, parts_at_once, reducers};
+use crate::shape::{
+    dropped_parts, each_shape, messages_at_once, mixed_order, on_ranks, parts_at_once, reducers,
+};
 
 /// Makes the group of all ranks, each on a device of its own.
 fn form(fake: &Fake) -> impl Fn(&Job) -> Group + Sync {
@@ -50,6 +52,11 @@ fn messages_of_two_groups_are_exchanged_at_once() {
 #[test]
 fn operations_of_groups_and_parts_are_under_way_together() {
     on_groups(mixed_order::<Gpu>);
+}
+
+#[test]
+fn parts_are_dropped_while_others_work() {
+    on_groups(dropped_parts::<Gpu>);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use collectives::nccl;
 use collectives::train::{Reducer, Zero1};
 use collectives::{Error, ReduceOp, job::Group};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, result};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
@@ -283,14 +283,15 @@ fn errors_of_other_threads_do_not_hide_waits() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
         let stream = compute(group);
-        // Of the events of an operation, cudarc makes none.
         // SAFETY: the group orders the streams.
         unsafe { group.context().unwrap().disable_event_tracking() };
-        let memory: Vec<_> = (0..100).map(|_| stream.alloc_zeros::<f32>(8).unwrap()).collect();
+        let memory = stream.alloc_zeros::<f32>(8).unwrap();
+        // The communicator has an event from now on: only its creation is a call of cudarc.
+        let mut memory = group.all_reduce(memory, ReduceOp::Sum).wait().unwrap();
         while_errors_are_noted(group.context().unwrap(), || {
-            for memory in memory {
-                let reduced = group.all_reduce(memory, ReduceOp::Sum).wait_on(&stream).unwrap();
-                group.all_reduce(reduced, ReduceOp::Sum).wait().unwrap();
+            for _ in 0..100 {
+                memory = group.all_reduce(memory, ReduceOp::Sum).wait_on(&stream).unwrap();
+                memory = group.all_reduce(memory, ReduceOp::Sum).wait().unwrap();
             }
             _ = group.all_reduce_in_place(&mut [1.0_f32; 8], ReduceOp::Sum);
         });
@@ -340,6 +341,10 @@ fn default_streams_are_checked_in_their_own_context() {
             scope.spawn(|| work.wait_on(&stream).map(drop).unwrap());
             scope.spawn(|| reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap());
         });
+        let memory = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        // SAFETY: a thread may have no context.
+        unsafe { result::ctx::set_current(std::ptr::null_mut()) }.unwrap();
+        group.all_reduce(memory, ReduceOp::Sum).wait().unwrap();
         reducer.step(0).unwrap().wait().unwrap();
     });
 }

@@ -185,6 +185,7 @@ impl Communicator {
             return Ok(());
         }
         cuda::refuse_per_thread(operation, stream)?;
+        cuda::bind(&self.handle.context)?;
         // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
         cuda::order(&*self.event()?, stream, &self.stream)?;
