@@ -248,11 +248,11 @@ impl Event {
     /// True once the recorded work is done.
     pub(crate) fn is_complete(&self) -> Result<bool, Error> {
         // SAFETY: the event is alive.
-        match unsafe { result::event::query(self.raw) } {
+        relaxed(|| match unsafe { result::event::query(self.raw) } {
             Ok(()) => Ok(true),
             Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
             Err(error) => Err(Error::Cuda { operation: "cuEventQuery", error }),
-        }
+        })
     }
 }
 

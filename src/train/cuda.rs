@@ -172,7 +172,8 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     }
 
     fn join_streams(streams: &mut Streams) -> Result<(), Error> {
-        if streams.callers.len() > 1 {
+        // Also with one: a stream that is registered later waits for the group's stream only.
+        if !streams.callers.is_empty() {
             streams.make_group_wait()?;
             streams.make_program_wait()?;
         }

@@ -26,11 +26,9 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
-    /// Leaks the memory. An operation under way frees its memory at its end; it was ordered after all other uses.
+    /// Leaks the memory, also that of an operation under way: the stream on which it would be freed may be captured.
     fn leak(self) {
-        if let Self::Idle(memory) = self {
-            mem::forget(memory);
-        }
+        mem::forget(self);
     }
 
     fn idle(&mut self) -> Result<&mut M, Error> {

@@ -297,6 +297,8 @@ int cuEventQuery(intptr_t event) {
   fake_lock();
   wait_for_copies("cuEventQuery");
   int code = event_of(event)->capture ? CAPTURED_EVENT : is_pending(event_of(event)) ? NOT_READY : 0;
+  int refused = capture_refuses_unsafe("cuEventQuery");
+  if (refused) code = refused;
   if (!code) order_event_done(event_number(event));
   fake_unlock();
   return code;

@@ -25,6 +25,7 @@ mod graphs;
 mod groups;
 mod holes;
 mod jobs;
+mod later_changes;
 mod leaked;
 mod lifecycle;
 mod lifecycle_races;

@@ -46,7 +46,7 @@ impl GpuGroup {
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
         let reduced = self.cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
-            let work = self.start(operation, copy, |communicator, copy| call(communicator, copy, length));
+            let work = self.start_own(operation, copy, |communicator, copy| call(communicator, copy, length));
             let reduced = work.wait()?;
             self.cuda(|stream| stream.memcpy_dtoh(&reduced, &mut host))
         });

@@ -167,8 +167,36 @@ impl GpuGroup {
         self.rank.watch.set_timeout(limit);
     }
 
-    /// Queues an operation on the group's stream.
+    /// Queues an operation on the group's stream. Buffers of the program are refused after an error that cudarc has noted.
     fn start<B>(
+        &self,
+        operation: String,
+        buffers: B,
+        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
+    ) -> Work<B> {
+        match self.refuse_noted(&operation) {
+            Ok(()) => self.start_own(operation, buffers, call),
+            Err(error) => Work::not_begun(error, Some(buffers)),
+        }
+    }
+
+    /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the operation after their uses
+    /// then. The library orders its own buffers itself.
+    fn refuse_noted(&self, operation: &str) -> Result<(), Error> {
+        let context = self.rank.stream.context();
+        if self.purpose.is_some() || !context.is_event_tracking() {
+            return Ok(());
+        }
+        context.check_err().map_err(|error| {
+            Error::Buffer(format!(
+                "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: wait for their \
+                 streams, and call the operation again"
+            ))
+        })
+    }
+
+    /// Queues an operation on buffers whose uses the group's stream is ordered with.
+    fn start_own<B>(
         &self,
         operation: String,
         mut buffers: B,
@@ -218,10 +246,10 @@ impl GpuGroup {
         };
         self.rank.watch.enter(operation)?;
         // NCCL's layer takes errors that cudarc has noted for those of the operation's buffers.
-        let queued = match cuda::without_noted(self.rank.stream.context(), || call(communicator)) {
+        let queued = cuda::without_noted(self.rank.stream.context(), || match call(communicator) {
             Ok(()) => self.compare_steps(communicator, first),
             Err(error) => Err(refusal(error)),
-        };
+        });
         let queued = queued.and_then(|comparison| Mark::record(&self.rank.stream, comparison));
         self.rank.watch.leave(queued.as_ref());
         // A failure is passed to the world, which is the program's code.
@@ -297,7 +325,7 @@ impl GpuGroup {
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };
-        self.start("barrier".to_owned(), one, call).wait().map(drop)
+        self.start_own("barrier".to_owned(), one, call).wait().map(drop)
     }
 }
 

@@ -69,15 +69,15 @@ impl Comparison {
         let mut numbers = Box::new([0; 2]);
         // SAFETY: the memory has two numbers, and is kept allocated by this until the copy has ended,
         // unless the context has failed.
-        let copied = unsafe {
-            result::memcpy_dtoh_async(numbers.as_mut_slice(), self.address, self.reading.cu_stream())
-        };
+        let copied = cuda::relaxed(|| unsafe {
+            Ok(result::memcpy_dtoh_async(numbers.as_mut_slice(), self.address, self.reading.cu_stream()))
+        });
         if let Err(error) = cuda::wait(&self.reading) {
             // The copy may still write it.
             std::mem::forget(numbers);
             return Err(of_driver(error));
         }
-        copied?;
+        copied.map_err(of_driver)??;
         Ok(*numbers)
     }
 }

@@ -5,7 +5,7 @@ use std::{mem::ManuallyDrop, num::NonZeroU64, sync::Arc};
 use cudarc::driver::CudaStream;
 use nccl_sys::Version;
 
-use super::kind::{Kind, Operation};
+use super::kind::{Kind, Operation, WAIT_SIGNAL};
 use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
@@ -233,8 +233,12 @@ impl Communicator {
     /// Adds the streams of the communicator's windows, into which other ranks may have written before a signal.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
+        cuda::bind(&self.handle.context)?;
         let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
-        others.extend(streams.filter(|stream| **stream != *self.stream));
+        for stream in streams.filter(|stream| **stream != *self.stream) {
+            cuda::refuse_captured(WAIT_SIGNAL, &stream)?;
+            others.push(stream);
+        }
         // Created before the operation, so that a failure means that nothing is queued.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
