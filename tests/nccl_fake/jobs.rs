@@ -11,7 +11,7 @@ use collectives::job::{Backend, Buffer, DeviceMemory, Group, Job};
 #[cfg(feature = "fabric")]
 use collectives::train::{Parameter, Reducer, ReducerOptions};
 use collectives::{Element, Error, ReduceOp, world};
-use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr};
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 
 use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob, aborts};
@@ -36,9 +36,8 @@ pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) 
     })
 }
 
-fn memory<T: Element + DeviceRepr>(group: &Group, len: usize) -> CudaSlice<T> {
-    // SAFETY: the fakes read no memory.
-    unsafe { group.stream().unwrap().alloc(len) }.unwrap()
+fn memory<T: Element + DeviceRepr + ValidAsZeroBits>(group: &Group, len: usize) -> CudaSlice<T> {
+    group.stream().unwrap().alloc_zeros(len).unwrap()
 }
 
 #[test]
