@@ -40,7 +40,7 @@ test: packages-test wheels check ## all tests that need no GPU
 # Without the test that reads freed memory on purpose.
 valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgrind
 	$(CARGO) test --workspace --features mpi --test nccl_fake \
-		--config 'target."cfg(all())".runner = ["valgrind", "--quiet", "--error-exitcode=9"]' \
+		--config 'target."cfg(all())".runner = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9"]' \
 		-- --skip a_freed_string_is_detected
 
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use collectives::nccl;
 use collectives::train::{Reducer, Zero1};
@@ -37,6 +38,8 @@ fn while_errors_are_noted<R>(context: &CudaContext, body: impl FnOnce() -> R) ->
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
                 context.record_err::<()>(Err(UNKNOWN));
+                // Valgrind runs one thread at a time: without a pause it may run no other thread.
+                thread::sleep(Duration::from_micros(10));
             }
         });
         let result = catch_unwind(AssertUnwindSafe(body));
