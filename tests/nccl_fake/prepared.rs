@@ -43,7 +43,7 @@ fn memory_is_owned_until_the_prepared_operations_are_dropped() {
     assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m1"]);
 }
 
-/// As the communicator and the memory.
+/// Prepared operations can move to another thread, as their communicator and memory can.
 #[test]
 fn prepared_operations_move_between_threads() {
     fn moves<T: Send + Sync + 'static>() {}
