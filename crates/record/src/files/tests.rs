@@ -1,0 +1,267 @@
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::run::{Outcome, Placement};
+
+fn outputs(folder: &Path, names: &[&str]) -> Vec<Output> {
+    names.iter().map(|name| folder.join(name).to_str().unwrap().parse().unwrap()).collect()
+}
+
+pub(super) fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const ALL: [&str; 4] = ["run.csv", "run.json", "run.jsonl", "run.md"];
+
+/// Writes the files as rank 0 does.
+fn drive(files: &mut Files, run: &Run) {
+    files
+        .start(&Run {
+            measurements: Vec::new(),
+            outcome: Outcome::Running,
+            ended_at: None,
+            notes: Vec::new(),
+            ..run.clone()
+        })
+        .unwrap();
+    for measurement in &run.measurements {
+        files.measurement(measurement).unwrap();
+    }
+}
+
+#[test]
+fn the_suffix_chooses_the_format_and_an_unknown_one_is_explained() {
+    for (name, format) in [
+        ("a.json", Format::Json),
+        ("folder.csv/a.jsonl", Format::JsonLines),
+        ("a.b.CSV", Format::Csv),
+        ("./a.md", Format::Markdown),
+    ] {
+        assert_eq!(name.parse(), Ok(Output { path: PathBuf::from(name), format }));
+    }
+    for name in ["a.txt", "a", "json", ".json", "a.json/", "", "a.", "/"] {
+        match name.parse::<Output>() {
+            Ok(found) => assert_eq!((name, found.format), ("a.json/", Format::Json)),
+            Err(error) => {
+                let message = error.to_string();
+                let all = [".json ", ".jsonl ", ".csv ", ".md "];
+                assert!(all.iter().all(|suffix| message.contains(suffix)), "{name}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_files_of_a_run_are_written_and_nothing_else() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    assert_eq!(names(folder.path()), [""; 0]);
+    drive(&mut files, &run);
+    files.finish(&run).unwrap();
+    assert_eq!(names(folder.path()), ALL);
+    for name in ["run.json", "run.jsonl"] {
+        assert_eq!(read(&folder.path().join(name)).unwrap(), run, "{name}");
+    }
+    assert!(fs::read_to_string(folder.path().join("run.csv")).unwrap().contains("allreduce,float,sum,"));
+    assert!(fs::read_to_string(folder.path().join("run.md")).unwrap().contains("## allreduce float sum"));
+}
+
+#[test]
+fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let content = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    for name in ALL {
+        fs::write(folder.path().join(name), "older").unwrap();
+    }
+    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    assert!(ALL.iter().all(|name| content(name) == "older"));
+    drive(&mut files, &run);
+    // The process is killed here: the measurements are there, and the outcome is not.
+    assert!(!content("run.csv").contains("allreduce,float"), "{}", content("run.csv"));
+    assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
+    let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();
+    assert_eq!(json["outcome"]["state"], "running");
+    assert_eq!(content("run.jsonl").lines().count(), 1 + run.measurements.len());
+    let killed = read(&folder.path().join("run.jsonl")).unwrap();
+    assert_eq!((killed.outcome, &killed.measurements), (Outcome::Running, &run.measurements));
+    files.finish(&run).unwrap();
+    assert!(ALL.iter().all(|name| content(name) != "older"));
+}
+
+#[test]
+fn lines_that_were_removed_or_emptied_meanwhile_are_written_again() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let path = folder.path().join("run.jsonl");
+    let harm: [fn(&Path); 2] = [|path| fs::remove_file(path).unwrap(), |path| fs::write(path, "").unwrap()];
+    for harm in harm {
+        let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+        drive(&mut files, &run);
+        harm(&path);
+        files.measurement(&run.measurements[0]).unwrap();
+        files.finish(&run).unwrap();
+        assert_eq!(read(&path).unwrap(), run);
+    }
+    let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+    drive(&mut files, &run);
+    fs::write(folder.path().join("other"), "another run").unwrap();
+    fs::rename(folder.path().join("other"), &path).unwrap();
+    let error = files.finish(&run).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "run.jsonl: another program has replaced it during the run; name a file of its own for each run"
+        ),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "another run");
+}
+
+#[test]
+fn an_interrupted_run_and_one_that_never_began_are_written_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = crate::sample::full();
+    let interrupted = Run {
+        outcome: Outcome::Interrupted { signal: "SIGINT".to_owned() },
+        measurements: full.measurements[..1].to_vec(),
+        ..full.clone()
+    };
+    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    drive(&mut files, &interrupted);
+    files.finish(&interrupted).unwrap();
+    for name in ["run.json", "run.jsonl"] {
+        assert_eq!(read(&folder.path().join(name)).unwrap(), interrupted, "{name}");
+    }
+
+    let failed = Run {
+        outcome: Outcome::Failed { message: "rank 3 on node-2: NCCL is missing".to_owned() },
+        measurements: Vec::new(),
+        ..full
+    };
+    Files::open(&outputs(folder.path(), &ALL)).unwrap().finish(&failed).unwrap();
+    for name in ["run.json", "run.jsonl"] {
+        let problem = read(&folder.path().join(name)).unwrap_err().to_string();
+        assert!(problem.contains("no measurement: the run failed: rank 3 on node-2"), "{problem}");
+        let content = fs::read(folder.path().join(name)).unwrap();
+        assert_eq!(super::read::parse(&content).unwrap(), failed, "{name}");
+    }
+}
+
+#[test]
+fn all_files_that_cannot_be_written_are_named_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("folder.json")).unwrap();
+    let asked = outputs(folder.path(), &["folder.json", "missing/run.csv", "run.md", "../x/../run.md"]);
+    let mut asked = asked;
+    asked[3].path = folder.path().join("folder.json/../run.md");
+    let error = Files::open(&asked).unwrap_err();
+    assert_eq!(error.failures.len(), 3);
+    let message = error.to_string();
+    for part in ["folder.json: it is a folder; ", "missing does not exist; ", "run.md: it is named twice"] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(names(folder.path()), ["folder.json"]);
+}
+
+#[test]
+fn one_file_that_fails_at_the_end_does_not_cost_the_others() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let mut files = Files::open(&outputs(folder.path(), &["run.json", "run.csv", "run.md"])).unwrap();
+    drive(&mut files, &run);
+    // Nothing that is renamed replaces a folder with something in it, not even by root.
+    fs::remove_file(folder.path().join("run.json")).unwrap();
+    fs::create_dir_all(folder.path().join("run.json/occupied")).unwrap();
+    let error = files.finish(&run).unwrap_err();
+    assert_eq!(error.failures.len(), 1);
+    assert!(error.to_string().starts_with("cannot write "), "{error}");
+    assert_eq!(names(folder.path()), ["run.csv", "run.json", "run.md"]);
+}
+
+#[test]
+fn what_is_no_result_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let problem = |content: &str| {
+        fs::write(&path, content).unwrap();
+        read(&path).unwrap_err().to_string()
+    };
+    let json = include_str!("../../tests/data/run.json");
+    let jsonl = {
+        let run = crate::sample::full();
+        String::from_utf8(json_lines::header(&run).unwrap()).unwrap()
+    };
+    let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
+    for (content, expected) in [
+        ("", "it is no result file"),
+        ("# nccl-bench allreduce\n", "it is not JSON"),
+        ("{\"a\": 1}", "JSON of another kind"),
+        ("[1, 2]", "it is"),
+        ("{\"a\": b}", "it is not JSON: expected value"),
+        (newer.as_str(), "it has version 7 of the format, and this program knows 1; read it with a newer"),
+        (&json[..json.len() / 2], "it ends in the middle; the program that wrote it was stopped"),
+        (&json.replacen("\"bytes\"", "\"bites\"", 1), "it is damaged: missing field `bytes`"),
+        (&jsonl, "it has no measurement: the run has not got that far, or was killed"),
+        (&jsonl[..jsonl.len() / 2], "it ends in the middle"),
+        (&format!("{jsonl}{{\"kind\": \"meas\n{{}}\n"), "line 2 is damaged: "),
+        (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
+        (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
+        (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
+    ] {
+        let message = problem(content);
+        assert!(message.contains(expected) && message.contains("file: "), "{expected}: {message}");
+    }
+    let message = read(&folder.path().join("none.json")).unwrap_err().to_string();
+    assert!(message.contains("none.json: it cannot be read: No such file"), "{message}");
+    let message = read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("it cannot be read: Is a directory"), "{message}");
+}
+
+#[test]
+fn fields_and_lines_of_later_programs_are_passed_over() {
+    let run = crate::sample::full();
+    let json = include_str!("../../tests/data/run.json");
+    let more = json.replacen("\"program\"", "\"colour\": \"blue\",\n  \"program\"", 1);
+    assert_eq!(super::read::parse(more.as_bytes()).unwrap(), run);
+    let mut lines = json_lines::header(&run).unwrap();
+    lines.extend(b"{\"kind\": \"colour\", \"blue\": true}\n");
+    assert_eq!(super::read::parse(&lines).unwrap().measurements, []);
+}
+
+fn measurements() -> impl Strategy<Value = Vec<Measurement>> {
+    let number = || prop_oneof![any::<f64>().prop_filter("finite", |value| value.is_finite()), Just(0.1)];
+    let one = (".*", any::<u64>(), number(), proptest::option::of(number()), any::<bool>(), any::<usize>());
+    let one = one.prop_map(|(name, bytes, time_us, cpu_time_us, in_place, operations)| Measurement {
+        collective: name.clone(),
+        placement: if in_place { Placement::InPlace } else { Placement::OutOfPlace },
+        cpu_time_us,
+        operations,
+        wrong: in_place.then_some(bytes),
+        count: bytes,
+        bytes,
+        time_us,
+        op: in_place.then_some(name),
+        ..crate::sample::measurement("allreduce", Placement::InPlace, 8, 1.0)
+    });
+    proptest::collection::vec(one, 1..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_was_written_is_read_again(measurements in measurements(), message in ".*") {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = Outcome::Failed { message: message.clone() };
+        let run = Run { measurements, outcome, notes: vec![message], ..crate::sample::full() };
+        let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+        drive(&mut files, &run);
+        files.finish(&run).unwrap();
+        for name in ["run.json", "run.jsonl"] {
+            prop_assert_eq!(&read(&folder.path().join(name)).unwrap(), &run);
+        }
+    }
+}
