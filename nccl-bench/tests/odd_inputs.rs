@@ -40,6 +40,18 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A --output x.txt", 2, "does not say by its suffix what to write"),
     ("A --output x.json --output ./x.json", 2, "cannot write ./x.json: it is named twice"),
     ("A --output y.json -J y.json", 2, "cannot write y.json: it is named twice, by --output and -J"),
+    ("A --output notes.md", 2, "cannot write notes.md: it exists and is no result file of nccl-bench; "),
+    ("A --force", 2, "--output <FILE>"),
+    (
+        "cp notes.md n.md; A --output n.md --force && A --output n.md && grep '^# nccl-bench: ' n.md",
+        0,
+        "# nccl-bench: ",
+    ),
+    (
+        "mkdir -p m/man1; cp notes.md m/man1/nccl-bench.1; nccl-bench man --output m",
+        2,
+        "is no manual page of nccl-bench",
+    ),
     ("A --output full.json", 2, "cannot write full.json: it is no regular file"),
     ("A -J full.json", 2, "-J full.json: cannot be created: it is no regular file"),
     ("A --output mine.json > mine.json", 2, "cannot write mine.json: standard output goes there"),
@@ -200,6 +212,7 @@ fn prepare(folder: &Path) {
     write("in.svg", &before);
     write("matrix", "8 8\n8 8\n");
     write("mine.html", "<p>my own page</p>");
+    write("notes.md", "# My notes\n");
     write("empty.json", "");
     write("trunc.json", &before[..before.len() / 2]);
     // The header and one measurement, as of a run that was killed.
@@ -267,5 +280,6 @@ fn odd_inputs_end_in_time_with_the_right_code_and_the_cause() {
         }
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
+    assert_eq!(fs::read_to_string(folder.path().join("notes.md")).unwrap(), "# My notes\n");
     assert!(!folder.path().join("y.json").exists() && !folder.path().join("dry.json").exists());
 }

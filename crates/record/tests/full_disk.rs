@@ -38,7 +38,7 @@ fn no_file_is_left_in_half() {
 
     // No room at all: said before the run.
     limit_files(Some(100));
-    let opened = Files::open(&outputs);
+    let opened = Files::open(&outputs, false);
     limit_files(None);
     let error = opened.unwrap_err();
     assert_eq!(error.failures.len(), 3);
@@ -46,7 +46,7 @@ fn no_file_is_left_in_half() {
     assert_eq!(names(), [""; 0]);
 
     fs::write(path("run.json"), "older").unwrap();
-    let mut files = Files::open(&outputs).unwrap();
+    let mut files = Files::open(&outputs, true).unwrap();
     let header = Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() };
     files.start(&header).unwrap();
     files.measurement(&run.measurements[0]).unwrap();
@@ -71,7 +71,7 @@ fn no_file_is_left_in_half() {
     assert!(fs::read_to_string(path("run.md")).unwrap().ends_with("|\n"));
 
     // The end has the lines for which there was no room before.
-    let mut files = Files::open(&outputs[1..2]).unwrap();
+    let mut files = Files::open(&outputs[1..2], false).unwrap();
     files.start(&header).unwrap();
     files.measurement(&run.measurements[0]).unwrap();
     limit_files(Some(streamed.len() as u64 + 400));

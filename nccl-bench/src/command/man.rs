@@ -4,12 +4,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Command;
 use clap_mangen::Man as Renderer;
 use clap_mangen::roff::{Roff, roman};
 use engine::supervision::Stop;
 
 use super::help::guide;
+use super::output_file::Maker;
 use super::{Context, lines};
 use crate::exit::{ExitError, print};
 
@@ -23,19 +25,39 @@ const MANUAL: &str = "nccl-bench";
 /// The option that names a folder.
 const FOLDER: &str = "output";
 
+/// The option that replaces files of other programs.
+const FORCE: &str = "force";
+
+/// The pages of this command. The title of each is one of this program.
+const MAKER: Maker = Maker {
+    mark: ".TH nccl-bench",
+    product: "manual page",
+    advice: "name another folder",
+    input: "is read by this command",
+};
+
 /// The command.
 #[derive(Clone, Copy, Debug)]
 pub struct Man;
 
 impl super::Command for Man {
     fn definition(&self) -> Command {
-        Command::new("man").about("Print the manual page").arg(
-            clap::Arg::new(FOLDER)
-                .long(FOLDER)
-                .value_name("FOLDER")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("Write the pages of all commands and topics into this folder instead"),
-        )
+        Command::new("man")
+            .about("Print the manual page")
+            .arg(
+                clap::Arg::new(FOLDER)
+                    .long(FOLDER)
+                    .value_name("FOLDER")
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .help("Write the pages of all commands and topics into this folder instead"),
+            )
+            .arg(
+                clap::Arg::new(FORCE)
+                    .long(FORCE)
+                    .action(clap::ArgAction::SetTrue)
+                    .requires(FOLDER)
+                    .help("Replace files of these names, whatever they contain"),
+            )
     }
 
     fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
@@ -43,8 +65,8 @@ impl super::Command for Man {
             let page = main_page(&built(context.root)).map_err(Stop::from)?;
             return print(&String::from_utf8_lossy(&page.text));
         };
-        let written =
-            write_pages(context.root, folder).map_err(|error| ExitError::refused(error.to_string()))?;
+        let written = write_pages(context.root, folder, matches.get_flag(FORCE))
+            .map_err(|error| ExitError::refused(format!("{error:#}")))?;
         print(&lines(&written))
     }
 }
@@ -85,22 +107,18 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
 /// `man7`. Returns the paths of the written files.
 ///
 /// # Errors
-/// When a folder or file cannot be written; the error names it.
-fn write_pages(command: &Command, folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut written = Vec::new();
+/// When a folder or file cannot be written, or a file is no manual page of this program and `force` is not set; the error
+/// names it.
+fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
+    let mut texts = Vec::new();
     for page in pages(command)? {
         let section = page.file.rsplit('.').next().unwrap_or(COMMANDS);
         let place = folder.join(format!("man{section}"));
-        let path = place.join(&page.file);
-        fs::create_dir_all(&place).map_err(|error| named(&place, &error))?;
-        fs::write(&path, &page.text).map_err(|error| named(&path, &error))?;
-        written.push(path);
+        fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+        texts.push((place.join(&page.file), String::from_utf8_lossy(&page.text).into_owned()));
     }
-    Ok(written)
-}
-
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    MAKER.write_all(&texts, force, &[])?;
+    Ok(texts.into_iter().map(|(path, _)| path).collect())
 }
 
 /// Builds the command as clap does before parsing. clap's own `help` gets no page.
@@ -226,13 +244,28 @@ mod tests {
     fn pages_are_written_where_man_looks_for_them() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("share/man");
-        let written = write_pages(&command(), &place).unwrap();
+        let written = write_pages(&command(), &place, false).unwrap();
         assert!(written.contains(&place.join("man1/bench.1")));
         assert!(written.contains(&place.join("man7/bench-sizes.7")));
         assert!(written.iter().all(|path| path.exists()));
         let blocked = folder.path().join("file");
         fs::write(&blocked, "").unwrap();
-        let problem = write_pages(&command(), &blocked).unwrap_err().to_string();
+        let problem = write_pages(&command(), &blocked, false).unwrap_err().to_string();
         assert!(problem.contains("file/man1"), "{problem}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_page_of_ours_is_replaced_only_by_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let command = command().name("nccl-bench");
+        let all = write_pages(&command, folder.path(), false).unwrap();
+        let again = |force| write_pages(&command, folder.path(), force);
+        assert_eq!(again(false).unwrap(), all);
+        for path in &all {
+            fs::write(path, "mine").unwrap();
+            let problem = again(false).unwrap_err().to_string();
+            assert!(problem.contains("exists and is no manual page of nccl-bench; "), "{problem}");
+            assert_eq!(again(true).unwrap(), all);
+        }
     }
 }

@@ -1,14 +1,10 @@
-//! Files that a command writes: an earlier file is replaced only when the same command made it.
+//! Files that a command writes: an earlier file is replaced only when the same command made it, or it is empty.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use record::files::replacement;
-
-/// Number of bytes at the start of a file in which the mark is.
-const START: u64 = 256;
 
 /// The files of one command.
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +52,9 @@ impl Maker {
         let same =
             |input: &PathBuf| matches!((input.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
         ensure!(!inputs.iter().any(same), "{} {holds}; {advice}", path.display());
-        if force {
-            return Ok(());
-        }
-        let mut start = Vec::new();
-        let read = fs::File::open(path).and_then(|file| file.take(START).read_to_end(&mut start));
-        let earlier = read.is_ok() && String::from_utf8_lossy(&start).contains(mark);
+        let is_own = |start: &[u8]| String::from_utf8_lossy(start).contains(mark);
         ensure!(
-            earlier,
+            force || !replacement::is_foreign(path, is_own),
             "{} exists and is no {product} of nccl-bench; {advice}, or use --force to replace it",
             path.display()
         );

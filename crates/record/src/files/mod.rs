@@ -11,6 +11,7 @@ mod json;
 mod json_lines;
 mod markdown;
 pub mod nccl_tests;
+mod own;
 mod read;
 pub mod replacement;
 
@@ -99,6 +100,10 @@ impl fmt::Display for WriteError {
     }
 }
 
+/// Reason for which a file of another program is not written.
+const FOREIGN: &str =
+    "it exists and is no result file of nccl-bench; name another file, or use --force to replace it";
+
 /// The result files of a run, on the process of rank 0.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -115,18 +120,24 @@ struct OutputFile {
 }
 
 impl Files {
-    /// Checks that every file can be written, before anything is measured. Nothing is replaced yet.
+    /// Checks that every file can be written, before anything is measured. Nothing is replaced yet. With `force`, files
+    /// of other programs will be.
     ///
     /// # Errors
-    /// When one is a folder or named twice, its folder is missing or not writable, or the disk is full. All such files
-    /// are named.
-    pub fn open(outputs: &[Output]) -> Result<Self, WriteError> {
+    /// When one is a folder or named twice, is no result file and `force` is not set, its folder is missing or not
+    /// writable, or the disk is full. All such files are named.
+    pub fn open(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
         let mut files: Vec<OutputFile> = Vec::new();
         let mut failures = Vec::new();
         for output in outputs {
             let target = replacement::check(&output.path).and_then(|target| {
-                let twice = files.iter().any(|file| file.target == target);
-                if twice { Err(io::Error::other("it is named twice")) } else { Ok(target) }
+                if files.iter().any(|file| file.target == target) {
+                    return Err(io::Error::other("it is named twice"));
+                }
+                if !force && replacement::is_foreign(&target, own::is_result) {
+                    return Err(io::Error::other(FOREIGN));
+                }
+                Ok(target)
             });
             match target {
                 Ok(target) => files.push(OutputFile { output: output.clone(), target, lines: None }),

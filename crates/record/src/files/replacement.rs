@@ -1,7 +1,7 @@
 //! Atomic replacement of files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,19 @@ use tempfile::NamedTempFile;
 
 /// Data written to check for free space: a block of most file systems.
 const TRIAL: [u8; 4096] = [0; 4096];
+
+/// Number of bytes at the start of a file by which its writer is recognized.
+const START: u64 = 256;
+
+/// Returns true for a file with content that `is_own` does not recognize by its first bytes, and for one that cannot be
+/// read. Such a file is not replaced unless the user insists.
+pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
+    let mut start = Vec::new();
+    match File::open(path).and_then(|file| file.take(START).read_to_end(&mut start)) {
+        Ok(_) => !start.is_empty() && !is_own(&start),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
 
 /// Checks that `path` can be replaced: that it is a regular file or does not exist, and that another file can be
 /// created and filled beside it. Returns the path with all links resolved.

@@ -61,7 +61,7 @@ fn the_suffix_chooses_the_format_and_an_unknown_one_is_explained() {
 #[test]
 fn all_files_of_a_run_are_written_and_nothing_else() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
-    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    let mut files = Files::open(&outputs(folder.path(), &ALL), false).unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
     drive(&mut files, &run);
     files.finish(&run).unwrap();
@@ -80,7 +80,7 @@ fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
     for name in ALL {
         fs::write(folder.path().join(name), "older").unwrap();
     }
-    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    let mut files = Files::open(&outputs(folder.path(), &ALL), true).unwrap();
     assert!(ALL.iter().all(|name| content(name) == "older"));
     drive(&mut files, &run);
     // The process is killed here: the measurements are there, and the outcome is not.
@@ -96,19 +96,39 @@ fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
 }
 
 #[test]
+fn a_file_of_another_program_is_replaced_only_by_force() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let path = |name: &str| folder.path().join(name);
+    for name in ALL {
+        fs::write(path(name), "# Notes\n").unwrap();
+    }
+    let error = Files::open(&outputs(folder.path(), &ALL), false).unwrap_err();
+    assert_eq!(error.failures.len(), ALL.len());
+    assert!(error.to_string().contains("run.md: it exists and is no result file of nccl-bench; "), "{error}");
+    assert!(error.to_string().ends_with("or use --force to replace it"), "{error}");
+    assert!(ALL.iter().all(|name| fs::read(path(name)).unwrap() == b"# Notes\n"));
+    Files::open(&outputs(folder.path(), &ALL), true).unwrap().finish(&run).unwrap();
+    // Each is a result now, in any format, and an empty file holds nothing.
+    fs::copy(path("run.csv"), path("run.json")).unwrap();
+    fs::write(path("run.md"), "").unwrap();
+    Files::open(&outputs(folder.path(), &ALL), false).unwrap().finish(&run).unwrap();
+    assert_eq!(read(&path("run.json")).unwrap(), run);
+}
+
+#[test]
 fn lines_that_were_removed_or_emptied_meanwhile_are_written_again() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
     let path = folder.path().join("run.jsonl");
     let harm: [fn(&Path); 2] = [|path| fs::remove_file(path).unwrap(), |path| fs::write(path, "").unwrap()];
     for harm in harm {
-        let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+        let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"]), false).unwrap();
         drive(&mut files, &run);
         harm(&path);
         files.measurement(&run.measurements[0]).unwrap();
         files.finish(&run).unwrap();
         assert_eq!(read(&path).unwrap(), run);
     }
-    let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+    let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"]), false).unwrap();
     drive(&mut files, &run);
     fs::write(folder.path().join("other"), "another run").unwrap();
     fs::rename(folder.path().join("other"), &path).unwrap();
@@ -131,7 +151,7 @@ fn an_interrupted_run_and_one_that_never_began_are_written_as_they_are() {
         measurements: full.measurements[..1].to_vec(),
         ..full.clone()
     };
-    let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+    let mut files = Files::open(&outputs(folder.path(), &ALL), false).unwrap();
     drive(&mut files, &interrupted);
     files.finish(&interrupted).unwrap();
     for name in ["run.json", "run.jsonl"] {
@@ -143,7 +163,7 @@ fn an_interrupted_run_and_one_that_never_began_are_written_as_they_are() {
         measurements: Vec::new(),
         ..full
     };
-    Files::open(&outputs(folder.path(), &ALL)).unwrap().finish(&failed).unwrap();
+    Files::open(&outputs(folder.path(), &ALL), false).unwrap().finish(&failed).unwrap();
     for name in ["run.json", "run.jsonl"] {
         let problem = read(&folder.path().join(name)).unwrap_err().to_string();
         assert!(problem.contains("no measurement: the run failed: rank 3 on node-2"), "{problem}");
@@ -159,7 +179,7 @@ fn all_files_that_cannot_be_written_are_named_before_the_run() {
     let asked = outputs(folder.path(), &["folder.json", "missing/run.csv", "run.md", "../x/../run.md"]);
     let mut asked = asked;
     asked[3].path = folder.path().join("folder.json/../run.md");
-    let error = Files::open(&asked).unwrap_err();
+    let error = Files::open(&asked, false).unwrap_err();
     assert_eq!(error.failures.len(), 3);
     let message = error.to_string();
     for part in ["folder.json: it is a folder; ", "missing does not exist; ", "run.md: it is named twice"] {
@@ -171,7 +191,7 @@ fn all_files_that_cannot_be_written_are_named_before_the_run() {
 #[test]
 fn one_file_that_fails_at_the_end_does_not_cost_the_others() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
-    let mut files = Files::open(&outputs(folder.path(), &["run.json", "run.csv", "run.md"])).unwrap();
+    let mut files = Files::open(&outputs(folder.path(), &["run.json", "run.csv", "run.md"]), false).unwrap();
     drive(&mut files, &run);
     // Nothing that is renamed replaces a folder with something in it, not even by root.
     fs::remove_file(folder.path().join("run.json")).unwrap();
@@ -257,7 +277,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let outcome = Outcome::Failed { message: message.clone() };
         let run = Run { measurements, outcome, notes: vec![message], ..crate::sample::full() };
-        let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
+        let mut files = Files::open(&outputs(folder.path(), &ALL), false).unwrap();
         drive(&mut files, &run);
         files.finish(&run).unwrap();
         for name in ["run.json", "run.jsonl"] {

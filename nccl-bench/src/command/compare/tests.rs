@@ -227,7 +227,7 @@ fn files_that_end_in_the_middle_are_compared_only_in_part() {
     let run = run_of(&[10.0, 20.0, 40.0]);
     let [json, lines] = [path("whole.json"), path("whole.jsonl")];
     let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
-    files::Files::open(&outputs).unwrap().finish(&run).unwrap();
+    files::Files::open(&outputs, false).unwrap().finish(&run).unwrap();
     let cut = |from: &str, name: &str, marker: &str, at: usize| {
         let text = fs::read_to_string(from).unwrap();
         let end = text.match_indices(marker).nth(at).unwrap().0;
@@ -456,7 +456,7 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     let nccl_tests = files::read(Path::new(&real)).unwrap();
     let own_run = Run { program: "nccl-bench 0.1.0".to_owned(), ..nccl_tests };
     let output = own.parse().unwrap();
-    files::Files::open(&[output]).unwrap().finish(&own_run).unwrap();
+    files::Files::open(&[output], false).unwrap().finish(&own_run).unwrap();
     let (found, text) = files_compared(&[&real, &own], &["--threshold", "0"]);
     assert!(found.unwrap(), "{text}");
     assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");

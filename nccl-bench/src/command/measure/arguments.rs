@@ -185,6 +185,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", help_heading = REPORTING)]
     pub(crate) output: Vec<Output>,
 
+    /// Replace the files of --output, whatever they contain; without it, only result files are replaced
+    #[arg(long, requires = "output", help_heading = REPORTING)]
+    pub(crate) force: bool,
+
     /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses; 1 for a link of nccl-tests' name]
     #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) gpus: Option<usize>,

@@ -42,6 +42,8 @@ const PRINTING: Duration = Duration::from_millis(300);
 pub(super) struct Recorder {
     /// The files to open, once the ranks have joined and this process knows that it has rank 0.
     outputs: Vec<Output>,
+    /// Replaces files of other programs.
+    force: bool,
     nccl_tests_json: Option<PathBuf>,
     /// Columns of the table.
     statistics: bool,
@@ -93,6 +95,7 @@ impl Recorder {
         let variables = &request.variables;
         Self {
             outputs: arguments.output.clone(),
+            force: arguments.force,
             nccl_tests_json: arguments.nccl_tests_json.clone(),
             statistics: arguments.stats,
             algorithm: arguments.show_algorithm,
@@ -178,7 +181,7 @@ impl Observer for Recorder {
     /// Opens all files.
     fn prepare(&self) -> Result<(), Stop> {
         let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
-        let files = Files::open(&self.outputs).map_err(|error| refused(&error))?;
+        let files = Files::open(&self.outputs, self.force).map_err(|error| refused(&error))?;
         named_once(self.nccl_tests_json.as_ref(), &files)?;
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
