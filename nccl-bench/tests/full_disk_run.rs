@@ -105,3 +105,23 @@ fn a_disk_that_fills_leaves_the_file_of_nccl_tests_as_it_was_at_the_start() {
     assert_eq!((&whole["errors"][0], whole["end_time"].is_string()), (&"".into(), true));
     assert_eq!(whole["results"].as_array().unwrap().len(), 100);
 }
+
+#[test]
+fn a_disk_that_fills_is_said_once_and_what_was_measured_is_kept() {
+    for name in ["run.json", "run.jsonl", "run.csv"] {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = measure(folder.path(), 48 << 10, 1000, &format!("--output {name}"));
+        let error = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{error}");
+        let said = format!("nccl-bench: cannot write {name}: File too large (os error 27)");
+        assert_eq!((error.lines().count(), error.matches(&said).count()), (1, 1), "{error}");
+        assert_eq!(names(folder.path()), [name]);
+        let kept = fs::read_to_string(folder.path().join(name)).unwrap();
+        let kept =
+            kept.lines().filter(|line| line.contains("out_of_place") || line.contains("in_place")).count();
+        // The run ended at the first measurement for which there was no space.
+        let rows = text(&ended.stdout).lines().filter(|line| line.starts_with("  ")).count();
+        assert!(rows > 10 && rows < 1000, "{rows}");
+        assert!((2 * rows - 1..=2 * rows + 2).contains(&kept), "{name}: {kept} of {rows} rows with two each");
+    }
+}

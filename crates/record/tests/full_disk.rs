@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::path::Path;
 
 use record::files::{Files, Output, read};
 use record::{Outcome, Run};
@@ -57,11 +58,12 @@ fn no_file_is_left_in_half() {
     let second = files.measurement(&run.measurements[1]);
     let finished = files.finish(&run);
     limit_files(None);
-    assert!(second.unwrap_err().to_string().contains("run.jsonl: File too large"));
-    let error = finished.unwrap_err();
+    let error = second.unwrap_err();
+    assert!(error.to_string().contains("run.jsonl: File too large"), "{error}");
     let failed: Vec<_> = error.failures.iter().map(|(path, _)| path.file_name().unwrap()).collect();
-    // Lines come first, as they take least.
-    assert_eq!(failed, ["run.jsonl", "run.json"]);
+    assert_eq!(failed, ["run.json", "run.jsonl"]);
+    // It is said once.
+    finished.unwrap();
 
     assert_eq!(names(), ["run.json", "run.jsonl", "run.md"]);
     assert_eq!(fs::read(path("run.json")).unwrap(), begun);
@@ -81,4 +83,40 @@ fn no_file_is_left_in_half() {
     assert_eq!(fs::read(path("run.jsonl")).unwrap(), streamed);
     files.finish(&run).unwrap();
     assert_eq!(read(&path("run.jsonl")).unwrap(), run);
+    for name in ["full.json", "full.csv", "full.md"] {
+        what_was_measured_is_kept(&path(name), &run);
+    }
+}
+
+/// Measures until the disk is full, and ends the run as failed.
+fn what_was_measured_is_kept(path: &Path, run: &Run) {
+    let mut growing = Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() };
+    limit_files(Some(32 << 10));
+    let mut files = Files::open(&[path.to_str().unwrap().parse().unwrap()], false).unwrap();
+    files.start(&growing).unwrap();
+    let error = loop {
+        growing.measurements.push(run.measurements[0].clone());
+        if let Err(error) = files.measurement(growing.measurements.last().unwrap()) {
+            break error.to_string();
+        }
+    };
+    growing.outcome = Outcome::Failed { message: error.clone() };
+    let finished = files.finish(&growing);
+    limit_files(None);
+    assert!(
+        error.ends_with(&format!("cannot write {}: File too large (os error 27)", path.display())),
+        "{error}"
+    );
+    // It was said.
+    finished.unwrap();
+    let text = fs::read_to_string(path).unwrap();
+    let kept = text.lines().filter(|line| line.contains("1048576")).count();
+    assert!(kept + 1 >= growing.measurements.len(), "{kept} of {}\n{text}", growing.measurements.len());
+    assert!(kept > 10 && text.contains("ailed"), "{text}");
+    if path.extension().unwrap() == "json" {
+        let found = read(path).unwrap();
+        assert_eq!(found.outcome, growing.outcome);
+        assert_eq!(found.measurements[..], growing.measurements[..found.measurements.len()]);
+        assert!(found.measurements.len() + 1 >= growing.measurements.len());
+    }
 }

@@ -14,6 +14,8 @@ pub mod nccl_tests;
 mod own;
 mod read;
 pub mod replacement;
+mod reserve;
+mod result_file;
 
 use std::fmt;
 use std::io;
@@ -24,7 +26,7 @@ pub(crate) use read::read_each;
 pub use read::{ReadError, ReadProblem, read};
 
 use crate::run::{Measurement, Run};
-use json_lines::JsonLines;
+use result_file::ResultFile;
 
 /// A file to write (`--output`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,16 +109,7 @@ const FOREIGN: &str =
 /// The result files of a run, on the process of rank 0.
 #[derive(Debug, Default)]
 pub struct Files {
-    files: Vec<OutputFile>,
-}
-
-#[derive(Debug)]
-struct OutputFile {
-    output: Output,
-    /// The replaced file: `output.path` with links resolved.
-    target: PathBuf,
-    /// The open file of JSON Lines, from the start of the run on.
-    lines: Option<JsonLines>,
+    files: Vec<ResultFile>,
 }
 
 impl Files {
@@ -127,7 +120,7 @@ impl Files {
     /// When one is a folder or named twice, is no result file and `force` is not set, its folder is missing or not
     /// writable, or the disk is full. All such files are named.
     pub fn open(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
-        let mut files: Vec<OutputFile> = Vec::new();
+        let mut files: Vec<ResultFile> = Vec::new();
         let mut failures = Vec::new();
         for output in outputs {
             let target = replacement::check(&output.path).and_then(|target| {
@@ -140,7 +133,7 @@ impl Files {
                 Ok(target)
             });
             match target {
-                Ok(target) => files.push(OutputFile { output: output.clone(), target, lines: None }),
+                Ok(target) => files.push(ResultFile::new(output.clone(), target)),
                 Err(reason) => failures.push((output.path.clone(), reason)),
             }
         }
@@ -158,64 +151,35 @@ impl Files {
     /// # Errors
     /// When one cannot be written; the older file is still there then.
     pub fn start(&mut self, run: &Run) -> Result<(), WriteError> {
-        self.each(
-            |file| if file.output.format == Format::JsonLines { file.start(run) } else { file.write(run) },
-        )
+        self.each(|file| file.start(run))
     }
 
-    /// Adds a measurement to the files of JSON Lines, flushed at once.
+    /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in the others.
     ///
     /// # Errors
-    /// When one cannot be written; it then ends with the measurement before.
+    /// When there is no space for it in one; this file then has the measurements before, once it is finished.
     pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
-        self.each(|file| file.lines.as_mut().map_or(Ok(()), |lines| lines.measurement(measurement)))
+        let bytes = serde_json::to_vec(measurement).map_or(0, |text| text.len() as u64);
+        self.each(|file| file.measurement(measurement, bytes))
     }
 
     /// Writes all files with the outcome of `run`. JSON Lines gets the lines that it lacks, because
-    /// [`start`](Self::start) was not called or the disk was full.
+    /// [`start`](Self::start) was not called or the disk was full. On a full disk the other formats have the measurements for
+    /// which space was reserved.
     ///
     /// # Errors
-    /// When some cannot be written; the others are. A file that cannot be replaced keeps its older content.
+    /// When some cannot be written, or not all of the run, and [`measurement`](Self::measurement) has not said so before;
+    /// the others are. A file that cannot be replaced keeps its older content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
         // The fastest first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
-        self.each(|file| match file.output.format {
-            Format::JsonLines => file.finish_lines(run),
-            _ => file.write(run),
-        })
+        self.each(|file| file.finish(run))
     }
 
     /// Calls `act` for all files, even when it fails for one.
-    fn each(&mut self, mut act: impl FnMut(&mut OutputFile) -> io::Result<()>) -> Result<(), WriteError> {
-        let act = |file: &mut OutputFile| act(file).err().map(|reason| (file.output.path.clone(), reason));
+    fn each(&mut self, mut act: impl FnMut(&mut ResultFile) -> io::Result<()>) -> Result<(), WriteError> {
+        let act = |file: &mut ResultFile| act(file).err().map(|reason| (file.output.path.clone(), reason));
         WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())
-    }
-}
-
-impl OutputFile {
-    /// Replaces the file by the whole run.
-    fn write(&self, run: &Run) -> io::Result<()> {
-        replacement::write(&self.target, |out| match self.output.format {
-            Format::Json => json::write(run, out),
-            Format::Csv => csv::write(run, out),
-            Format::Markdown => markdown::write(run, out),
-            Format::JsonLines => json_lines::write(run, out),
-        })
-    }
-
-    /// Ends the file of JSON Lines, or writes it again if it was removed or emptied meanwhile.
-    fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
-        match &mut self.lines {
-            Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
-            _ => self.write(run),
-        }
-    }
-
-    fn start(&mut self, run: &Run) -> io::Result<()> {
-        let header = json_lines::header(run)?;
-        let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
-        self.lines = Some(JsonLines::after(file, header.len() as u64));
-        Ok(())
     }
 }
 

@@ -104,7 +104,8 @@ fn is_standard_output(found: &fs::Metadata) -> bool {
     output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
 }
 
-fn folder(path: &Path) -> &Path {
+/// The folder of a file.
+pub(super) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

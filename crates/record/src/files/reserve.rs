@@ -1,0 +1,65 @@
+//! Space on the disk for a file that is written when the run ends.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use super::replacement;
+
+/// Bytes by which the reserve grows: a block of most file systems.
+const BLOCK: [u8; 4096] = [0; 4096];
+/// Bytes for the outcome, notes, and the last measurement's part of the rest.
+const END: u64 = 4096;
+
+/// Space that grows with the measurements, in a file without a name beside the one that will need it. It is free once the
+/// reserve is dropped. So a disk that fills during the run has room for what was measured until then.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    space: File,
+    /// Length of `space`.
+    held: u64,
+    /// Length that the file would have at least, if it was written now.
+    needed: u64,
+    /// Number of measurements for which there is space.
+    measurements: usize,
+}
+
+impl Reserve {
+    /// Reserves space for the file `target`, which has what is known at the start of the run.
+    ///
+    /// # Errors
+    /// When there is no space.
+    pub(super) fn beside(target: &Path) -> io::Result<Self> {
+        let space = tempfile::tempfile_in(replacement::folder(target))?;
+        let needed = target.metadata()?.len() + END;
+        let mut reserve = Self { space, held: 0, needed, measurements: 0 };
+        reserve.grow(needed)?;
+        Ok(reserve)
+    }
+
+    /// Reserves space for a measurement of so many bytes.
+    ///
+    /// # Errors
+    /// When there is no space for it.
+    pub(super) fn add(&mut self, bytes: u64) -> io::Result<()> {
+        self.grow(self.needed + bytes)?;
+        self.needed += bytes;
+        self.measurements += 1;
+        Ok(())
+    }
+
+    /// Number of measurements for which there is space.
+    pub(super) fn measurements(&self) -> usize {
+        self.measurements
+    }
+
+    fn grow(&mut self, needed: u64) -> io::Result<()> {
+        while self.held < needed {
+            // After an error the file can have a part of the block.
+            self.space.seek(SeekFrom::Start(self.held))?;
+            self.space.write_all(&BLOCK)?;
+            self.held += BLOCK.len() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! One result file of a run.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::json_lines::{self, JsonLines};
+use super::reserve::Reserve;
+use super::{Format, Output, csv, json, markdown, replacement};
+use crate::run::{Measurement, Outcome, Run};
+
+/// Bytes of a row of CSV that its measurement does not have: the run, the machine and the settings.
+const ROW: u64 = 1024;
+/// Bytes of a line of JSON around a measurement.
+const LINE: u64 = 16;
+
+/// A file on the process of rank 0.
+#[derive(Debug)]
+pub(super) struct ResultFile {
+    pub(super) output: Output,
+    /// The replaced file: `output.path` with links resolved.
+    pub(super) target: PathBuf,
+    /// The open file of JSON Lines, from the start of the run on.
+    lines: Option<JsonLines>,
+    /// Space for another format, from the start of the run on.
+    reserve: Option<Reserve>,
+    /// True when a measurement had no space, which was reported.
+    is_full: bool,
+}
+
+impl ResultFile {
+    pub(super) fn new(output: Output, target: PathBuf) -> Self {
+        Self { output, target, lines: None, reserve: None, is_full: false }
+    }
+
+    /// Replaces the file by the unfinished run.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn start(&mut self, run: &Run) -> io::Result<()> {
+        if self.output.format != Format::JsonLines {
+            self.write(run)?;
+            self.reserve = Some(Reserve::beside(&self.target)?);
+            return Ok(());
+        }
+        let header = json_lines::header(run)?;
+        let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
+        self.lines = Some(JsonLines::after(file, header.len() as u64));
+        Ok(())
+    }
+
+    /// Adds a measurement, which takes so many bytes in JSON, or reserves space for it.
+    ///
+    /// # Errors
+    /// When there is no space for it.
+    pub(super) fn measurement(&mut self, measurement: &Measurement, bytes: u64) -> io::Result<()> {
+        let around = if self.output.format == Format::Csv { ROW } else { LINE };
+        let added = match (&mut self.lines, &mut self.reserve) {
+            (Some(lines), _) => lines.measurement(measurement),
+            (None, Some(reserve)) => reserve.add(bytes + around),
+            (None, None) => Ok(()),
+        };
+        self.is_full |= added.is_err();
+        added
+    }
+
+    /// Writes the whole run, or on a full disk the part for which there is space.
+    ///
+    /// # Errors
+    /// When not all of the run can be written, unless [`measurement`](Self::measurement) has failed before.
+    pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
+        let written = match self.output.format {
+            Format::JsonLines => self.finish_lines(run),
+            _ => self.finish_whole(run),
+        };
+        match written {
+            Err(error) if self.is_full && is_no_space(&error) => Ok(()),
+            written => written,
+        }
+    }
+
+    /// Ends the file of JSON Lines, or writes it again if it was removed or emptied meanwhile.
+    fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
+        match &mut self.lines {
+            Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
+            _ => self.write(run),
+        }
+    }
+
+    fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
+        // Its space is free now.
+        let fitting = self.reserve.take().map_or(0, |reserve| reserve.measurements());
+        match self.write(run) {
+            Err(error) if is_no_space(&error) && (1..run.measurements.len()).contains(&fitting) => {
+                // The reason is that of the whole file.
+                let _kept = self.write(&shortened(run, fitting, &error));
+                Err(error)
+            }
+            written => written,
+        }
+    }
+
+    /// Replaces the file by the whole run.
+    fn write(&self, run: &Run) -> io::Result<()> {
+        replacement::write(&self.target, |out| match self.output.format {
+            Format::Json => json::write(run, out),
+            Format::Csv => csv::write(run, out),
+            Format::Markdown => markdown::write(run, out),
+            Format::JsonLines => json_lines::write(run, out),
+        })
+    }
+}
+
+/// The run with its first measurements only. It is not complete.
+fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
+    let missing = run.measurements.len() - measurements;
+    let left_out = format!("the last {missing} measurement(s) are left out: {reason}");
+    let outcome = match &run.outcome {
+        Outcome::Complete => Outcome::Failed { message: left_out.clone() },
+        outcome => outcome.clone(),
+    };
+    Run {
+        outcome,
+        measurements: run.measurements[..measurements].to_vec(),
+        notes: [&run.notes[..], &[left_out]].concat(),
+        ..run.clone()
+    }
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
+}
