@@ -82,7 +82,10 @@ fn the_pods_of_the_example_measure_together() {
     let mut outputs = pods.into_iter().map(ended);
     let (first, text) = outputs.next().unwrap();
     assert!(first.status.success(), "{text}");
-    assert!(text.contains(&format!("# World: TCP rendezvous at {address}")), "{text}");
+    assert!(
+        text.contains(&format!("# World: Kubernetes, 2 processes, TCP rendezvous at {address}")),
+        "{text}"
+    );
     assert!(text.contains("#  Rank  1 Group  0 Pid"), "{text}");
     for (output, text) in outputs {
         assert!(output.status.success() && text.is_empty(), "{text}");

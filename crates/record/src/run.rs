@@ -81,7 +81,7 @@ pub struct Provenance {
     /// Transport, if it is known: `shm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Launcher and number of processes: `mpirun (Open MPI), 16 processes`.
+    /// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`, or `one process`.
     pub world: String,
     /// System of rank 0's host: `Linux 6.8.0 x86_64`.
     pub system: String,

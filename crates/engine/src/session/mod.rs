@@ -150,6 +150,7 @@ impl Session {
             let saved = Arc::clone(&observer);
             salvage.set(move |outcome| saved.salvage(outcome));
             let context = ProcessContext {
+                process: &**world,
                 observer: &*observer,
                 choices: Mutex::new(choices),
                 choices_note,
@@ -174,6 +175,8 @@ impl Session {
 }
 
 struct ProcessContext<'a> {
+    /// The world of the processes.
+    process: &'a dyn world::World,
     observer: &'a dyn Observer,
     choices: Mutex<ChoiceSources>,
     choices_note: Option<String>,

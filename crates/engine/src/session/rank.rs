@@ -5,7 +5,7 @@ use collectives::world;
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
-use super::start::start_of_record;
+use super::start::{describe, start_of_record};
 use super::{ProcessContext, Start};
 use crate::agreement::gather;
 use crate::backend::{Backend, Node};
@@ -46,7 +46,7 @@ pub(super) fn run(
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        let mut run = start_of_record(request, node, &**world, ranks, max_bytes);
+        let mut run = start_of_record(request, node, describe(context.process, &**world), ranks, max_bytes);
         run.notes.extend(context.choices_note.clone());
         context.observer.start(Start { run, plan: &plan, position, reduced_to })?;
     }

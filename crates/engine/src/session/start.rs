@@ -10,7 +10,7 @@ use crate::request::{Request, Step};
 pub(super) fn start_of_record(
     request: &Request,
     node: &Node,
-    world: &dyn world::World,
+    world: String,
     ranks: Vec<Rank>,
     max_bytes: u64,
 ) -> Run {
@@ -42,7 +42,7 @@ pub(super) fn start_of_record(
         ended_at: None,
         outcome: Outcome::Running,
         provenance: record::Provenance {
-            world: world.describe(),
+            world,
             system: provenance::system(),
             environment,
             ..node.provenance.clone()
@@ -79,5 +79,19 @@ pub(super) fn start_of_record(
         ranks,
         measurements: Vec::new(),
         notes,
+    }
+}
+
+/// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`; a process that
+/// meets no other is `one process`. `world` is that of the ranks.
+pub(super) fn describe(process: &dyn world::World, world: &dyn world::World) -> String {
+    let meeting = world.describe();
+    if process.describe() == world::single().describe() {
+        return meeting;
+    }
+    let launcher = world::Started::detect().launcher;
+    match process.size() {
+        1 => format!("{launcher}, 1 process, {meeting}"),
+        processes => format!("{launcher}, {processes} processes, {meeting}"),
     }
 }
