@@ -114,7 +114,8 @@ fn processes_of(lines: &Path, job: &mut [Process]) -> Vec<u32> {
     let by = Instant::now() + FIRST_ROW;
     loop {
         let text = fs::read_to_string(lines).unwrap_or_default();
-        if text.lines().count() >= 3 {
+        // The header, the transport, and both placements.
+        if text.lines().count() >= 4 {
             let header: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
             let ranks = header["ranks"].as_array().unwrap();
             return ranks.iter().map(|rank| rank["pid"].as_u64().unwrap() as u32).collect();

@@ -304,6 +304,17 @@ fn both_sides_are_measured_and_verified_and_stand_in_all_files() {
     }
     assert_eq!(measured(&run, &["collective"]).len(), COLLECTIVES.len() - 1, "all but hypercube");
 
+    let compared = Command::new(env!("CARGO_BIN_EXE_nccl-bench"))
+        .args(["compare".into(), "--threshold".into(), "0%".into(), path("json"), path("jsonl")])
+        .output()
+        .unwrap();
+    let compared = text(&compared.stdout);
+    assert!(provenance["transport"].is_string(), "{provenance}");
+    assert!(
+        compared.contains("PASS: B is nowhere slower") && !compared.contains("Not the same"),
+        "{compared}"
+    );
+
     // The same in the others.
     let with_versus = measurements.iter().filter(|measurement| !measurement["versus"].is_null()).count();
     let lines: Vec<Value> = read("jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();

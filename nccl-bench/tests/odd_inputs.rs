@@ -215,10 +215,10 @@ fn prepare(folder: &Path) {
     write("notes.md", "# My notes\n");
     write("empty.json", "");
     write("trunc.json", &before[..before.len() / 2]);
-    // The header and one measurement, as of a run that was killed.
+    // The header, the transport and one measurement, as of a run that was killed.
     write(
         "trunc.jsonl",
-        &read("lines.jsonl").lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
+        &read("lines.jsonl").lines().take(3).map(|line| format!("{line}\n")).collect::<String>(),
     );
     write("nan.json", &before.replacen("\"bytes\": 8", "\"bytes\": NaN", 1));
     write("future.json", &before.replacen("\"schema_version\": 1", "\"schema_version\": 2", 1));

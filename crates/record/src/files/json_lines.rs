@@ -33,6 +33,16 @@ struct MeasurementLine<'a> {
     measurement: &'a Measurement,
 }
 
+/// The line after the ranks have connected.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ConnectedLine {
+    kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) transport: Option<String>,
+    #[serde(default)]
+    pub(super) notes: Vec<String>,
+}
+
 /// The last line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct EndLine {
@@ -121,14 +131,34 @@ pub(super) struct JsonLines {
     length: u64,
     /// Number of measurements written.
     measurements: usize,
+    /// The transport in the lines written.
+    transport: Option<String>,
     /// True when another process has changed the file's length.
     damaged: bool,
 }
 
 impl JsonLines {
-    /// Continues after a header of `length` bytes.
-    pub(super) fn after(out: File, length: u64) -> Self {
-        Self { out, length, measurements: 0, damaged: false }
+    /// Continues after the header of `run`, of `length` bytes.
+    pub(super) fn after(out: File, length: u64, run: &Run) -> Self {
+        Self { out, length, measurements: 0, transport: run.provenance.transport.clone(), damaged: false }
+    }
+
+    /// Adds the transport, unless the lines have it, with the notes so far.
+    ///
+    /// # Errors
+    /// See [`measurement`](Self::measurement).
+    pub(super) fn connected(&mut self, run: &Run) -> io::Result<()> {
+        let transport = run.provenance.transport.clone();
+        if self.transport != transport {
+            let kind = "connected".to_owned();
+            self.add(&line(&ConnectedLine {
+                kind,
+                transport: transport.clone(),
+                notes: run.notes.clone(),
+            })?)?;
+            self.transport = transport;
+        }
+        Ok(())
     }
 
     /// Adds a measurement.
@@ -146,6 +176,7 @@ impl JsonLines {
     /// # Errors
     /// See [`measurement`](Self::measurement).
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
+        self.connected(run)?;
         let missing = run.measurements.get(self.measurements..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
         self.add(&end(run)?)?;
@@ -195,7 +226,7 @@ pub(super) mod tests {
             header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&header).unwrap();
-        let mut lines = JsonLines::after(file, header.len() as u64);
+        let mut lines = JsonLines::after(file, header.len() as u64, run);
         lines.measurement(&run.measurements[0]).unwrap();
         lines.finish(run).unwrap();
         lines.out.rewind().unwrap();

@@ -154,6 +154,14 @@ impl Files {
         self.each(|file| file.start(run))
     }
 
+    /// Adds the transport, which is not known at the start, to the files of JSON Lines.
+    ///
+    /// # Errors
+    /// When there is no space for it in one.
+    pub fn connected(&mut self, run: &Run) -> Result<(), WriteError> {
+        self.each(|file| file.connected(run))
+    }
+
     /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in the others.
     ///
     /// # Errors

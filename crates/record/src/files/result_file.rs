@@ -44,8 +44,18 @@ impl ResultFile {
         }
         let header = json_lines::header(run)?;
         let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
-        self.lines = Some(JsonLines::after(file, header.len() as u64));
+        self.lines = Some(JsonLines::after(file, header.len() as u64, run));
         Ok(())
+    }
+
+    /// Adds the transport of `run` to JSON Lines.
+    ///
+    /// # Errors
+    /// When there is no space for it.
+    pub(super) fn connected(&mut self, run: &Run) -> io::Result<()> {
+        let added = self.lines.as_mut().map_or(Ok(()), |lines| lines.connected(run));
+        self.is_full |= added.is_err();
+        added
     }
 
     /// Adds a measurement, which takes so many bytes in JSON, or reserves space for it.

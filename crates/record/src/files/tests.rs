@@ -22,15 +22,18 @@ const ALL: [&str; 4] = ["run.csv", "run.json", "run.jsonl", "run.md"];
 
 /// Writes the files as rank 0 does.
 fn drive(files: &mut Files, run: &Run) {
-    files
-        .start(&Run {
-            measurements: Vec::new(),
-            outcome: Outcome::Running,
-            ended_at: None,
-            notes: Vec::new(),
-            ..run.clone()
-        })
-        .unwrap();
+    let mut begun = Run {
+        measurements: Vec::new(),
+        outcome: Outcome::Running,
+        ended_at: None,
+        notes: Vec::new(),
+        ..run.clone()
+    };
+    // Not known before the ranks are connected.
+    begun.provenance.transport = None;
+    files.start(&begun).unwrap();
+    begun.provenance.transport = run.provenance.transport.clone();
+    files.connected(&begun).unwrap();
     for measurement in &run.measurements {
         files.measurement(measurement).unwrap();
     }
@@ -88,9 +91,10 @@ fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
     assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
     let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();
     assert_eq!(json["outcome"]["state"], "running");
-    assert_eq!(content("run.jsonl").lines().count(), 1 + run.measurements.len());
+    assert_eq!(content("run.jsonl").lines().count(), 2 + run.measurements.len());
     let killed = read(&folder.path().join("run.jsonl")).unwrap();
     assert_eq!((killed.outcome, &killed.measurements), (Outcome::Running, &run.measurements));
+    assert_eq!(killed.provenance, run.provenance);
     files.finish(&run).unwrap();
     assert!(ALL.iter().all(|name| content(name) != "older"));
 }

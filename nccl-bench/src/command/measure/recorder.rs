@@ -218,10 +218,10 @@ impl Observer for Recorder {
     fn connected(&self, transport: Option<String>, notes: Vec<String>) -> anyhow::Result<()> {
         let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
         let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
-        self.with(|_, run| {
+        self.with(|reports, run| {
             run.provenance.transport = transport;
             run.notes.extend(notes);
-            Ok(())
+            Ok(reports.files.connected(run)?)
         })?;
         self.print(|text| if lines.is_empty() { Ok(()) } else { text.comment(&lines.join("\n")) })
     }

@@ -17,7 +17,7 @@ use serde::de::DeserializeSeed as _;
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::json_lines::EndLine;
+use super::json_lines::{ConnectedLine, EndLine};
 use crate::run::{Measurement, Outcome, Run};
 pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
@@ -179,6 +179,11 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
             match found.kind.as_deref() {
                 Some("measurement") => {
                     document.take(serde_json::from_slice(&line).map_err(|error| damaged(&error))?);
+                }
+                Some("connected") => {
+                    let found: ConnectedLine =
+                        serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
+                    (run.provenance.transport, run.notes) = (found.transport, found.notes);
                 }
                 Some("end") => {
                     let end: EndLine = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
