@@ -1,7 +1,7 @@
 //! Headlines: peaks, verification, incomplete runs, libraries.
 
 use nccl_bench::command::plot::{self, Metric, Placements};
-use record::{Algorithm, Outcome, Run};
+use record::{Algorithm, Outcome, Placement, Run};
 
 use crate::drawing::*;
 use crate::runs::*;
@@ -64,6 +64,28 @@ fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
             );
         }
         assert!(!text.contains("Data verified") && !text.contains("none wrong"), "{text}");
+    }
+}
+
+#[test]
+fn the_peak_is_that_of_a_large_size() {
+    let row = |collective, bytes, busbw| measurement(collective, Placement::OutOfPlace, bytes, 10.0, busbw);
+    let run = |measurements| Run { measurements, ..empty(8) };
+    let in_cache = row("broadcast", 16 << 10, 900.0);
+    let large = row("allreduce", 1 << 20, 300.0);
+    let mut wrong = large.clone();
+    wrong.wrong = Some(1);
+    for (measurements, expected) in [
+        (vec![in_cache.clone(), large], "300.00 GB/s peak bus bandwidth: allreduce, 1 MiB, out-of-place"),
+        (
+            vec![in_cache, wrong],
+            "900.00 GB/s peak bus bandwidth below 1 MiB: broadcast, 16 KiB, out-of-place",
+        ),
+    ] {
+        let drawing = plot::svg(&named(&[("run", &run(measurements))]), &options()).unwrap();
+        let document = parse(&drawing);
+        let headline = all(document.root_element(), "headline").into_iter().map(text_of).collect::<Vec<_>>();
+        assert!(headline.join(" ").starts_with(expected), "{headline:?}");
     }
 }
 

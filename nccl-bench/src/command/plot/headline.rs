@@ -5,6 +5,9 @@ use super::model::{Picture, Section};
 use super::{Metric, text};
 use record::Run;
 
+/// Smallest size in bytes of a peak. The bandwidth of smaller ones can be that of a cache.
+const LARGE: u64 = 1 << 20;
+
 /// The headline of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Headline {
@@ -33,36 +36,44 @@ impl Headline {
     }
 }
 
-/// The highest bus bandwidth of a run, and where it was measured. Measurements with wrong data do not count.
-/// A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
+/// The highest bus bandwidth of a run, and where it was measured, of sizes from [`LARGE`] on if there are any. A single
+/// rank has no bus bandwidth: its peak is the algorithm bandwidth.
 fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
+    let places = [(Metric::Busbw, LARGE), (Metric::Busbw, 0), (Metric::Algbw, LARGE), (Metric::Algbw, 0)];
+    let found = places.iter().find_map(|&(metric, least)| {
+        let (value, place) = highest(picture, sections, run, metric, least)?;
+        let sizes = if least < LARGE { format!(" below {}", text::bytes(LARGE)) } else { String::new() };
+        Some((format!("{} GB/s", text::digits(value)), format!("peak {}{sizes}: {place}", metric.title())))
+    });
+    found.unwrap_or_else(|| ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()))
+}
+
+/// The highest value of `metric` from a size on, and where it was measured. Measurements with wrong data do not count.
+fn highest(
+    picture: &Picture,
+    sections: &[Section],
+    run: usize,
+    metric: Metric,
+    least: u64,
+) -> Option<(f64, String)> {
     let mut best: Option<(f64, String)> = None;
-    for metric in [Metric::Busbw, Metric::Algbw] {
-        for (section, series) in
-            sections.iter().flat_map(|section| section.series.iter().map(move |series| (section, series)))
-        {
-            for point in series.points.iter().filter(|point| series.run == run && !point.is_wrong()) {
-                let value = point.value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST);
-                let Some(value) = value.filter(|&value| best.as_ref().is_none_or(|(best, _)| value >= *best))
-                else {
-                    continue;
-                };
-                let (size, placement) = (text::bytes(point.bytes), series.placement.name());
-                let median = if picture.medians { ", median time" } else { "" };
-                let verified = if point.wrong().is_none() { ", not verified" } else { "" };
-                let (metric, collective) = (metric.title(), &section.key.collective);
-                let place = format!("peak {metric}: {collective}, {size}, {placement}{median}{verified}");
-                best = Some((value, place));
-            }
-        }
-        if best.is_some() {
-            break;
+    let series =
+        sections.iter().flat_map(|section| section.series.iter().map(move |series| (section, series)));
+    for (section, series) in series.filter(|(_, series)| series.run == run) {
+        for point in series.points.iter().filter(|point| point.bytes >= least && !point.is_wrong()) {
+            let value = point.value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST);
+            let Some(value) = value.filter(|&value| best.as_ref().is_none_or(|(best, _)| value >= *best))
+            else {
+                continue;
+            };
+            let (size, placement) = (text::bytes(point.bytes), series.placement.name());
+            let median = if picture.medians { ", median time" } else { "" };
+            let verified = if point.wrong().is_none() { ", not verified" } else { "" };
+            let collective = &section.key.collective;
+            best = Some((value, format!("{collective}, {size}, {placement}{median}{verified}")));
         }
     }
-    match best {
-        Some((value, place)) => (format!("{} GB/s", text::digits(value)), place),
-        None => ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()),
-    }
+    best
 }
 
 /// The start of a run: `2026-11-22 08:30 UTC`. A local time, which nccl-tests writes, is kept as it is.
