@@ -8,7 +8,7 @@ use super::{Command, Context};
 use crate::exit::{ExitError, print};
 
 /// The argument with the words of a topic or a command.
-const TOPIC: &str = "topic";
+pub(super) const TOPIC: &str = "topic";
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
