@@ -265,6 +265,7 @@ pub(crate) mod tests {
             (&["allreduce", "--stepfactr", "2"], "--stepfactor"),
             (&["allreduce", "--inject-fault", "x"], "RANK:INDEX"),
             (&["allreduce", "--until-stable", "100%"], "as in 1%"),
+            (&["allreduce", "--until-stable", "0.01"], "'0.01' lacks the percent sign; write 0.01%"),
             (&["allreduce", "--budget", "0"], "write seconds"),
             (&["allredcue"], "allreduce"),
             (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),

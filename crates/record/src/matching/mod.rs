@@ -22,19 +22,38 @@ pub use measured::{Key, Rows, RunRows, TableKey, read};
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Threshold(pub f64);
 
-/// A text that is no threshold.
+/// A text that is no share in percent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no share in percent; write it as in 5% or 0.5%")]
-pub struct InvalidThreshold(String);
+pub enum InvalidShare {
+    /// A number without a sign could be meant in percent or as a share of 1.
+    #[error("'{text}' lacks the percent sign; write {text}% for {text} in a hundred, as in 5% or 0.5%")]
+    NoSign {
+        /// The number.
+        text: String,
+    },
+    /// No number, or one below 0.
+    #[error("'{text}' is no share in percent; write it as in 5% or 0.5%")]
+    NoShare {
+        /// The text.
+        text: String,
+    },
+}
 
 impl FromStr for Threshold {
-    type Err = InvalidThreshold;
+    type Err = InvalidShare;
 
-    fn from_str(text: &str) -> Result<Self, InvalidThreshold> {
+    fn from_str(text: &str) -> Result<Self, InvalidShare> {
         let trimmed = text.trim();
-        let number = trimmed.strip_suffix('%').unwrap_or(trimmed).trim_end();
+        let (number, has_sign) = match trimmed.strip_suffix('%') {
+            Some(number) => (number.trim_end(), true),
+            None => (trimmed, false),
+        };
         let percent = number.parse::<f64>().ok().filter(|percent| percent.is_finite() && *percent >= 0.0);
-        percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| InvalidThreshold(text.to_owned()))
+        match percent {
+            Some(percent) if has_sign => Ok(Self(percent / 100.0)),
+            Some(_) => Err(InvalidShare::NoSign { text: trimmed.to_owned() }),
+            None => Err(InvalidShare::NoShare { text: text.to_owned() }),
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Arguments {
     pub side: SelectedSide,
 
     /// A row may be slower by so much before the comparison fails
-    #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT%", default_value = "5%", allow_hyphen_values = true)]
     pub threshold: Threshold,
 
     /// Compared value: time per operation, or bus bandwidth

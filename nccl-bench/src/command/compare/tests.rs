@@ -154,7 +154,7 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
     let right = run_of(&[10.0]);
     let mut wrong = run_of(&[5.0]);
     wrong.measurements[1].wrong = Some(3);
-    for more in [&["--threshold", "1000"][..], &["--threshold", "1000", "--partial"]] {
+    for more in [&["--threshold", "1000%"][..], &["--threshold", "1000%", "--partial"]] {
         let text = verdict(&[right.clone(), wrong.clone()], more, false);
         let named = "FAIL: B has wrong data:\n  allreduce float sum, 8 bytes in-place: 3 wrong elements\n";
         assert!(text.contains(named) && !text.contains("PASS"), "{text}");
@@ -403,12 +403,16 @@ fn bad_input_is_named_and_nothing_is_printed() {
 fn the_command_line_says_what_is_wrong_with_it() {
     let parse = |line: &[&str]| CommandLine::try_parse_from(line).map(|line| line.arguments.threshold);
     assert_eq!(parse(&["compare", "a", "b"]).unwrap(), Threshold(0.05));
-    for (text, share) in [("5%", 0.05), ("0.5 %", 0.005), ("7", 0.07), ("0", 0.0)] {
+    for (text, share) in [("5%", 0.05), ("0.5 %", 0.005), ("7%", 0.07), ("0%", 0.0)] {
         assert_eq!(parse(&["compare", "a", "b", "--threshold", text]).unwrap(), Threshold(share));
     }
     for text in ["-1%", "five", "nan", "inf", "", "%"] {
         let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
         assert!(message.contains("is no share in percent"), "{message}");
+    }
+    for text in ["0.05", "5", "0"] {
+        let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
+        assert!(message.contains(&format!("'{text}' lacks the percent sign; write {text}%")), "{message}");
     }
     assert!(parse(&["compare"]).is_err());
     let printed = [0.05, 0.005, 0.07, 0.0].map(|share| Threshold(share).to_string());
@@ -457,7 +461,7 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     let own_run = Run { program: "nccl-bench 0.1.0".to_owned(), ..nccl_tests };
     let output = own.parse().unwrap();
     files::Files::open(&[output], false).unwrap().finish(&own_run).unwrap();
-    let (found, text) = files_compared(&[&real, &own], &["--threshold", "0"]);
+    let (found, text) = files_compared(&[&real, &own], &["--threshold", "0%"]);
     assert!(found.unwrap(), "{text}");
     assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");
 }

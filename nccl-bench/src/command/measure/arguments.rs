@@ -140,7 +140,7 @@ pub struct Arguments {
 
     /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it: 1%. A measurement
     /// that is not after --budget [default: 5 s] is marked NOT STABLE
-    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
+    #[arg(long, value_name = "PERCENT%", value_parser = share, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
     /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer

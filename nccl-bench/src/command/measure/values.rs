@@ -6,6 +6,7 @@ use collectives::DataType;
 use engine::collective::{Collective, UnknownCollective};
 use engine::data::Op;
 use engine::request::{Fault, Roots};
+use record::matching::Threshold;
 use record::{Average, Blocking, Registration};
 
 /// Maximum of `-t`. Millions of threads would fail only later.
@@ -103,10 +104,10 @@ pub(super) fn roots(text: &str) -> Result<Roots, String> {
 }
 
 pub(super) fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    match number.trim().parse::<f64>() {
-        Ok(value) if value > 0.0 && value / unit < 1.0 => Ok(value / unit),
-        _ => Err("write a share between 0 and 1, or percent, as in 1%".to_owned()),
+    match text.parse::<Threshold>() {
+        Ok(Threshold(share)) if share > 0.0 && share < 1.0 => Ok(share),
+        Ok(_) => Err("write more than 0% and less than 100%, as in 1%".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
