@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
+use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 /// Limit on the program's address space. It has about 20 MiB before it reads a file.
@@ -139,7 +140,8 @@ fn what_has_no_end_is_refused_and_a_pipe_is_read() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(
-            error.contains(&format!("{device}: it is a device; name a file, or a pipe as in <(zcat ")),
+            error
+                .contains(&format!("{device}: it is a device; name a file, a pipe, or - for standard input")),
             "{error}"
         );
     }
@@ -199,4 +201,43 @@ fn a_killed_run_does_not_pass() {
         told.contains("PASS for what was compared: B is nowhere slower than A by more than 5% (1 rows)"),
         "{told}"
     );
+}
+
+#[test]
+fn standard_input_and_compressed_files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let content = include_bytes!("../../crates/record/tests/data/all_reduce.json");
+    fs::write(path("whole.json"), content).unwrap();
+    let mut encoder = GzEncoder::new(File::create(path("run.json.gz")).unwrap(), flate2::Compression::fast());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap();
+    let run = |arguments: &[&str], input: &str| {
+        Command::new(env!("CARGO_BIN_EXE_nccl-bench"))
+            .args(arguments)
+            .current_dir(folder.path())
+            .stdin(File::open(path(input)).unwrap())
+            .output()
+            .unwrap()
+    };
+    for (files, input) in [
+        (["-", "whole.json"], "whole.json"),
+        (["whole.json", "-"], "run.json.gz"),
+        (["run.json.gz", "whole.json"], "whole.json"),
+    ] {
+        let output = run(&["compare", files[0], files[1]], input);
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        assert!(told.contains("PASS: B is nowhere slower than A by more than 5% (62 rows)"), "{told}");
+    }
+    for command in ["compare", "plot"] {
+        let output = run(&[command, "-", "-"], "whole.json");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("-: standard input is named twice, and can be read once"), "{error}");
+    }
+    let output = run(&["plot", "run.json.gz", "-"], "whole.json");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(path("nccl-bench.html")).unwrap();
+    assert!(page.contains(">run</"), "the label has no suffix");
 }

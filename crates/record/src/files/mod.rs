@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub(crate) use read::read_each;
-pub use read::{ReadError, ReadProblem, read};
+pub use read::{ReadError, ReadProblem, check_names, read};
 
 use crate::run::{Measurement, Run};
 use result_file::ResultFile;

@@ -36,7 +36,8 @@ impl Command for Compare {
 /// The arguments of `nccl-bench compare`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J); the first is what the others are compared with
+    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for standard input; the
+    /// first is what the others are compared with
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
@@ -99,6 +100,8 @@ impl From<Error> for ExitError {
 /// # Errors
 /// When a file is no result, has nothing in common with the first, or `out` is closed or full.
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
+    record::files::check_names(&arguments.files)
+        .map_err(|error| matching::MatchError::Unreadable(vec![error]))?;
     let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match matching::read(path, arguments.side, arguments.metric, arguments.partial) {

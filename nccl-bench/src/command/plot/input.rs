@@ -16,6 +16,7 @@ pub(super) fn read_all(
     read: impl Fn(&Path) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<(String, Run)>> {
     let (files, labels) = (&arguments.files, &arguments.options.labels);
+    record::files::check_names(files)?;
     ensure!(
         labels.is_empty() || labels.len() == files.len(),
         "there are {} for {}; give one --label per file, or none",
@@ -49,9 +50,13 @@ pub(super) fn read_all(
     Ok(sides)
 }
 
-/// The names of the files without suffix, or the paths of files with equal names.
+/// The names of the files without suffixes, or the paths of files with equal names.
 fn file_labels(files: &[PathBuf]) -> Vec<String> {
-    let stem = |file: &PathBuf| file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let stem = |file: &PathBuf| {
+        let compressed = file.extension().is_some_and(|suffix| suffix == "gz" || suffix == "zst");
+        let file = if compressed { &file.with_extension("") } else { file };
+        file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+    };
     let label = |file: &PathBuf| {
         let name = stem(file);
         let alike = files.iter().any(|other| other != file && stem(other) == name);

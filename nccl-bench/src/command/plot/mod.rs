@@ -67,7 +67,7 @@ Files are replaced only when an earlier plot made them.";
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Result files; each becomes a run of the charts
+    /// Result files, also compressed (.gz, .zst), or - for standard input; each becomes a run of the charts
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 

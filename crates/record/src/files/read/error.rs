@@ -21,8 +21,14 @@ pub enum ReadProblem {
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
     /// It is neither a file nor a pipe.
-    #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
+    #[error("it is a device; name a file, a pipe, or - for standard input")]
     Device,
+    /// It is standard input, where a person types.
+    #[error("standard input is a terminal; pipe a result file into it")]
+    Terminal,
+    /// It is standard input, which another name in the same list is, too.
+    #[error("standard input is named twice, and can be read once")]
+    NamedTwice,
     /// Its encoding is not UTF-8.
     #[error("{0}")]
     Encoded(&'static str),

@@ -3,6 +3,7 @@
 //! A file is read once from beginning to end, so that it can be a pipe, and one measurement at a time, so
 //! that the caller decides what to keep in memory.
 
+mod compressed;
 mod error;
 mod field_reader;
 mod nccl_tests;
@@ -10,7 +11,7 @@ mod non_finite;
 mod source;
 
 use std::io::{self, BufRead, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeSeed as _;
@@ -30,7 +31,20 @@ const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crash
 /// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
 const LONGEST_LINE: u64 = 1 << 30;
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; detected by the content.
+/// Checks that at most one of the files is standard input, `-`.
+///
+/// # Errors
+/// When several are.
+pub fn check_names<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), ReadError> {
+    let mut inputs = paths.into_iter().filter(|path| path.as_os_str() == source::STANDARD_INPUT);
+    match (inputs.next(), inputs.next()) {
+        (_, Some(path)) => Err(ReadError { path: path.clone(), problem: ReadProblem::NamedTwice }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd); detected by the
+/// content. The path `-` is standard input.
 ///
 /// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
 /// nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.

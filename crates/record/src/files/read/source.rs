@@ -1,14 +1,17 @@
-//! Opens a result file: refuses devices and other encodings than UTF-8, and skips a byte order mark.
+//! Opens a result file: refuses devices and other encodings than UTF-8, decompresses it, and skips a byte order mark.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, IsTerminal as _, Read};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
+use super::compressed::Compression;
 use super::error::ReadProblem;
 use super::nccl_tests;
 use super::non_finite::FiniteNumbers;
 
+/// The name of standard input on a command line.
+pub(super) const STANDARD_INPUT: &str = "-";
 /// Bytes that are checked for the encoding before the rest is read.
 const START: u64 = 64;
 /// Bytes of leading white space after which a file counts as empty.
@@ -19,8 +22,12 @@ const PIECE: usize = 1 << 16;
 /// A reader of a result file, at the first character of its text.
 pub(super) type FileReader<'a> = BufReader<Box<dyn Read + 'a>>;
 
-/// Opens a regular file or a pipe. Devices are refused: some have no end.
+/// Opens a regular file or a pipe; `-` is standard input. Devices are refused: some have no end.
 pub(super) fn open(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
+    if path == Path::new(STANDARD_INPUT) {
+        let input = io::stdin();
+        return if input.is_terminal() { Err(ReadProblem::Terminal) } else { source(input.lock()) };
+    }
     let kind = fs::metadata(path)?.file_type();
     if kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
         return Err(ReadProblem::Device);
@@ -28,18 +35,36 @@ pub(super) fn open(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
     source(File::open(path)?)
 }
 
-/// Skips a byte order mark and white space up to the first character.
+/// Decompresses what is compressed, and skips a byte order mark and white space up to the first character.
 pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+    let start = start(&mut from)?;
+    let Some(compression) = Compression::of(&start) else { return text(start, from) };
+    let mut decoded = compression.decoded(Cursor::new(start).chain(from));
+    let start = self::start(&mut decoded)?;
+    match Compression::of(&start) {
+        Some(_) => Err(ReadProblem::Encoded("it is compressed twice: decompress it once")),
+        None => text(start, decoded),
+    }
+}
+
+fn start(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
-    from.by_ref().take(START).read_to_end(&mut start)?;
-    if let Some(encoding) = encoding(&start) {
-        return Err(ReadProblem::Encoded(encoding));
+    from.take(START).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// A reader of the text that begins with `start` and continues with `rest`.
+fn text<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+    if is_utf_16(&start) {
+        return Err(ReadProblem::Encoded(
+            "it is UTF-16, as PowerShell's > writes it: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
+        ));
     }
     if start.starts_with(b"\xef\xbb\xbf") {
         start.drain(..3);
     }
     let words = nccl_tests::began(&start);
-    let whole = Cursor::new(start).chain(from);
+    let whole = Cursor::new(start).chain(rest);
     let whole: Box<dyn Read + 'a> = if words { Box::new(FiniteNumbers::new(whole)) } else { Box::new(whole) };
     let mut source = BufReader::with_capacity(PIECE, whole);
     match first(&mut source)? {
@@ -50,15 +75,8 @@ pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, Rea
     }
 }
 
-/// Recognizes UTF-16 and gzip, which are not read; the message names the command that converts the file.
-fn encoding(start: &[u8]) -> Option<&'static str> {
-    match start {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..] => {
-            Some("it is UTF-16, as PowerShell's > writes it: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
-        }
-        [0x1f, 0x8b, ..] => Some("it is compressed: name <(zcat FILE) instead"),
-        _ => None,
-    }
+fn is_utf_16(start: &[u8]) -> bool {
+    matches!(start, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..])
 }
 
 /// Skips white space, and returns the next character without consuming it.
@@ -108,8 +126,6 @@ mod tests {
             let said = parse(text).unwrap_err().to_string();
             assert!(said.contains("UTF-16") && said.contains("iconv -f UTF-16 -t UTF-8"), "{said}");
         }
-        let said = parse(b"\x1f\x8b\x08\0").unwrap_err().to_string();
-        assert_eq!(said, "it is compressed: name <(zcat FILE) instead");
     }
 
     #[test]
