@@ -63,6 +63,8 @@ pub struct ComparedFile {
     pub library: String,
     /// Devices of the ranks: `8 x NVIDIA H200`.
     pub devices: String,
+    /// Names of the machines.
+    pub hosts: Vec<String>,
     /// Outcome of the run.
     pub outcome: Outcome,
     /// Measurements of all cycles.
@@ -210,6 +212,7 @@ impl ComparedFile {
             started_at: run.started_at.clone(),
             library: format!("{} {}", run.provenance.backend, run.provenance.library_version),
             devices: devices(run),
+            hosts: hosts(run),
             outcome: run.outcome.clone(),
             measurements: rows.measurements,
             unverified: rows.unverified,
@@ -233,6 +236,12 @@ impl ComparedFile {
 pub fn letter(index: usize) -> String {
     let letter = char::from(b'A' + u8::try_from(index % 26).unwrap_or_default());
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
+}
+
+/// The names of the machines.
+fn hosts(run: &Run) -> Vec<String> {
+    let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
+    hosts.into_iter().map(str::to_owned).collect()
 }
 
 /// `8 x NVIDIA H200`
@@ -366,8 +375,7 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
         }
     }
     found.extend(run.provenance.environment.clone());
-    let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
-    found.insert("hosts".to_owned(), hosts.len().to_string());
+    found.insert("hosts".to_owned(), hosts(run).join(", "));
     found.insert("ranks".to_owned(), devices(run));
     found.insert("program".to_owned(), run.program.clone());
     // Facts that another program did not record are not differences.

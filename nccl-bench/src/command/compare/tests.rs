@@ -306,6 +306,22 @@ fn what_makes_the_comparison_doubtful_is_said() {
 }
 
 #[test]
+fn runs_of_two_machines_name_the_machines() {
+    let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
+    second.ranks[0].host = "node-7".to_owned();
+    second.ranks[1].host = "node-3".to_owned();
+    let text = verdict(&[first.clone(), second.clone()], &[], true);
+    let line = text.lines().find(|line| line.trim_start().starts_with("hosts")).unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        ["hosts", "node-1", "node-3,", "node-7"],
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&verdict(&[first, second], &["--format", "json"], true)).unwrap();
+    assert_eq!(json["files"][1]["hosts"], serde_json::json!(["node-3", "node-7"]));
+}
+
+#[test]
 fn each_of_several_files_is_compared_with_the_first() {
     let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
     let text = verdict(&runs, &[], false);
