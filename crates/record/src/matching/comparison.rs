@@ -27,6 +27,19 @@ const HARMLESS: [&str; 9] = [
     "per_iteration_skip",
 ];
 
+/// What is compared, and what a file must have to pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Criteria {
+    /// The value that is compared.
+    pub metric: Metric,
+    /// Relative difference by which a row may be slower.
+    pub threshold: Threshold,
+    /// An incomplete file is judged by the rows that it has (`--partial`).
+    pub partial: bool,
+    /// All rows of both files must have been verified (`--require-verified`).
+    pub require_verified: bool,
+}
+
 /// Several runs, each compared with the first.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
@@ -36,6 +49,8 @@ pub struct Comparison {
     pub threshold: f64,
     /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
     pub partial: bool,
+    /// True with `--require-verified`: rows that were not verified fail the comparison.
+    pub require_verified: bool,
     /// The runs, in the order given; the first is the reference.
     pub files: Vec<ComparedFile>,
     /// Settings and circumstances that differ between files, and may explain different values.
@@ -127,19 +142,20 @@ pub struct FileVerdict {
     /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
     /// `--partial`.
     pub incomplete: Vec<String>,
+    /// With `--require-verified`, the numbers of measurements of this file and the first that were not verified. Any of
+    /// them fails the comparison.
+    pub unverified: Vec<String>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Compares each file with the first. With `partial`, an incomplete file is judged by the rows that it
-    /// has.
-    pub fn of(
-        sources: &[RunRows],
-        metric: Metric,
-        threshold: Threshold,
-        partial: bool,
-    ) -> Result<Self, MatchError> {
+    /// Compares each file with the first.
+    ///
+    /// # Errors
+    /// When there is one file only, or a file has nothing in common with the first.
+    pub fn of(sources: &[RunRows], criteria: Criteria) -> Result<Self, MatchError> {
+        let Criteria { metric, threshold, partial, require_verified } = criteria;
         let [first, others @ ..] = sources else { return Err(MatchError::TooFew) };
         if others.is_empty() {
             return Err(MatchError::TooFew);
@@ -159,6 +175,7 @@ impl Comparison {
             metric,
             threshold: threshold.0,
             partial,
+            require_verified,
             files,
             differences: differences(sources.iter().map(|source| &source.run)),
             means: means(&rows, others.len()),
@@ -171,7 +188,7 @@ impl Comparison {
     }
 
     /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
-    /// data, and all are complete (except with `partial`).
+    /// data, all are complete (except with `partial`), and verified (with `require_verified`).
     pub fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.pass)
     }
@@ -218,6 +235,14 @@ impl ComparedFile {
             unverified: rows.unverified,
             wrong: rows.wrong(),
         }
+    }
+
+    /// The number of measurements that were not verified, in words; `None` when all were.
+    fn unverified(&self) -> Option<String> {
+        let Self { letter, unverified, measurements, .. } = self;
+        (*unverified > 0).then(|| {
+            format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
+        })
     }
 
     /// The reason why the run is incomplete; `None` when it is complete.
@@ -268,7 +293,7 @@ fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
 
 impl FileVerdict {
     fn of(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
-        let Comparison { metric, threshold, partial, files, rows, .. } = comparison;
+        let Comparison { metric, threshold, partial, require_verified, files, rows, .. } = comparison;
         let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| metric.slowdown(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
@@ -279,18 +304,24 @@ impl FileVerdict {
         let only = |one: &Rows, other: &Rows| listed(one.keys().filter(|key| !other.has(key)));
         let (first, own) = (&sources[0].rows, &sources[file].rows);
         let (missing, extra) = (only(first, own), only(own, first));
-        let (incomplete, notes) = doubts(file, files, rows, own);
+        let (incomplete, mut notes) = doubts(file, files, rows, own);
+        let mut unverified: Vec<String> =
+            [0, file].iter().filter_map(|&file| files[file].unverified()).collect();
+        if !require_verified {
+            notes.splice(0..0, std::mem::take(&mut unverified));
+        }
         let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         Self {
             file,
-            pass: slower.is_empty() && right && (whole || *partial),
+            pass: slower.is_empty() && right && unverified.is_empty() && (whole || *partial),
             compared: slowdowns.len(),
             slower: slower.into_iter().map(|(index, _)| index).collect(),
             faster: slowdowns.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
             missing,
             extra,
             incomplete,
+            unverified,
             notes,
         }
     }
@@ -305,12 +336,7 @@ fn doubts(
 ) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
     let mut incomplete: Vec<String> = both().filter_map(ComparedFile::unfinished).collect();
-    let unverified = both().filter(|file| file.unverified > 0);
-    let mut notes: Vec<String> = unverified
-        .map(|ComparedFile { letter, unverified, measurements, .. }| {
-            format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
-        })
-        .collect();
+    let mut notes = Vec::new();
     let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
     let (one_sided, neither): (Vec<&ComparedRow>, Vec<&ComparedRow>) =
         without.partition(|row| row.values[0].is_some() || row.values[file].is_some());

@@ -15,7 +15,9 @@ use serde::Serialize;
 
 use crate::files::ReadError;
 
-pub use comparison::{ComparedFile, ComparedRow, Comparison, Difference, FileVerdict, MeanRatio, letter};
+pub use comparison::{
+    ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, letter,
+};
 pub use measured::{Key, Rows, RunRows, TableKey, read};
 
 /// A share of a value: `5%` is 0.05.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
-use record::matching::{self, Comparison, Metric, Threshold};
+use record::matching::{self, Comparison, Criteria, Metric, Threshold};
 use record::sides::SelectedSide;
 
 use super::{Command, Context};
@@ -22,15 +22,47 @@ pub struct Compare;
 impl Command for Compare {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("compare"))
+            .after_help(after_help())
             .about("Compare result files, ours or nccl-tests', and fail where one is slower")
     }
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
         let arguments = Arguments::from_arg_matches(matches)?;
         let passes = run(&arguments, &mut io::stdout().lock())?;
-        // Failed: a run is slower, had wrong data, has not ended well, or lacks measurements.
+        // See `EXIT_CODES`.
         Ok(u8::from(!passes))
     }
+}
+
+/// The exit codes, as in docs/results.md.
+const EXIT_CODES: [(u8, &str); 4] = [
+    (
+        0,
+        "all runs are complete, none has wrong data, and none is slower than the first by more than the threshold",
+    ),
+    (
+        1,
+        "a run is slower, has wrong data, was interrupted, failed, has not ended, lacks rows that the other has, or with \
+         --require-verified has rows that were not verified; or the comparison cannot be written",
+    ),
+    (
+        2,
+        "wrong arguments, or a file cannot be read, ends in the middle (JSON), or has nothing in common with the first",
+    ),
+    (141, "nobody reads the output any more"),
+];
+
+/// Columns of the help before the text of an exit code.
+const INDENT: &str = "       ";
+
+/// The help below the options.
+fn after_help() -> String {
+    let line = |(code, text): (u8, &str)| {
+        let first = format!("  {code:>3}  ");
+        let options = textwrap::Options::new(100).initial_indent(&first).subsequent_indent(INDENT);
+        textwrap::fill(text, options)
+    };
+    format!("Exit codes:\n{}", EXIT_CODES.map(line).join("\n"))
 }
 
 /// The arguments of `nccl-bench compare`.
@@ -56,6 +88,10 @@ pub struct Arguments {
     /// Compare what there is of runs that have not ended, or lack measurements; without it, such a comparison fails
     #[arg(long)]
     pub partial: bool,
+
+    /// Fail unless the data of all rows was verified
+    #[arg(long)]
+    pub require_verified: bool,
 
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -113,7 +149,13 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     if !unreadable.is_empty() {
         return Err(matching::MatchError::Unreadable(unreadable).into());
     }
-    let comparison = Comparison::of(&sources, arguments.metric, arguments.threshold, arguments.partial)?;
+    let criteria = Criteria {
+        metric: arguments.metric,
+        threshold: arguments.threshold,
+        partial: arguments.partial,
+        require_verified: arguments.require_verified,
+    };
+    let comparison = Comparison::of(&sources, criteria)?;
     match arguments.format {
         Format::Text => report::text(&comparison, out)?,
         Format::Markdown => report::markdown(&comparison, out)?,

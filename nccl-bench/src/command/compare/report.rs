@@ -253,6 +253,7 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
     if !comparison.partial && !incomplete.is_empty() {
         lines.push(format!("  --partial compares what both {a} and {b} have"));
     }
+    lines.extend(verdict.unverified.iter().map(|why| format!("FAIL: {why}")));
     let compared = verdict.compared;
     if !verdict.slower.is_empty() {
         let slower = verdict.slower.len();

@@ -306,6 +306,35 @@ fn what_makes_the_comparison_doubtful_is_said() {
 }
 
 #[test]
+fn rows_that_were_not_verified_fail_where_verification_is_required() {
+    let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
+    verdict(&[first.clone(), second.clone()], &["--require-verified"], true);
+    second.measurements[1].wrong = None;
+    let said = "did not verify the data of 1 of its 2 measurements";
+    let text = verdict(&[first.clone(), second.clone()], &[], true);
+    assert!(text.contains(&format!("Note: B {said}")), "{text}");
+    for (runs, letter) in [([first.clone(), second.clone()], "B"), ([second, first], "A")] {
+        for more in [&["--require-verified"][..], &["--require-verified", "--partial"]] {
+            let text = verdict(&runs, more, false);
+            assert!(text.contains(&format!("FAIL: {letter} {said}")) && !text.contains("PASS"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_documentation() {
+    let documented = include_str!("../../../../docs/results.md");
+    let table = documented.split("| exit code | |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows: Vec<String> = table.lines().skip(2).map(str::to_owned).collect();
+    assert_eq!(rows, EXIT_CODES.map(|(code, text)| format!("| {code} | {text} |")));
+    let help = after_help();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (code, text) in EXIT_CODES {
+        assert!(words.contains(&format!("{code} {text}")), "{help}");
+    }
+}
+
+#[test]
 fn runs_of_two_machines_name_the_machines() {
     let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
     second.ranks[0].host = "node-7".to_owned();
@@ -506,6 +535,7 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
             threshold,
             metric: Metric::Time,
             partial: false,
+            require_verified: false,
             format,
         };
         let error = run(&arguments, &mut Closed).unwrap_err();
