@@ -12,7 +12,7 @@ CARGO ?= cargo
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
-HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
+HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_soundness host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
 
 # Beside the tests inside of libraries, those whose result depends on the platform: layouts of foreign structs, loading libraries,
 # memory order between threads and between processes, and reductions.
