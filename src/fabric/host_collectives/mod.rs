@@ -394,7 +394,7 @@ impl<T: Transport> HostCollectives<T> {
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
-        running.map(mem::forget);
+        mem::forget(running);
         let result = match &self.shared {
             Some(shared) if result.is_ok() && shared.others_failed() => {
                 Err(other_rank_failure(name, &mut *transport))
