@@ -226,6 +226,12 @@ pub struct Rank {
     pub pci: Option<String>,
     /// Name of the device: `NVIDIA H200`, `host memory`.
     pub device_name: String,
+    /// The processors that its thread may use: `0-3, 8`; absent when they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<String>,
+    /// The NUMA nodes of these processors: `0`; absent when they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<String>,
 }
 
 /// The measurement of one size and placement.

@@ -129,6 +129,8 @@ fn rank(rank: usize) -> Rank {
         device: Some(rank),
         pci: Some(format!("0000:{rank:02}:00")),
         device_name: "NVIDIA H200".to_owned(),
+        processors: Some("0-3".to_owned()),
+        numa_nodes: Some("0".to_owned()),
     }
 }
 

@@ -73,6 +73,7 @@ fn ranks_of(config: &Value) -> Vec<Rank> {
             device: Some(device["device"].as_u64().unwrap() as usize),
             pci: Some(device["device_hex"].as_str().unwrap().to_owned()),
             device_name: device["device_info"].as_str().unwrap().to_owned(),
+            ..Rank::default()
         })
         .collect()
 }

@@ -143,6 +143,7 @@ pub(crate) fn rank(line: &str) -> Rank {
         device: Some(after(line, "device")),
         pci: Some(between(line, "[", "]").to_owned()),
         device_name: line.split_once("] ").unwrap().1.to_owned(),
+        ..Rank::default()
     }
 }
 

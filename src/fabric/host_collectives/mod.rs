@@ -1,5 +1,6 @@
 //! The collectives of one rank.
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -389,9 +390,11 @@ impl<T: Transport> HostCollectives<T> {
         let Some(mut transport) = self.transport.take() else {
             return Err(Error::Closed { operation: name });
         };
+        let running = self.shared.as_mut().map(RunningOperation);
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
+        mem::forget(running);
         let result = match &self.shared {
             Some(shared) if result.is_ok() && shared.others_failed() => {
                 Err(other_rank_failure(name, &mut *transport))
@@ -399,6 +402,16 @@ impl<T: Transport> HostCollectives<T> {
             _ => result,
         };
         self.finish_operation(name, transport, result)
+    }
+}
+
+/// An operation that runs. Dropped when a panic ends it: the other ranks of the host then treat it as failed before the
+/// caller's buffers are its own again. Forgotten when the operation returns.
+struct RunningOperation<'a>(&'a mut SharedSegment);
+
+impl Drop for RunningOperation<'_> {
+    fn drop(&mut self) {
+        self.0.fail();
     }
 }
 

@@ -4,9 +4,10 @@
 //! same as out of place. All ranks take part in every operation of the segment, in the same order, if only with an
 //! empty piece.
 
+use std::mem;
 use std::ptr;
 
-use super::HostCollectives;
+use super::{HostCollectives, RunningOperation};
 use crate::fabric::Error;
 use crate::fabric::algorithm::Split;
 use crate::fabric::algorithm::engine::Memory;
@@ -249,10 +250,12 @@ impl<T: Transport> HostCollectives<T> {
             return Err(Error::Closed { operation: name });
         };
         shared.begin_call(self.call, before);
-        let result = operation(shared, &mut |waiting| {
+        let running = RunningOperation(shared);
+        let result = operation(&mut *running.0, &mut |waiting| {
             transport.progress()?;
             if waiting == Waiting::Sleeping { transport.check() } else { Ok(()) }
         });
+        mem::forget(running);
         self.finish_operation(name, transport, result)
     }
 }

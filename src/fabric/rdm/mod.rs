@@ -207,17 +207,22 @@ impl Endpoint {
         self.most_receives
     }
 
-    /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be in another process.
+    /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be an [`Endpoint`] of another process: the provider maps
+    /// the file that the address names, and trusts its content.
     ///
     /// # Errors
     /// [`Error::Call`] when the provider rejects it; [`Error::Endpoint`] when the endpoint was closed, or when over
-    /// `shm` the address is that of an endpoint of this process.
+    /// `shm` the address is not that of an [`Endpoint`], or that of one of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let id = self.id;
         // Within a process the provider shares the peer's memory without a mapping, and that is gone when the peer is
         // closed; from 2.5 on it also crashes when one sends before the other has read the location of its memory.
         if self.provider == "shm" && shm::is_of_this_process(address) {
             let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
+            return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
+        }
+        if self.provider == "shm" && !shm::is_address(address) {
+            let problem = "over shm, this is not an address of an endpoint of this library";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
         }
         let inserted = self.objects_mut("fi_av_insert")?.insert(address);

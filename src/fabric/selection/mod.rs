@@ -28,9 +28,12 @@ pub struct Plan {
     /// Bytes of a segment, for algorithms that cut long messages: of the vector (all_reduce, reduce, broadcast), or of
     /// a rank's block or part (all others).
     pub segment: usize,
-    /// Segments in flight at a time.
+    /// Segments in flight at a time, at most 65536.
     pub in_flight: usize,
 }
+
+/// Largest number of segments in flight. The order of their rounds is computed with it.
+const MOST_IN_FLIGHT: usize = 1 << 16;
 
 impl Plan {
     /// Overrides the algorithm between hosts and the segmentation, where the plan has any.
@@ -43,7 +46,7 @@ impl Plan {
             algorithm: self.algorithm,
             between: self.between.map(|table| wanted.unwrap_or(table)),
             segment: options.segment.unwrap_or(self.segment),
-            in_flight: options.in_flight.unwrap_or(self.in_flight),
+            in_flight: options.in_flight.unwrap_or(self.in_flight).min(MOST_IN_FLIGHT),
         }
     }
 }

@@ -36,6 +36,13 @@ pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("{ADDRESS}{}", new_name())).ok()
 }
 
+/// True for an address of the form that [`new_address`] makes. libfabric maps the file that an address names, whatever its
+/// content, and trusts the sizes in it.
+pub(crate) fn is_address(address: &[u8]) -> bool {
+    let name = address.strip_prefix(ADDRESS.as_bytes()).and_then(|name| name.split(|&byte| byte == 0).next());
+    name.and_then(|name| std::str::from_utf8(name).ok()).and_then(number_in).is_some()
+}
+
 /// True for the address of an endpoint of this process.
 pub(crate) fn is_of_this_process(address: &[u8]) -> bool {
     let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
@@ -239,6 +246,8 @@ mod tests {
     #[test]
     fn addresses_differ_and_are_known_for_this_process_s() {
         assert_ne!(new_address(), new_address());
+        assert!(is_address(new_address().unwrap().as_bytes()));
+        assert!(!is_address(b"fi_shm://any-file\0") && !is_address(b"collectives-1-2-00000000000000ff"));
         assert!(is_of_this_process(new_address().unwrap().as_bytes()));
         assert!(!is_of_this_process(
             format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace().unwrap()).as_bytes()

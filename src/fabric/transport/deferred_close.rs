@@ -65,6 +65,10 @@ impl DeferredClose {
     /// Checks that an address, if it is one of this process, belongs to an endpoint that is closed together
     /// with the caller's, and that has reached a stage.
     pub(crate) fn check(&self, address: &[u8], stage: Stage) -> Result<(), Error> {
+        if !shm::is_address(address) {
+            let problem = "a world has gathered an address over shm that is not one of this library";
+            return Err(world::Error::Mismatch(problem.to_owned()).into());
+        }
         if !shm::is_of_this_process(address) {
             return Ok(());
         }
@@ -90,6 +94,8 @@ mod tests {
         let closing = DeferredClose::default();
         let address = shm::new_address().unwrap().into_bytes();
         closing.check(b"fi_shm://collectives-1-1-0123456789abcdef", Stage::Connected).unwrap();
+        let foreign = closing.check(b"fi_shm://any-file", Stage::Opened).unwrap_err().to_string();
+        assert!(foreign.contains("not one of this library"), "{foreign}");
         let unknown = closing.check(&address, Stage::Opened).unwrap_err().to_string();
         assert!(unknown.contains("that no rank of the job has"), "{unknown}");
         closing.register(&address, Stage::Announced);

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::log::memory;
 use super::settings;
 
-/// Subsystems that tell versions, network, topology, transports and the environment.
-const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING";
+/// Subsystems that tell versions, network, topology, transports, the environment, and the end of communicators (`DESTROY` from NCCL
+/// 2.30 on, which older versions pass over: there it is in `INIT`).
+const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING,DESTROY";
 
 /// NCCL's log in a file in memory.
 #[derive(Debug)]

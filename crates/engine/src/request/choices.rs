@@ -37,6 +37,19 @@ pub enum Versus {
     Fabric,
 }
 
+/// Processors that ranks are bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Binding {
+    /// One each for ranks in host memory that share a process, where there are enough
+    #[default]
+    Auto,
+    /// One each for all ranks, which must be in host memory
+    Core,
+    /// None: as the launcher and the system place them
+    None,
+}
+
 /// An element to corrupt, to test the verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {

@@ -13,7 +13,9 @@ use crate::collective::Collective;
 use crate::data::Op;
 use crate::data::traffic::Pattern;
 
-pub use choices::{AlgorithmChoice, BackendChoice, FabricOptions, Fault, Roots, Versus, fabric_collective};
+pub use choices::{
+    AlgorithmChoice, BackendChoice, Binding, FabricOptions, Fault, Roots, Versus, fabric_collective,
+};
 pub use size::{Size, Step, Sweep};
 pub use variables::{GroupSplit, SYMMETRIC_FENCE, Variables};
 
@@ -103,6 +105,8 @@ pub struct Request {
     pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,
+    /// Processors that ranks are bound to.
+    pub binding: Binding,
     /// Initialise NCCL from several threads (`-p`), for the record.
     pub parallel_init: bool,
     /// Time limit of each step (`-T`).
@@ -170,6 +174,7 @@ impl Request {
             gpus: None,
             asks_for_gpus: None,
             threads: None,
+            binding: Binding::Auto,
             parallel_init: false,
             timeout: None,
             default_stream: false,
@@ -215,7 +220,7 @@ impl Request {
             collectives, program: _, command: _, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
             warm_up, cycles, checks, stream_checks, average, blocking, graph_launches, registration, unaligned, rounds,
             versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, statistics,
-            log_choices, gpus, asks_for_gpus: _, threads, parallel_init, timeout: _,
+            log_choices, gpus, asks_for_gpus: _, threads, binding, parallel_init, timeout: _,
             default_stream, cta_policy, backend, provider, tuning, world: _, fault, variables:
             Variables { split, device: _, min_bandwidth, pattern, traffic_summary, without_symmetric_fence }, notes: _, also_equal
         } = self;
@@ -255,6 +260,7 @@ impl Request {
             ("--show-algorithm", value(log_choices)),
             ("-g", value(gpus)),
             ("-t", value(threads)),
+            ("--bind", value(binding)),
             ("-p", value(parallel_init)),
             ("-y", value(default_stream)),
             ("-x", value(cta_policy)),

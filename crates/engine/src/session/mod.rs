@@ -52,6 +52,7 @@
 
 mod checks;
 mod observer;
+mod placement;
 mod rank;
 mod start;
 

@@ -5,6 +5,7 @@ use collectives::world;
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
+use super::placement::place_rank;
 use super::start::{describe, start_of_record};
 use super::{ProcessContext, Start};
 use crate::agreement::gather;
@@ -41,7 +42,8 @@ pub(super) fn run(
     };
     check_elements(request, plan.sweep, position)?;
     let host = world::host().name;
-    let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.rank };
+    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.rank };
+    place_rank(request.binding, node.threads * node.gpus, &mut own, &**world)?;
     let ranks = gather(&**world, &own)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");

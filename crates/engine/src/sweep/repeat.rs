@@ -2,7 +2,7 @@
 
 use record::statistics::median;
 
-/// Minimum number of rounds for a statement on the precision of the median.
+/// Minimum number of rounds of a batch for a statement on the precision of its median.
 pub(super) const LEAST_ROUNDS: usize = 6;
 
 /// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time of a
@@ -24,9 +24,19 @@ pub(super) fn fitting(
     }
 }
 
+/// Returns true when two batches of rounds, the first and the second half in time, are both precise to `share`, and their
+/// medians differ by at most this share. A single batch that is precise may show a state that passes.
+pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
+    let (first, second) = rounds.split_at(rounds.len() / 2);
+    let agree = |one: f64, other: f64| (one - other).abs() <= share * one.min(other);
+    is_precise(first, share)
+        && is_precise(second, share)
+        && median(first).zip(median(second)).is_some_and(|(one, other)| agree(one, other))
+}
+
 /// Returns true when the 95 % confidence interval of the median, from order statistics (the binomial distribution,
 /// approximated by the normal one), lies within `share` of the median on both sides.
-pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
+fn is_precise(rounds: &[f64], share: f64) -> bool {
     let count = rounds.len();
     if count < LEAST_ROUNDS {
         return false;

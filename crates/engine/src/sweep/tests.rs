@@ -37,16 +37,26 @@ fn an_iteration_lasts_as_long_as_its_slowest_rank() {
 
 #[test]
 fn a_median_is_stable_when_both_ends_of_its_interval_are_near() {
-    let near: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5) * 0.1).collect();
+    let near: Vec<f64> = (0..40).map(|i| 100.0 + f64::from(i % 5) * 0.1).collect();
     assert!(is_stable(&near, 0.01));
-    assert!(!is_stable(&near[..LEAST_ROUNDS - 1], 0.01));
-    let spread: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 2) * 10.0).collect();
+    assert!(is_stable(&near[..2 * LEAST_ROUNDS], 0.01));
+    assert!(!is_stable(&near[..2 * LEAST_ROUNDS - 1], 0.01));
+    let spread: Vec<f64> = (0..40).map(|i| 100.0 + f64::from(i % 2) * 10.0).collect();
     assert!(!is_stable(&spread, 0.01));
     assert!(is_stable(&spread, 0.2));
     // A few outliers do not matter.
     let mut outliers = near;
     outliers[3] = 1000.0;
     assert!(is_stable(&outliers, 0.01));
+}
+
+#[test]
+fn two_batches_that_differ_are_not_stable() {
+    // Each batch is precise; so are both together, whose median is in the first.
+    let mut rounds = vec![100.0; 60];
+    rounds.extend([101.5; 50]);
+    assert!(!is_stable(&rounds, 0.01));
+    assert!(is_stable(&rounds, 0.02));
 }
 
 /// Records the calls, in order.

@@ -9,7 +9,7 @@ use collectives::fabric::Algorithm;
 use collectives::world;
 use engine::collective::Collective;
 use engine::data::Op;
-use engine::request::{AlgorithmChoice, BackendChoice, Fault, Roots, Size, Versus};
+use engine::request::{AlgorithmChoice, BackendChoice, Binding, Fault, Roots, Size, Versus};
 use record::files::Output;
 use record::{Average, Blocking, Registration};
 
@@ -138,8 +138,8 @@ pub struct Arguments {
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,
 
-    /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it: 1%. A measurement
-    /// that is not after --budget [default: 5 s] is marked NOT STABLE
+    /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it, in two batches of
+    /// rounds that agree: 1%. A measurement that is not after --budget [default: 5 s] is marked NOT STABLE
     #[arg(long, value_name = "PERCENT%", value_parser = share, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
@@ -196,6 +196,11 @@ pub struct Arguments {
     /// Ranks per process (times -g on GPUs) [default: 1; 2 for a single process over host memory]
     #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) threads: Option<usize>,
+
+    /// Processor for each rank. auto: one of its own for ranks over host memory that are threads of a process, where the
+    /// host has enough; core: for all ranks over host memory, or refuse; none: as the launcher and the system place them
+    #[arg(long, value_name = "RULE", default_value = "auto", help_heading = RUNNING)]
+    pub(crate) bind: Binding,
 
     /// Initialise NCCL in all threads at once: 1. It always is; the flag only shows in the report
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = RUNNING)]

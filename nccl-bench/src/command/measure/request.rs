@@ -83,6 +83,7 @@ pub fn request(
         gpus: arguments.gpus.or(invocation.as_nccl_tests.then_some(1)),
         asks_for_gpus: asks_for_gpus(arguments, invocation),
         threads: arguments.threads,
+        binding: arguments.bind,
         parallel_init: arguments.parallel_init,
         timeout: (arguments.timeout > 0).then(|| Duration::from_secs(arguments.timeout as u64)),
         default_stream: arguments.default_stream,

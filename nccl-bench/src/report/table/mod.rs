@@ -108,7 +108,7 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
 pub fn devices(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
     for rank in ranks {
-        let Rank { rank, group, pid, host, device, pci, device_name } = rank;
+        let Rank { rank, group, pid, host, device, pci, device_name, processors, numa_nodes } = rank;
         let _ = write!(text, "#  Rank {rank:>2} Group {group:>2} Pid {pid:>6} on {host:>10} ");
         if let Some(ordinal) = device {
             let _ = write!(text, "device {ordinal:>2} ");
@@ -116,7 +116,14 @@ pub fn devices(ranks: &[Rank]) -> String {
         if let Some(pci) = pci {
             let _ = write!(text, "[{pci}] ");
         }
-        let _ = writeln!(text, "{device_name}");
+        text.push_str(device_name);
+        // The lines of GPUs are those of nccl-tests.
+        if device.is_none() {
+            for (name, numbers) in [("processors", processors), ("NUMA", numa_nodes)] {
+                let _ = numbers.as_ref().map(|numbers| write!(text, " {name} {numbers}"));
+            }
+        }
+        text.push('\n');
     }
     text
 }

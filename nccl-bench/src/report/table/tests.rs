@@ -137,7 +137,10 @@ fn devices_without_an_ordinal_have_their_name_alone() {
     let mut ranks = sample::run().ranks;
     ranks.truncate(1);
     (ranks[0].device, ranks[0].pci, ranks[0].device_name) = (None, None, "host memory".to_owned());
-    assert!(devices(&ranks).ends_with("\n#  Rank  0 Group  0 Pid     11 on     node01 host memory\n"));
+    assert!(
+        devices(&ranks)
+            .ends_with("\n#  Rank  0 Group  0 Pid     11 on     node01 host memory processors 0-3 NUMA 0\n")
+    );
 }
 
 #[test]

@@ -230,6 +230,7 @@ fn rank(device: &Device) -> Rank {
         device: device.device,
         pci: device.device_hex.clone(),
         device_name: device.device_info.clone(),
+        ..Rank::default()
     }
 }
 

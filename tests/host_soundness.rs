@@ -1,0 +1,122 @@
+//! Safe programs on host buffers that could break memory: panics, foreign addresses, and extreme options.
+
+#![cfg(feature = "fabric")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use collectives::ReduceOp;
+use collectives::fabric::rdm::{self, Endpoint};
+use collectives::fabric::{Algorithm, Collective, Communicator};
+use collectives::world::{self, Error, Handle, Position, World};
+
+#[allow(dead_code, reason = "shared with the tests of communicators, which use all of it")]
+mod host;
+
+use host::{on_every_rank, over};
+
+/// A program's own world, whose next check panics on demand.
+struct PanickingWorld {
+    world: Handle,
+    panics: AtomicBool,
+}
+
+impl World for PanickingWorld {
+    fn position(&self) -> Position {
+        self.world.position()
+    }
+
+    fn describe(&self) -> String {
+        self.world.describe()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.world.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.world.all_gather(mine)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic of the program's world");
+        self.world.check()
+    }
+
+    fn fail(&self, reason: &str) {
+        self.world.fail(reason);
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.world.abort(code, message)
+    }
+}
+
+/// With cross-memory attach, the receiver reads a buffer that is the sender's again after a panic.
+#[test]
+fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
+    let mut worlds = world::threads(world::single(), 2).unwrap();
+    let (receiving, sending) = (worlds.pop().unwrap(), worlds.pop().unwrap());
+    let (refill, refilled) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let own = Arc::new(PanickingWorld { world: sending, panics: AtomicBool::new(false) });
+            let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
+            let mut data = vec![1_u32; 4 << 20];
+            communicator.exchange(&[1_u8], 1, &mut [0], 1).unwrap();
+            own.panics.store(true, Ordering::SeqCst);
+            assert!(catch_unwind(AssertUnwindSafe(|| communicator.send(&data, 1))).is_err());
+            data.fill(2);
+            refill.send(()).unwrap();
+            // The buffer is there until the receiver is done with it.
+            ended.recv().unwrap();
+        });
+        scope.spawn(move || {
+            let mut communicator = Communicator::new(receiving, &over("shm")).unwrap();
+            let mut data = vec![0_u32; 4 << 20];
+            communicator.exchange(&[1_u8], 0, &mut [0], 0).unwrap();
+            communicator.set_timeout(Some(Duration::from_secs(60)));
+            refilled.recv().unwrap();
+            let result = communicator.recv(&mut data, 0);
+            end.send(()).unwrap();
+            assert!(
+                result.is_err(),
+                "Ok with {} other elements",
+                data.iter().filter(|&&value| value != 1).count()
+            );
+        });
+    });
+}
+
+/// libfabric maps any file that an address over `shm` names, and trusts its content.
+#[test]
+fn addresses_over_shm_that_name_other_files_are_refused() {
+    let name = format!("host-soundness-{}", std::process::id());
+    let file = format!("/dev/shm/{name}");
+    fs::write(&file, vec![0x41_u8; 1 << 20]).unwrap();
+    let mut endpoint = Endpoint::open(&rdm::Options::new("shm")).unwrap();
+    let inserted = endpoint.insert(format!("fi_shm://{name}\0").as_bytes());
+    fs::remove_file(&file).unwrap();
+    let text = inserted.map(drop).unwrap_err().to_string();
+    assert!(text.contains("not an address of an endpoint of this library"), "{text}");
+}
+
+#[test]
+fn any_number_of_segments_in_flight_is_accepted() {
+    let mut options = over("tcp");
+    options.set_algorithm(Collective::AllReduce, Algorithm::Rabenseifner);
+    options.segment = Some(64);
+    options.in_flight = Some(usize::MAX);
+    on_every_rank(3, &options, |communicator| {
+        let mut data = vec![1_u32; 1000];
+        communicator.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+        assert!(data.iter().all(|&sum| sum == 3), "{data:?}");
+    });
+}
