@@ -354,6 +354,14 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
              or unset {set} where this process is the only one"
         )));
     }
+    if matches!(options.kind, Kind::Auto | Kind::Tcp)
+        && let Some((alone, launcher, name)) = started.contradicted_size(&process_variable)
+    {
+        return Err(Error::Environment(format!(
+            "{alone} is 1, but {launcher} started several processes ({name}), each of which would be alone: unset {alone}, or pass \
+             `Kind::Single` where each is meant to be alone (nccl-bench: --world single)"
+        )));
+    }
     if options.kind == Kind::Auto
         && let Some((name, value)) = started.rank_of_unknown_launcher(&process_variable)
     {

@@ -132,6 +132,7 @@ impl Started {
             ),
             ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
             ("RANK", "WORLD_SIZE", unknown && set("RANK")),
+            ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", unknown && set("MV2_COMM_WORLD_RANK")),
             ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
         ];
         halves
@@ -140,8 +141,8 @@ impl Started {
             .map(|(set, missing, _)| (set, missing))
     }
 
-    /// A variable of an unknown launcher, and its value, that shows that there are several ranks. A rank of 0 does not: batch
-    /// scripts have it too.
+    /// A variable of an unknown launcher, and its value, that shows that there are several ranks, or that only PMIx knows how
+    /// many. A rank of 0 does not: batch scripts have it too.
     pub(crate) fn rank_of_unknown_launcher(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -155,21 +156,39 @@ impl Started {
             "MPI_LOCALRANKID",
             "OMPI_COMM_WORLD_RANK",
         ];
-        let names = ranks.map(|name| (name, 0)).into_iter().chain([("PMI_SIZE", 1)]);
-        let mut larger = names.filter_map(|(name, most)| {
+        let sizes = [("PMI_SIZE", 1), ("MV2_COMM_WORLD_SIZE", 1)];
+        let names = ranks.map(|name| (name, 0)).into_iter().chain(sizes);
+        let larger = names.filter_map(|(name, most)| {
             let value = variable(name)?;
             value.trim().parse::<usize>().is_ok_and(|number| number > most).then_some((name, value))
         });
-        if unknown { larger.next() } else { None }
+        let namespace = variable("PMIX_NAMESPACE").map(|value| ("PMIX_NAMESPACE", value));
+        if unknown { larger.chain(namespace).next() } else { None }
     }
 
-    /// True if there is no other rank. Without a size, the first pod of a Job counts as the only one.
+    /// A size of 1 that another launcher contradicts, which started several processes: the variable that says 1, the launcher,
+    /// and its variable. Variables of an earlier job may be left over, and each process would be alone.
+    pub(crate) fn contradicted_size(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, Launcher, &'static str)> {
+        let named =
+            |names: &'static [&'static str]| names.iter().copied().find(|name| variable(name).is_some());
+        let size = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+        let alone = SIGNATURES
+            .iter()
+            .filter(|(launcher, ..)| *launcher == self.launcher && self.size == Some(1))
+            .find_map(|&(_, _, sizes, _)| named(sizes))?;
+        SIGNATURES.iter().find_map(|&(launcher, _, sizes, marks)| {
+            let name = named(sizes)?;
+            let starts = matches!(launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
+            (starts && named(marks).is_some() && size(name) > Some(1)).then_some((alone, launcher, name))
+        })
+    }
+
+    /// True if there is no other rank.
     pub(crate) fn is_single_process(&self) -> bool {
-        match (self.launcher, self.size) {
-            (Launcher::None, _) | (_, Some(1)) => true,
-            (Launcher::Kubernetes, None) => self.rank == Some(0),
-            _ => false,
-        }
+        self.launcher == Launcher::None || self.size == Some(1)
     }
 
     /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that does not support

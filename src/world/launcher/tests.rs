@@ -72,10 +72,11 @@ fn a_pod_of_an_indexed_job_has_an_index_and_variables_of_its_template() {
 }
 
 #[test]
-fn only_the_first_pod_of_a_job_may_be_alone() {
+fn a_pod_is_alone_only_if_its_template_says_so() {
     let alone = |variables: &[(&str, &str)]| started(variables).is_single_process();
     let pod = |index| ("JOB_COMPLETION_INDEX", index);
-    assert!(alone(&[]) && alone(&[pod("0")]) && alone(&[pod("3"), ("NCCL_BENCH_SIZE", "1")]));
+    assert!(alone(&[]) && alone(&[pod("0"), ("NCCL_BENCH_SIZE", "1")]));
+    assert!(!alone(&[pod("0")]));
     assert!(alone(&[("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("PMI_FD", "7")]));
     assert!(!alone(&[pod("1")]) && !alone(&[pod("none")]) && !alone(&[pod("0"), ("WORLD_SIZE", "2")]));
     // A malformed size.
@@ -94,4 +95,52 @@ fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
     );
     mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
     started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
+}
+
+fn values<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
+    |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+}
+
+#[test]
+fn a_size_of_one_that_a_launcher_of_several_contradicts_is_found() {
+    let contradicted = |variables: &[(&str, &str)]| started(variables).contradicted_size(&values(variables));
+    let left_over = [("RANK", "0"), ("WORLD_SIZE", "1"), ("TORCHELASTIC_RUN_ID", "x")];
+    let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    let of_mpirun = Some(("WORLD_SIZE", Launcher::OpenMpi, "OMPI_COMM_WORLD_SIZE"));
+    assert_eq!(contradicted(&[&mpirun[..], &left_over].concat()), of_mpirun);
+    let hydra = [("PMI_RANK", "0"), ("PMI_SIZE", "4"), ("PMI_FD", "7")];
+    let explicit = [("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "1")];
+    let of_hydra = Some(("NCCL_BENCH_SIZE", Launcher::Mpich, "PMI_SIZE"));
+    assert_eq!(contradicted(&[&hydra[..], &explicit].concat()), of_hydra);
+    let step = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0")];
+    let of_srun = Some(("WORLD_SIZE", Launcher::Slurm, "SLURM_NTASKS"));
+    assert_eq!(contradicted(&[&step[..], &left_over].concat()), of_srun);
+    // Two right sizes: torchrun on each node of a step; one process of mpirun; a shell in an allocation.
+    let of_nodes = [("RANK", "9"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "x")];
+    let one = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    for right in [
+        [&step[..], &of_nodes].concat(),
+        [&one[..], &left_over].concat(),
+        [&step[..2], &left_over].concat(),
+        mpirun.to_vec(),
+        one.to_vec(),
+    ] {
+        assert_eq!(contradicted(&right), None, "{right:?}");
+    }
+}
+
+#[test]
+fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
+    let shown = |variables: &[(&str, &str)]| {
+        let found = started(variables);
+        let half = found.incomplete_variables(&values(variables)).map(|(set, _)| set);
+        half.or(found.rank_of_unknown_launcher(&values(variables)).map(|(name, _)| name))
+    };
+    assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0")]), Some("MV2_COMM_WORLD_RANK"));
+    let mvapich = [("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "2")];
+    assert_eq!(shown(&mvapich), Some("MV2_COMM_WORLD_SIZE"));
+    assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "1")]), None);
+    assert_eq!(shown(&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "job")]), Some("PMIX_NAMESPACE"));
+    // A batch script of Slurm.
+    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
 }
