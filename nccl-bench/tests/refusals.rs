@@ -244,6 +244,19 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
 }
 
 #[test]
+fn a_closed_standard_output_is_refused() {
+    for arguments in [SHORT, "--version", "help exit-codes"] {
+        let mut command = nccl_bench(arguments);
+        // SAFETY: `close` is allowed between `fork` and `exec`.
+        unsafe {
+            command
+                .pre_exec(|| if libc::close(1) == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) })
+        };
+        assert_refused(&command.output().unwrap(), &["error: standard output is closed", ">/dev/null"]);
+    }
+}
+
+#[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let full = || std::fs::File::create("/dev/full").unwrap();
     for arguments in ["--help", "allreduce --help", "--version", "help exit-codes"] {

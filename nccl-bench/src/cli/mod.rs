@@ -11,7 +11,7 @@ use engine::collective::Collective;
 
 use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
-use crate::exit::ExitError;
+use crate::exit::{ExitError, check_standard_output};
 use crate::log;
 use engine::supervision::{Stop, ignore_file_size_signal};
 
@@ -28,6 +28,7 @@ pub fn main(program: Program) -> ExitCode {
 
 fn run(program: &Program) -> Result<u8, ExitError> {
     log::start()?;
+    check_standard_output()?;
     ignore_file_size_signal().map_err(Stop::from)?;
     tracing::debug!("started");
     let root = definition();
