@@ -1,8 +1,10 @@
 //! The end of the program: messages and exit codes.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
+use clap::error::ErrorKind;
 use engine::supervision::{CLOSED_PIPE, REFUSED, Stop};
 
 /// True if standard output was closed when the process started. Before `main`, Rust's runtime opens `/dev/null` in its place.
@@ -72,6 +74,11 @@ impl From<clap::Error> for ExitError {
     fn from(error: clap::Error) -> Self {
         Self::Parser(Box::new(error))
     }
+}
+
+/// A refusal in the form of the parser's messages, without a usage line: the message says what to change.
+pub fn refusal(message: impl Display) -> clap::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
 }
 
 /// Checks that this process was started with a standard output, which the results need.

@@ -215,6 +215,11 @@ fn what_cannot_be_done_is_said_in_words_of_the_user() {
     assert!(!err(&output).contains(".part"), "{}", err(&output));
     let output = nccl_bench(SHORT).env("FI_PROVIDER", "bogus").output().unwrap();
     assert_refused(&output, &["FI_PROVIDER=bogus"]);
+    let output = nccl_bench(SHORT).env("NCCL_TESTS_SPLIT", "XOR 2").output().unwrap();
+    assert_refused(&output, &["error: NCCL_TESTS_SPLIT=XOR 2: write AND, OR, MOD or DIV"]);
+    assert!(!err(&output).contains("Usage"), "{}", err(&output));
+    let output = run("plot /nowhere/run.json");
+    assert_eq!(err(&output).matches("(os error 2)").count(), 1, "{}", err(&output));
     let lost = nccl_bench(&format!("{SHORT} -T 1"))
         .envs([("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "nonexistent.invalid")])
         .output()

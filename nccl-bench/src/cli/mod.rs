@@ -6,12 +6,11 @@ use std::process::ExitCode;
 
 use clap::ArgMatches;
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::error::ErrorKind;
 use engine::collective::Collective;
 
 use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
-use crate::exit::{ExitError, check_standard_output};
+use crate::exit::{ExitError, check_standard_output, refusal};
 use crate::log;
 use engine::supervision::{Stop, ignore_file_size_signal};
 
@@ -33,9 +32,9 @@ fn run(program: &Program) -> Result<u8, ExitError> {
     tracing::debug!("started");
     let root = definition();
     let (invocation, matches) = parse(std::env::args_os())?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
+    let (name, matches) = matches.subcommand().ok_or_else(|| refusal("a command is missing"))?;
     let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
-    let command = command.ok_or_else(|| conflict(format!("there is no command '{name}'")))?;
+    let command = command.ok_or_else(|| refusal(format!("there is no command '{name}'")))?;
     command.run(matches, &Context { program, root: &root, invocation })
 }
 
@@ -77,17 +76,12 @@ where
         arguments.insert(1, collective.name().into());
     } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
         if let Some(problem) = list.split(',').find_map(|name| name.parse::<Collective>().err()) {
-            return Err(conflict(problem));
+            return Err(refusal(problem));
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
     let matches = definition().try_get_matches_from(arguments)?;
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
-}
-
-/// A refusal in the form of the parser's messages.
-fn conflict(message: impl std::fmt::Display) -> clap::Error {
-    definition().error(ErrorKind::ValueValidation, message)
 }
 
 #[cfg(test)]
@@ -110,7 +104,7 @@ pub(crate) mod tests {
     fn parsed<'a>(line: impl IntoIterator<Item = &'a str>) -> Result<ParsedMeasurement, clap::Error> {
         let (invocation, matches) = parse(line)?;
         let (name, matches) = matches.subcommand().unwrap();
-        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()), &definition())
+        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()))
     }
 
     /// The measurement of a command line.
@@ -122,7 +116,7 @@ pub(crate) mod tests {
         measurement(line).request
     }
 
-    fn refusal(arguments: &[&str]) -> String {
+    fn refused(arguments: &[&str]) -> String {
         let error = parsed(["nccl-bench"].iter().chain(arguments).copied()).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()
@@ -199,8 +193,8 @@ pub(crate) mod tests {
             assert_eq!((found.versus, found.rounds, found.backend), expected);
         }
         assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").rounds, 4);
-        assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
-        assert!(refusal(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
+        assert!(refused(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
+        assert!(refused(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
         for (line, versus, backend) in [
             ("nccl-bench allreduce --vs mpi --backend nccl", Versus::Mpi, BackendChoice::Nccl),
             ("nccl-bench allreduce --vs fabric", Versus::Fabric, BackendChoice::Nccl),
@@ -209,7 +203,7 @@ pub(crate) mod tests {
             let found = settings(line);
             assert_eq!((found.versus, found.rounds, found.backend), (Some(versus), 9, backend));
         }
-        assert!(refusal(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
+        assert!(refused(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
     }
 
     #[test]
@@ -224,10 +218,10 @@ pub(crate) mod tests {
             (&["-y", "1"], "capture the default stream"),
             (&["--vs", "fabric"], "leave --vs out"),
         ] {
-            let message = refusal(&[&["allreduce", "--check-on-stream"], arguments].concat());
+            let message = refused(&[&["allreduce", "--check-on-stream"], arguments].concat());
             assert!(message.contains(expected), "{arguments:?} gave: {message}");
         }
-        assert!(refusal(&["allreduce", "--check-on-stream", "0"]).contains("whole number from 1"));
+        assert!(refused(&["allreduce", "--check-on-stream", "0"]).contains("whole number from 1"));
     }
 
     #[test]
@@ -235,9 +229,9 @@ pub(crate) mod tests {
         let found = settings("nccl-bench allreduce -G 1 -z 3 -I 1 -K 2");
         assert_eq!((found.blocking, found.per_iteration, found.per_iteration_skip), (Blocking::No, false, 0));
         assert_eq!(found.notes.len(), 3);
-        assert!(refusal(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
-        assert!(refusal(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));
-        assert!(refusal(&["allreduce", "-D", "1"]).contains("not supported"));
+        assert!(refused(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
+        assert!(refused(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));
+        assert!(refused(&["allreduce", "-D", "1"]).contains("not supported"));
     }
 
     #[test]
@@ -274,9 +268,15 @@ pub(crate) mod tests {
             (&["allreduce", "--between", "ring"], "add --algo hierarchical"),
             (&["allreduce", "-b", "1", "-e", "2"], "below one element of 4 bytes"),
         ] {
-            let message = refusal(arguments);
+            let message = refused(arguments);
             assert!(message.contains(expected), "{arguments:?} gave: {message}");
         }
+    }
+
+    #[test]
+    fn a_refusal_of_arguments_has_no_usage_line() {
+        let message = "error: the largest size (-e 8) is below the smallest (-b 1M)\n";
+        assert_eq!(refused(&["allreduce", "-b", "1M", "-e", "8"]), message);
     }
 
     #[test]
