@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::ArgMatches;
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::collective::Collective;
 
 use crate::command::measure::{ALL, EXAMPLES, Invocation};
@@ -80,8 +81,29 @@ where
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    let matches = definition().try_get_matches_from(arguments)?;
+    let matches = definition().try_get_matches_from(arguments).map_err(with_likeliest_command)?;
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
+}
+
+/// Replaces the parser's suggestions for an unknown command by the command that needs the fewest corrections, if there is a
+/// similar one: the parser also suggests beginnings of the name.
+fn with_likeliest_command(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(name) = likeliest_command(typed)
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
+    }
+    error
+}
+
+/// The command from which a name differs in the fewest letters, up to a third of them.
+fn likeliest_command(typed: &str) -> Option<String> {
+    let commands = command::all();
+    let names = commands.iter().map(|command| command.definition().get_name().to_owned());
+    let distances = names.map(|name| (strsim::osa_distance(&name, typed), name));
+    let (corrections, name) = distances.min()?;
+    (corrections * 3 <= typed.chars().count()).then_some(name)
 }
 
 #[cfg(test)]
@@ -261,7 +283,9 @@ pub(crate) mod tests {
             (&["allreduce", "--inject-fault", "x"], "RANK:INDEX"),
             (&["allreduce", "--until-stable", "100%"], "as in 1%"),
             (&["allreduce", "--budget", "0"], "write seconds"),
-            (&["allredcue"], "allreduce"),
+            (&["allreduce", "--budget", "-1"], "write seconds"),
+            (&["allreduce", "--until-stable", "-1%"], "as in 1%"),
+            (&["allredcue"], "tip: a similar subcommand exists: 'allreduce'"),
             (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
             (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
             (&["allreduce", "--inject-fault", "1:0", "-c", "0"], "-c 0 verifies nothing"),

@@ -50,7 +50,7 @@ pub struct Arguments {
     #[arg(long, hide = true, value_delimiter = ',', value_parser = collective)]
     pub(crate) collectives: Vec<Collective>,
 
-    /// Smallest size: bytes, or with K, M or G (binary) [default: 8; 32M for a link of nccl-tests' name]
+    /// Smallest size: bytes, or with K, M, G or T (binary) [default: 8; 32M for a link of nccl-tests' name]
     #[arg(
         short = 'b',
         long = "minbytes",
@@ -140,11 +140,11 @@ pub struct Arguments {
 
     /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it: 1%. A measurement
     /// that is not after --budget [default: 5 s] is marked NOT STABLE
-    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
     /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURING)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) budget: Option<Duration>,
 
     /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1
