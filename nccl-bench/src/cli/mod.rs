@@ -272,7 +272,7 @@ pub(crate) mod tests {
             (&["allreduce", "-r", "-2"], "write a rank from 0 on, or all"),
             (&["allreduce", "-a", "4"], "write a number from 0 to 3"),
             (&["allreduce", "-C", "yes"], "write 0 or 1"),
-            (&["allreduce", "-b", "1T"], "unit is unknown"),
+            (&["allreduce", "-b", "1P"], "unit is unknown"),
             (&["allreduce", "-e", "-5"], "it is negative"),
             (&["allreduce", "-n", "0"], "whole number from 1 to 4294967295"),
             (&["allreduce", "-n", "ten"], "whole number from 1 to 4294967295"),
@@ -301,6 +301,14 @@ pub(crate) mod tests {
     fn a_refusal_of_arguments_has_no_usage_line() {
         let message = "error: the largest size (-e 8) is below the smallest (-b 1M)\n";
         assert_eq!(refused(&["allreduce", "-b", "1M", "-e", "8"]), message);
+    }
+
+    #[test]
+    fn types_have_the_names_that_other_programs_give_them() {
+        let found = settings("nccl-bench allreduce -d fp16,float16,BF16,fp32,float32,fp64,float64,fp8_e4m3");
+        let (half, float, double) = (DataType::Float16, DataType::Float32, DataType::Float64);
+        let expected = [half, half, DataType::Bfloat16, float, float, double, double, DataType::Float8E4M3];
+        assert_eq!(found.data_types, expected);
     }
 
     #[test]
