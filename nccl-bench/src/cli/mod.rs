@@ -317,6 +317,8 @@ pub(crate) mod tests {
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));
+        let long: Vec<_> = EXAMPLES.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "wrapped by a terminal of 80 columns: {long:#?}");
         let names: Vec<_> = DataType::ALL.into_iter().map(DataType::name).collect();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(&format!("or all: {} [default: float]", names.join(" "))), "{text}");
