@@ -1,8 +1,19 @@
 //! The end of the program: messages and exit codes.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
+use clap::error::ErrorKind;
 use engine::supervision::{CLOSED_PIPE, REFUSED, Stop};
+
+/// True if standard output was closed when the process started. Before `main`, Rust's runtime opens `/dev/null` in its place.
+static CLOSED_AT_START: OnceLock<bool> = OnceLock::new();
+
+// SAFETY: the section is an array of functions with this ABI, which the C library calls before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = look_at_standard_output;
 
 /// Exit code of a command that did everything.
 pub const SUCCESS: u8 = 0;
@@ -63,6 +74,33 @@ impl From<clap::Error> for ExitError {
     fn from(error: clap::Error) -> Self {
         Self::Parser(Box::new(error))
     }
+}
+
+/// A refusal in the form of the parser's messages, without a usage line: the message says what to change.
+pub fn refusal(message: impl Display) -> clap::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
+}
+
+/// Checks that this process was started with a standard output, which the results need.
+///
+/// # Errors
+/// [`Stop::Refused`] when it was closed.
+pub fn check_standard_output() -> Result<(), Stop> {
+    match CLOSED_AT_START.get() {
+        Some(true) => Err(Stop::Refused(
+            "standard output is closed, and what is printed would be lost; write >/dev/null where only files are \
+             wanted"
+                .to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Records whether standard output is closed. It runs before `main`, so it must neither print nor panic.
+extern "C" fn look_at_standard_output() {
+    // SAFETY: the call only reads the flags of a descriptor, or fails.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    let _ = CLOSED_AT_START.set(flags == -1);
 }
 
 /// Prints a text on standard output.

@@ -54,7 +54,7 @@ fn bad_input_is_refused_before_anything_starts() {
         "allreduce -d nonsense",
         "allreduce -d half,f8",
         "allreduce --stepfacto=r",
-        "allreduce -b 1T",
+        "allreduce -b 1P",
         "allreduce -b -5",
         "allreduce --backend fabric -b 900000G -e 900000G",
         "allreduce --backend fabric -o sum,mulsum",

@@ -108,7 +108,7 @@ fn parse(program: &str, arguments: &[String]) -> Result<(), clap::Error> {
         return Ok(());
     }
     let variables = Variables::read(|name| std::env::var(name).ok());
-    measure::parse(collective, matches, &invocation, variables, &cli::definition()).map(drop)
+    measure::parse(collective, matches, &invocation, variables).map(drop)
 }
 
 #[test]

@@ -51,6 +51,14 @@ fn ranks_of_mpirun_form_one_job_and_only_rank_0_prints() {
     assert!(out.contains("# Out of bounds values : 0 OK"), "{out}");
 }
 
+#[test]
+fn the_plan_of_a_run_is_printed_once() {
+    let output = under("mpirun", 3, "allreduce --backend fabric -e 1K --dry-run");
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", text(&output.stderr));
+    assert_eq!(out.matches("3 ranks; sizes from 8 to 1K").count(), 1, "{out}");
+}
+
 /// The other ranks end at once, whereupon the launcher ends this one: several tries, since that is a race.
 #[test]
 fn a_refusal_is_printed_before_the_launcher_ends_the_job() {

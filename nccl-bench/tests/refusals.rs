@@ -215,6 +215,11 @@ fn what_cannot_be_done_is_said_in_words_of_the_user() {
     assert!(!err(&output).contains(".part"), "{}", err(&output));
     let output = nccl_bench(SHORT).env("FI_PROVIDER", "bogus").output().unwrap();
     assert_refused(&output, &["FI_PROVIDER=bogus"]);
+    let output = nccl_bench(SHORT).env("NCCL_TESTS_SPLIT", "XOR 2").output().unwrap();
+    assert_refused(&output, &["error: NCCL_TESTS_SPLIT=XOR 2: write AND, OR, MOD or DIV"]);
+    assert!(!err(&output).contains("Usage"), "{}", err(&output));
+    let output = run("plot /nowhere/run.json");
+    assert_eq!(err(&output).matches("(os error 2)").count(), 1, "{}", err(&output));
     let lost = nccl_bench(&format!("{SHORT} -T 1"))
         .envs([("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "nonexistent.invalid")])
         .output()
@@ -241,6 +246,19 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
     );
     assert!(!file.exists());
     assert!(out(&run("allreduce --dry-run -g 1")).starts_with("1 rank; "));
+}
+
+#[test]
+fn a_closed_standard_output_is_refused() {
+    for arguments in [SHORT, "--version", "help exit-codes"] {
+        let mut command = nccl_bench(arguments);
+        // SAFETY: `close` is allowed between `fork` and `exec`.
+        unsafe {
+            command
+                .pre_exec(|| if libc::close(1) == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) })
+        };
+        assert_refused(&command.output().unwrap(), &["error: standard output is closed", ">/dev/null"]);
+    }
 }
 
 #[test]

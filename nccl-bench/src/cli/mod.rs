@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use clap::ArgMatches;
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::collective::Collective;
 
 use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
-use crate::exit::ExitError;
+use crate::exit::{ExitError, check_standard_output, refusal};
 use crate::log;
 use engine::supervision::{Stop, ignore_file_size_signal};
 
@@ -28,13 +28,14 @@ pub fn main(program: Program) -> ExitCode {
 
 fn run(program: &Program) -> Result<u8, ExitError> {
     log::start()?;
+    check_standard_output()?;
     ignore_file_size_signal().map_err(Stop::from)?;
     tracing::debug!("started");
     let root = definition();
     let (invocation, matches) = parse(std::env::args_os())?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
+    let (name, matches) = matches.subcommand().ok_or_else(|| refusal("a command is missing"))?;
     let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
-    let command = command.ok_or_else(|| conflict(format!("there is no command '{name}'")))?;
+    let command = command.ok_or_else(|| refusal(format!("there is no command '{name}'")))?;
     command.run(matches, &Context { program, root: &root, invocation })
 }
 
@@ -76,17 +77,33 @@ where
         arguments.insert(1, collective.name().into());
     } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
         if let Some(problem) = list.split(',').find_map(|name| name.parse::<Collective>().err()) {
-            return Err(conflict(problem));
+            return Err(refusal(problem));
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    let matches = definition().try_get_matches_from(arguments)?;
+    let matches = definition().try_get_matches_from(arguments).map_err(with_likeliest_command)?;
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
 }
 
-/// A refusal in the form of the parser's messages.
-fn conflict(message: impl std::fmt::Display) -> clap::Error {
-    definition().error(ErrorKind::ValueValidation, message)
+/// Replaces the parser's suggestions for an unknown command by the command that needs the fewest corrections, if there is a
+/// similar one: the parser also suggests beginnings of the name.
+fn with_likeliest_command(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(name) = likeliest_command(typed)
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
+    }
+    error
+}
+
+/// The command from which a name differs in the fewest letters, up to a third of them.
+fn likeliest_command(typed: &str) -> Option<String> {
+    let commands = command::all();
+    let names = commands.iter().map(|command| command.definition().get_name().to_owned());
+    let distances = names.map(|name| (strsim::osa_distance(&name, typed), name));
+    let (corrections, name) = distances.min()?;
+    (corrections * 3 <= typed.chars().count()).then_some(name)
 }
 
 #[cfg(test)]
@@ -109,7 +126,7 @@ pub(crate) mod tests {
     fn parsed<'a>(line: impl IntoIterator<Item = &'a str>) -> Result<ParsedMeasurement, clap::Error> {
         let (invocation, matches) = parse(line)?;
         let (name, matches) = matches.subcommand().unwrap();
-        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()), &definition())
+        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()))
     }
 
     /// The measurement of a command line.
@@ -121,7 +138,7 @@ pub(crate) mod tests {
         measurement(line).request
     }
 
-    fn refusal(arguments: &[&str]) -> String {
+    fn refused(arguments: &[&str]) -> String {
         let error = parsed(["nccl-bench"].iter().chain(arguments).copied()).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()
@@ -198,8 +215,8 @@ pub(crate) mod tests {
             assert_eq!((found.versus, found.rounds, found.backend), expected);
         }
         assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").rounds, 4);
-        assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
-        assert!(refusal(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
+        assert!(refused(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
+        assert!(refused(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
         for (line, versus, backend) in [
             ("nccl-bench allreduce --vs mpi --backend nccl", Versus::Mpi, BackendChoice::Nccl),
             ("nccl-bench allreduce --vs fabric", Versus::Fabric, BackendChoice::Nccl),
@@ -208,7 +225,7 @@ pub(crate) mod tests {
             let found = settings(line);
             assert_eq!((found.versus, found.rounds, found.backend), (Some(versus), 9, backend));
         }
-        assert!(refusal(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
+        assert!(refused(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
     }
 
     #[test]
@@ -223,10 +240,10 @@ pub(crate) mod tests {
             (&["-y", "1"], "capture the default stream"),
             (&["--vs", "fabric"], "leave --vs out"),
         ] {
-            let message = refusal(&[&["allreduce", "--check-on-stream"], arguments].concat());
+            let message = refused(&[&["allreduce", "--check-on-stream"], arguments].concat());
             assert!(message.contains(expected), "{arguments:?} gave: {message}");
         }
-        assert!(refusal(&["allreduce", "--check-on-stream", "0"]).contains("whole number from 1"));
+        assert!(refused(&["allreduce", "--check-on-stream", "0"]).contains("whole number from 1"));
     }
 
     #[test]
@@ -234,9 +251,9 @@ pub(crate) mod tests {
         let found = settings("nccl-bench allreduce -G 1 -z 3 -I 1 -K 2");
         assert_eq!((found.blocking, found.per_iteration, found.per_iteration_skip), (Blocking::No, false, 0));
         assert_eq!(found.notes.len(), 3);
-        assert!(refusal(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
-        assert!(refusal(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));
-        assert!(refusal(&["allreduce", "-D", "1"]).contains("not supported"));
+        assert!(refused(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
+        assert!(refused(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));
+        assert!(refused(&["allreduce", "-D", "1"]).contains("not supported"));
     }
 
     #[test]
@@ -255,7 +272,7 @@ pub(crate) mod tests {
             (&["allreduce", "-r", "-2"], "write a rank from 0 on, or all"),
             (&["allreduce", "-a", "4"], "write a number from 0 to 3"),
             (&["allreduce", "-C", "yes"], "write 0 or 1"),
-            (&["allreduce", "-b", "1T"], "unit is unknown"),
+            (&["allreduce", "-b", "1P"], "unit is unknown"),
             (&["allreduce", "-e", "-5"], "it is negative"),
             (&["allreduce", "-n", "0"], "whole number from 1 to 4294967295"),
             (&["allreduce", "-n", "ten"], "whole number from 1 to 4294967295"),
@@ -267,16 +284,32 @@ pub(crate) mod tests {
             (&["allreduce", "--until-stable", "100%"], "as in 1%"),
             (&["allreduce", "--until-stable", "0.01"], "'0.01' lacks the percent sign; write 0.01%"),
             (&["allreduce", "--budget", "0"], "write seconds"),
-            (&["allredcue"], "allreduce"),
+            (&["allreduce", "--budget", "-1"], "write seconds"),
+            (&["allreduce", "--until-stable", "-1%"], "as in 1%"),
+            (&["allredcue"], "tip: a similar subcommand exists: 'allreduce'"),
             (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
             (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
             (&["allreduce", "--inject-fault", "1:0", "-c", "0"], "-c 0 verifies nothing"),
             (&["allreduce", "--between", "ring"], "add --algo hierarchical"),
             (&["allreduce", "-b", "1", "-e", "2"], "below one element of 4 bytes"),
         ] {
-            let message = refusal(arguments);
+            let message = refused(arguments);
             assert!(message.contains(expected), "{arguments:?} gave: {message}");
         }
+    }
+
+    #[test]
+    fn a_refusal_of_arguments_has_no_usage_line() {
+        let message = "error: the largest size (-e 8) is below the smallest (-b 1M)\n";
+        assert_eq!(refused(&["allreduce", "-b", "1M", "-e", "8"]), message);
+    }
+
+    #[test]
+    fn types_have_the_names_that_other_programs_give_them() {
+        let found = settings("nccl-bench allreduce -d fp16,float16,BF16,fp32,float32,fp64,float64,fp8_e4m3");
+        let (half, float, double) = (DataType::Float16, DataType::Float32, DataType::Float64);
+        let expected = [half, half, DataType::Bfloat16, float, float, double, double, DataType::Float8E4M3];
+        assert_eq!(found.data_types, expected);
     }
 
     #[test]
@@ -285,6 +318,8 @@ pub(crate) mod tests {
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));
+        let long: Vec<_> = EXAMPLES.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "wrapped by a terminal of 80 columns: {long:#?}");
         let names: Vec<_> = DataType::ALL.into_iter().map(DataType::name).collect();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(&format!("or all: {} [default: float]", names.join(" "))), "{text}");

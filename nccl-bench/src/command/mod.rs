@@ -20,7 +20,7 @@ use engine::backend;
 use engine::collective::Collective;
 use engine::supervision::Stop;
 
-use crate::exit::ExitError;
+use crate::exit::{ExitError, refusal};
 use crate::mpi_exec::JoinRequest;
 use measure::Invocation;
 
@@ -87,7 +87,7 @@ impl Context<'_> {
 
     /// A refusal of arguments that the command line's parser accepts.
     pub fn refuse(&self, message: impl std::fmt::Display) -> ExitError {
-        self.root.clone().error(clap::error::ErrorKind::ValueValidation, message).into()
+        refusal(message).into()
     }
 }
 

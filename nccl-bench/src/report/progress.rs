@@ -20,6 +20,9 @@ const FIXED_COST: u64 = 16 << 20;
 /// would wrap.
 const TEMPLATE: &str = "{bar:10} {percent:>3}% {times}  {wide_msg}";
 
+/// Characters of the bar where the locale has no others: the part that is done, its end, the rest.
+const ASCII_BAR: &str = "=> ";
+
 /// A bar, invisible where there is no terminal.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -38,12 +41,13 @@ impl Progress {
     pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self::on(target, total(plan, position))
+        Self::on(target, total(plan, position), has_unicode(|name| std::env::var(name).ok()))
     }
 
-    fn on(target: ProgressDrawTarget, total: u64) -> Self {
+    fn on(target: ProgressDrawTarget, total: u64, unicode: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), target);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            let style = if unicode { style } else { style.progress_chars(ASCII_BAR) };
             bar.set_style(style.with_key("times", write_times));
         }
         Self { bar }
@@ -68,6 +72,15 @@ impl Progress {
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// True if the locale's characters are UTF-8. `variable` returns the value of a variable that is set; as for the C library, the
+/// first that is not empty counts.
+fn has_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name| variable(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+    let locale = locale.to_ascii_uppercase();
+    locale.contains("UTF-8") || locale.contains("UTF8")
 }
 
 /// True for a pipe or a socket, which another process reads.
@@ -172,7 +185,7 @@ mod tests {
         for columns in [40, 80, 120, 200] {
             let screen = Screen { columns, written: Arc::default() };
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let progress = Progress::on(target, 4 * (FIXED_COST + 1));
+            let progress = Progress::on(target, 4 * (FIXED_COST + 1), true);
             progress
                 .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
             progress.bar.force_draw();
@@ -196,6 +209,26 @@ mod tests {
                 "the bar is removed: {written:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_bar_of_a_locale_without_unicode_is_ascii() {
+        for unicode in [false, true] {
+            let screen = Screen { columns: 80, written: Arc::default() };
+            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+            let progress = Progress::on(target, 4 * (FIXED_COST + 1), unicode);
+            progress.measured(1);
+            progress.bar.force_draw();
+            let written = screen.written.lock().unwrap().clone();
+            assert_eq!(written.is_ascii(), !unicode, "{written:?}");
+        }
+        let locale = |set: &'static [(&str, &str)]| {
+            has_unicode(|name| {
+                set.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert!(locale(&[("LANG", "en_GB.UTF-8")]) && locale(&[("LC_ALL", ""), ("LC_CTYPE", "C.utf8")]));
+        assert!(!locale(&[("LC_ALL", "C"), ("LANG", "en_GB.UTF-8")]) && !locale(&[]));
     }
 
     #[test]

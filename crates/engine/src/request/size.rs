@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+const UNITS: [(char, u64); 4] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
 
-/// A number of bytes on the command line: `8`, `64K`, `1.5M`, `8G`; K, M and G are binary.
+/// A number of bytes on the command line: `8`, `64K`, `1.5M`, `8G`, `1T`; K, M, G and T are binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -15,7 +15,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = |reason| {
             format!(
-                "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
+                "'{text}' is no size: {reason}; write bytes, or a number with K, M, G or T (binary), as in 8, 64K, 1.5M, 8G"
             )
         };
         let trimmed = text.trim();
@@ -120,6 +120,8 @@ mod tests {
             ("64 k", 65536),
             ("1GB", 1 << 30),
             ("1GiB", 1 << 30),
+            ("1T", 1 << 40),
+            ("0.5TiB", 1 << 39),
             ("1e3", 1000),
             ("1.5e1K", 15 << 10),
             ("0x40", 64),
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_its_reason() {
         for (text, reason) in [
-            ("1T", "unit is unknown"),
+            ("1P", "unit is unknown"),
             ("-5", "negative"),
             ("0", "at least one byte"),
             ("8Q", "unit"),

@@ -21,23 +21,24 @@ use super::values::{
 /// Examples, columns and exit codes, below the help.
 pub const EXAMPLES: &str = "\
 Examples:
-  nccl-bench allreduce                                 every GPU of this machine, a thread each
-  nccl-bench allreduce -g 4 -b 1M -e 1G                four GPUs, 1 MiB to 1 GiB
-  nccl-bench all --output pod.json                     every collective in one start, with a result file
-  nccl-bench allreduce,alltoall -d half -o sum,max     a list of collectives, types and operators
-  mpirun -np 16 -N 8 nccl-bench allreduce -e 8G        two nodes with 8 GPUs each, a process per GPU
+  nccl-bench allreduce                               every GPU, a thread each
+  nccl-bench allreduce -g 4 -b 1M -e 1G              four GPUs, 1 MiB to 1 GiB
+  nccl-bench all --output pod.json                   all, with a result file
+  nccl-bench allreduce,alltoall -d half -o sum,max   a list of each
+  mpirun -np 16 -N 8 nccl-bench allreduce -e 8G      two nodes with 8 GPUs each
   torchrun --no-python --nproc-per-node 8 nccl-bench allreduce
-  nccl-bench allreduce --backend fabric -t 4           four ranks over host memory, no GPU needed
-  nccl-bench allreduce --dry-run --ranks 16            what would be measured, without a GPU
-  ln -s nccl-bench all_reduce_perf                     the name gives nccl-tests' defaults
+  nccl-bench allreduce --backend fabric -t 4         four ranks, no GPU needed
+  nccl-bench allreduce --dry-run --ranks 16          the plan, without a GPU
+  ln -s nccl-bench all_reduce_perf                   defaults of nccl-tests
 
-Columns: time is the mean of -n operations in microseconds; algbw is size/time and busbw is algbw
-times what each rank's link must carry at least, both in GB/s = 1e9 bytes per second
-(nccl-bench help busbw).
+Columns: time is the mean of -n operations in microseconds; algbw is size/time
+and busbw is algbw times what each rank's link must carry at least, both in
+GB/s = 1e9 bytes per second (nccl-bench help busbw).
 
-Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or something is missing;
-4 timeout (-T); 7 wrong data, or NCCL_TESTS_MIN_BW not reached; 128 and the signal's number when one
-ended the run: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 when nobody reads the output any more.";
+Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or
+something is missing; 4 timeout (-T); 7 wrong data, or NCCL_TESTS_MIN_BW not
+reached; 128 and the signal's number when one ended the run: 130 Ctrl-C, 143
+SIGTERM, 129 SIGHUP, 141 when nobody reads the output any more.";
 
 const MEASURING: &str = "What to measure";
 const REPORTING: &str = "What to report";
@@ -50,7 +51,7 @@ pub struct Arguments {
     #[arg(long, hide = true, value_delimiter = ',', value_parser = collective)]
     pub(crate) collectives: Vec<Collective>,
 
-    /// Smallest size: bytes, or with K, M or G (binary) [default: 8; 32M for a link of nccl-tests' name]
+    /// Smallest size: bytes, or with K, M, G or T (binary) [default: 8; 32M for a link of nccl-tests' name]
     #[arg(
         short = 'b',
         long = "minbytes",
@@ -140,11 +141,11 @@ pub struct Arguments {
 
     /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it, in two batches of
     /// rounds that agree: 1%. A measurement that is not after --budget [default: 5 s] is marked NOT STABLE
-    #[arg(long, value_name = "PERCENT%", value_parser = share, help_heading = MEASURING)]
+    #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
     /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURING)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) budget: Option<Duration>,
 
     /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1

@@ -8,7 +8,6 @@ mod values;
 
 use std::sync::Arc;
 
-use clap::error::ErrorKind;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
 use engine::collective::{Collective, on_fabric};
@@ -17,7 +16,7 @@ use engine::session::Session;
 use engine::supervision::{REFUSED, Stop};
 
 use super::{Command, Context};
-use crate::exit::{ExitError, print};
+use crate::exit::{ExitError, SUCCESS, print, refusal};
 use crate::mpi_exec::JoinRequest;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
@@ -48,9 +47,7 @@ pub fn parse(
     matches: &ArgMatches,
     invocation: &Invocation,
     variables: Result<Variables, String>,
-    root: &clap::Command,
 ) -> Result<ParsedMeasurement, clap::Error> {
-    let refused = |message| root.clone().error(ErrorKind::ValueValidation, message);
     let arguments = Arguments::from_arg_matches(matches)?;
     let collectives = match collective {
         Some(collective) => vec![collective],
@@ -58,7 +55,7 @@ pub fn parse(
         None => arguments.collectives.clone(),
     };
     let request = variables.and_then(|variables| request(&arguments, collectives, invocation, variables));
-    let request = request.map_err(refused)?;
+    let request = request.map_err(refusal)?;
     Ok(ParsedMeasurement { arguments, request })
 }
 
@@ -80,8 +77,12 @@ impl Command for Measure {
 
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let variables = Variables::read(|name| std::env::var(name).ok());
-        let measurement = parse(self.0, matches, &context.invocation, variables, context.root)?;
+        let measurement = parse(self.0, matches, &context.invocation, variables)?;
         if measurement.arguments.dry_run {
+            let printed_by_rank_0 = world::Started::detect().rank.is_some_and(|rank| rank != 0);
+            if printed_by_rank_0 && !has_terminal_of_its_own() {
+                return Ok(SUCCESS);
+            }
             return print(&dry_run::render(&measurement));
         }
         measure(measurement, context)

@@ -12,6 +12,25 @@ use record::{Average, Blocking, Registration};
 /// Maximum of `-t`. Millions of threads would fail only later.
 const MAX_THREADS: usize = 4096;
 
+/// Names of types in other programs, in any case. [`DataType`] itself knows those of nccl-tests and of Rust.
+const TYPE_ALIASES: [(&str, DataType); 15] = [
+    ("f16", DataType::Float16),
+    ("fp16", DataType::Float16),
+    ("float16", DataType::Float16),
+    ("bf16", DataType::Bfloat16),
+    ("f32", DataType::Float32),
+    ("fp32", DataType::Float32),
+    ("float32", DataType::Float32),
+    ("f64", DataType::Float64),
+    ("fp64", DataType::Float64),
+    ("float64", DataType::Float64),
+    ("fp8_e4m3", DataType::Float8E4M3),
+    ("float8_e4m3", DataType::Float8E4M3),
+    ("float8_e4m3fn", DataType::Float8E4M3),
+    ("fp8_e5m2", DataType::Float8E5M2),
+    ("float8_e5m2", DataType::Float8E5M2),
+];
+
 /// The only value of `-D`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoImplementation;
@@ -143,7 +162,9 @@ pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {
 
 fn data_type(name: &str) -> Result<DataType, String> {
     let names = || DataType::ALL.into_iter().map(DataType::name).collect::<Vec<_>>().join(", ");
-    name.parse().map_err(|_| format!("'{name}' is none of {}, or all", names()))
+    let alias = TYPE_ALIASES.iter().find(|(alias, _)| name.eq_ignore_ascii_case(alias));
+    let found = alias.map_or_else(|| name.parse(), |&(_, data_type)| Ok(data_type));
+    found.map_err(|_| format!("'{name}' is none of {}, or all", names()))
 }
 
 pub(super) fn ops(text: &str) -> Result<List<Op>, String> {

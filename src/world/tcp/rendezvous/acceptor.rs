@@ -34,6 +34,8 @@ pub(crate) struct Acceptor<'a, S> {
     pub(crate) joined: Vec<Option<(S, Member)>>,
     /// Hosts of ranks that joined and disconnected.
     disconnected: Vec<Option<String>>,
+    /// Names a rank that was started for another number of ranks.
+    size_conflict: Option<String>,
     pub(crate) rejected: usize,
     pub(crate) last_rejection: String,
 }
@@ -123,15 +125,20 @@ pub(crate) fn accept_ranks(
         let now = Instant::now();
         if now >= deadline {
             let message = acceptor.timeout_message(&address, timeout) + &name_problems(config, port);
-            for (stream, _) in acceptor.joined.iter_mut().flatten() {
-                // A rank that cannot be told sees its connection close.
-                let _ = stream.write_all(&Frame::RendezvousFailed(message.clone()).encode());
-            }
+            acceptor.tell_joined(&message);
             return Err(Error::TimedOut(message));
         }
         acceptor.serve(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
         })?;
+        if let Some(conflict) = acceptor.size_conflict.take() {
+            let message = format!(
+                "the rendezvous at {address} failed: {conflict}; start all with the same number of ranks, and jobs at the \
+                 same time at different ports"
+            );
+            acceptor.tell_joined(&message);
+            return Err(Error::Rendezvous(message));
+        }
     }
     let mut members = vec![member];
     let mut connections = vec![None];
@@ -203,8 +210,16 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             pending: VecDeque::new(),
             joined: (0..config.size).map(|_| None).collect(),
             disconnected: vec![None; config.size],
+            size_conflict: None,
             rejected: 0,
             last_rejection: String::new(),
+        }
+    }
+
+    /// Tells the ranks that have joined why the rendezvous failed. A rank that cannot be told sees its connection close.
+    fn tell_joined(&mut self, message: &str) {
+        for (stream, _) in self.joined.iter_mut().flatten() {
+            let _ = stream.write_all(&Frame::RendezvousFailed(message.to_owned()).encode());
         }
     }
 
@@ -307,10 +322,12 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
         let host = &member.host.name;
         let reason = if size != self.config.size {
-            format!(
+            let conflict = format!(
                 "rank {rank} on {host} was started as one of {size} ranks but rank 0 as one of {}",
                 self.config.size
-            )
+            );
+            self.size_conflict = Some(conflict.clone());
+            conflict
         } else if rank == 0 || rank >= size {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
         } else if let Some((_, first)) = &self.joined[rank] {

@@ -1,4 +1,4 @@
-use super::acceptor::{Acceptor, MAX_ACCEPTS};
+use super::acceptor::{Acceptor, MAX_ACCEPTS, accept_ranks};
 use super::address::ranges;
 use super::joiner::{Attempts, join};
 use super::*;
@@ -7,7 +7,7 @@ use crate::world::tcp::fuzz::{PeerStream, SharedStream};
 use crate::world::tcp::wire::Frame;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::thread;
@@ -153,6 +153,21 @@ fn a_rank_is_rejected_while_another_holds_its_number() {
     first.borrow_mut().ended = true;
     let (_, reply, accepted) = connect_again();
     assert_eq!((reply, accepted), (Frame::Accepted, true));
+}
+
+#[test]
+fn rank_0_stops_at_a_rank_of_a_job_of_another_size() {
+    let (zero, _, listener, port) = pair();
+    let mut other = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    other.write_all(&Frame::Hello(1, 4, String::new(), member()).encode_first()).unwrap();
+    let limit = Duration::from_secs(60);
+    // At the limit the error would be another one.
+    match accept_ranks(&zero, &listener, member(), limit, Instant::now() + limit) {
+        Err(Error::Rendezvous(message)) => {
+            assert!(message.contains("was started as one of 4 ranks but rank 0 as one of 2"), "{message}");
+        }
+        other => panic!("{:?}", other.map(|connected| connected.address)),
+    }
 }
 
 #[test]

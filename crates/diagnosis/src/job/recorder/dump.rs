@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::pickle;
 use crate::input;
+use serde_json::error::Category;
+
 use crate::job::malformed::Malformed;
 
 /// Size of the largest file that is read, in bytes.
@@ -152,8 +154,16 @@ pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
     if bytes.is_empty() {
         return Err(Malformed::new("the file is empty: the process ended while it wrote the dump"));
     }
-    serde_json::from_slice(bytes)
-        .map_err(|error| Malformed::new(format!("neither a pickle nor JSON of the flight recorder: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| {
+        let expected = "neither a pickle nor JSON of the flight recorder";
+        Malformed::new(match error.classify() {
+            // The place in a file of another kind helps nobody.
+            Category::Syntax => {
+                format!("{expected}: name a file that PyTorch wrote at TORCH_FR_DUMP_TEMP_FILE")
+            }
+            _ => format!("{expected}: {error}"),
+        })
+    })
 }
 
 /// Finds the rank in the name of a dump: the number after `rank`, else the last number.

@@ -272,6 +272,7 @@ fn dumps_that_cannot_be_read_are_named_with_the_reason() {
         (&b""[..], "is empty"),
         (&whole[..whole.len() / 2], "(byte "),
         (b"hello", "neither a pickle nor JSON"),
+        (b"nothing", "name a file that PyTorch wrote"),
     ] {
         let file = folder.path().join("trace_rank_0");
         std::fs::write(&file, content).unwrap();

@@ -9,8 +9,7 @@ use std::path::PathBuf;
 pub struct ReadError {
     /// Path of the file.
     pub path: PathBuf,
-    /// The problem.
-    #[source]
+    /// The problem, which the message contains.
     pub problem: ReadProblem,
 }
 
@@ -19,7 +18,7 @@ pub struct ReadError {
 pub enum ReadProblem {
     /// Reading has failed.
     #[error("it cannot be read: {0}")]
-    Unreadable(#[from] io::Error),
+    Unreadable(io::Error),
     /// It is neither a file nor a pipe.
     #[error("it is a device; name a file, a pipe, or - for standard input")]
     Device,
@@ -56,4 +55,11 @@ pub enum ReadProblem {
     /// It has no measurement.
     #[error("it has no measurement: {0}")]
     NoMeasurement(String),
+}
+
+// No `#[from]`: the message contains the error, and a source would be printed again.
+impl From<io::Error> for ReadProblem {
+    fn from(error: io::Error) -> Self {
+        Self::Unreadable(error)
+    }
 }
