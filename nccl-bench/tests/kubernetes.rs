@@ -94,10 +94,13 @@ fn the_pods_of_the_example_measure_together() {
 
 #[test]
 fn a_pod_that_is_not_told_of_the_others_does_not_measure_itself() {
-    let (output, text) = ended(pod(1, &["allreduce"], &[]));
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    for part in ["pod 1 of an indexed Job", "{name: NCCL_BENCH_SIZE, value: \"2\"}", "--world single"] {
-        assert!(text.contains(part), "{part}: {text}");
+    for index in [0, 1] {
+        let (output, text) = ended(pod(index, &["allreduce"], &[]));
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        let pod = format!("pod {index} of an indexed Job");
+        for part in [&*pod, "{name: NCCL_BENCH_SIZE, value: \"2\"}", "--world single"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
     let (output, text) = ended(pod(0, &["allreduce"], &[("NCCL_BENCH_SIZE", "2")]));
     assert_eq!(output.status.code(), Some(2), "{text}");
@@ -106,8 +109,11 @@ fn a_pod_that_is_not_told_of_the_others_does_not_measure_itself() {
 
 #[test]
 fn a_pod_may_be_alone() {
-    for (index, arguments) in [(0, &["allreduce"][..]), (1, &["allreduce", "--world", "single"])] {
-        let (output, text) = ended(pod(index, arguments, &[]));
+    let size = [("NCCL_BENCH_SIZE", "1")];
+    for (arguments, variables) in
+        [(&["allreduce"][..], &size[..]), (&["allreduce", "--world", "single"], &[])]
+    {
+        let (output, text) = ended(pod(0, arguments, variables));
         assert!(output.status.success(), "{text}");
         assert!(text.contains("# World: one process"), "{text}");
     }
