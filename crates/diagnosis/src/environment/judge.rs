@@ -163,7 +163,8 @@ fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
 
 /// Judges a variable that is not in the table.
 fn nameless(name: &str, situation: &Situation) -> Verdict {
-    if let Some(family) = knowledge::family(name) {
+    let family = knowledge::family(name);
+    if let Some(family) = family.filter(|family| family.reads(name)) {
         return Verdict {
             kind: Kind::Foreign,
             severity: None,
@@ -173,13 +174,17 @@ fn nameless(name: &str, situation: &Situation) -> Verdict {
             source: None,
         };
     }
-    if let Some(nearest) = names::nearest(name, situation) {
+    let nearest = match family {
+        Some(family) => family.nearest(name),
+        None => names::nearest(name, situation).map(|nearest| nearest.name),
+    };
+    if let Some(nearest) = nearest {
         return Verdict {
             kind: Kind::Misspelt,
             severity: Kind::Misspelt.severity(),
             rule: "variable-misspelt".to_owned(),
-            reason: format!("nothing reads {name}: did you mean {}?", nearest.name),
-            remedy: Some(format!("rename it to {}, or unset it", nearest.name)),
+            reason: format!("nothing reads {name}: did you mean {nearest}?"),
+            remedy: Some(format!("rename it to {nearest}, or unset it")),
             source: None,
         };
     }

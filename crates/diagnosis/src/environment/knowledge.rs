@@ -194,11 +194,31 @@ pub(super) struct Example {
 pub(super) struct Family {
     #[serde(deserialize_with = "required_pattern")]
     pub names: Regex,
+    /// The names that it reads, where all are known: others that fit are misspelt.
+    #[serde(default)]
+    pub known: Vec<String>,
     pub meaning: String,
     /// The relation of the values on all ranks.
     #[serde(default)]
     pub ranks: Ranks,
 }
+
+impl Family {
+    /// True unless all names that the software reads are known, and this is not one of them.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        self.known.is_empty() || self.known.iter().any(|known| known == name)
+    }
+
+    /// The known name that a misspelt one resembles most.
+    pub(super) fn nearest(&self, wrong: &str) -> Option<&str> {
+        let distance = |known: &str| strsim::damerau_levenshtein(known, wrong);
+        let near = self.known.iter().map(|known| (distance(known), known.as_str()));
+        near.min().filter(|(distance, _)| *distance <= MOST_WRONG_LETTERS).map(|(_, known)| known)
+    }
+}
+
+/// Largest number of letters by which a misspelt name differs from the one that is meant.
+const MOST_WRONG_LETTERS: usize = 3;
 
 /// The knowledge of all files.
 #[derive(Debug, Default)]

@@ -150,7 +150,16 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
         "NCCL 2.28.9 does not read it: it came with 2.30.3"
     );
     assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, Kind::OtherVersion);
+    for (wrong, meant) in
+        [("NCCL_BENCH_TIMEOT", "NCCL_BENCH_TIMEOUT"), ("NCCL_TESTS_SPLT", "NCCL_TESTS_SPLIT")]
+    {
+        let verdict = judged(wrong, "1", &old);
+        assert_eq!(verdict.kind, Kind::Misspelt);
+        assert_eq!(verdict.reason, format!("nothing reads {wrong}: did you mean {meant}?"));
+    }
+    assert_eq!(judged("NCCL_BENCH_COLOUR", "1", &old).kind, Kind::Unknown);
     for harmless in [
+        "NCCL_BENCH_TIMEOUT",
         "NCCL_VERSION",
         "NCCL_HOME",
         "NCCL_TESTS_SPLIT",
