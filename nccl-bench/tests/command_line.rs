@@ -152,6 +152,15 @@ fn the_log_goes_to_standard_error_as_far_as_its_variable_says() {
 }
 
 #[test]
+fn a_misspelt_variable_is_noted() {
+    let mut command = nccl_bench("allreduce --backend fabric -b 8 -e 8 -n 1");
+    let output = command.env("NCCL_BENCH_TIMEOT", "5").env("NCCL_BENCH_TIMEOUT", "60").output().unwrap();
+    let note = "# NCCL_BENCH_TIMEOT is set, and nothing reads it: did you mean NCCL_BENCH_TIMEOUT?";
+    assert!(out(&output).lines().any(|line| line == note), "{}", out(&output));
+    assert!(!out(&output).contains("NCCL_BENCH_TIMEOUT is set"));
+}
+
+#[test]
 fn several_rounds_have_a_median() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.json");

@@ -217,6 +217,23 @@ impl Family {
     }
 }
 
+/// A variable's name, compared with those that software reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading<'a> {
+    /// It is read, or its prefix has names that are not known.
+    Read,
+    /// Nothing reads it; the known name that it resembles, if any.
+    Unread(Option<&'a str>),
+}
+
+/// Tells whether nccl-bench or nccl-tests reads a variable with a prefix of theirs.
+pub fn reading(name: &str) -> Reading<'static> {
+    match family(name).filter(|family| !family.reads(name)) {
+        Some(family) => Reading::Unread(family.nearest(name)),
+        None => Reading::Read,
+    }
+}
+
 /// Largest number of letters by which a misspelt name differs from the one that is meant.
 const MOST_WRONG_LETTERS: usize = 3;
 

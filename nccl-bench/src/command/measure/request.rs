@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use collectives::DataType;
+use diagnosis::environment::{self, Reading};
 use engine::collective::Collective;
 use engine::data::Op;
 use engine::data::traffic::Pattern;
@@ -99,7 +100,25 @@ pub fn request(
     };
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
+    request.notes.extend(unread_variables());
     Ok(request)
+}
+
+/// Notes about variables with a prefix of this program or of nccl-tests that nothing reads.
+fn unread_variables() -> Vec<String> {
+    let note = |name: String| match environment::reading(&name) {
+        Reading::Read => None,
+        Reading::Unread(None) => Some(format!("{name} is set, and nothing reads it")),
+        Reading::Unread(Some(meant)) => {
+            Some(format!("{name} is set, and nothing reads it: did you mean {meant}?"))
+        }
+    };
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let own =
+        names.filter(|name| ["NCCL_BENCH_", "NCCL_TESTS_"].iter().any(|prefix| name.starts_with(prefix)));
+    let mut notes: Vec<String> = own.filter_map(note).collect();
+    notes.sort_unstable();
+    notes
 }
 
 fn fabric_options(arguments: &Arguments) -> FabricOptions {
