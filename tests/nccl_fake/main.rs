@@ -48,6 +48,7 @@ mod states;
 mod steps;
 mod training;
 mod windows;
+mod woken;
 
 /// Asserts an [`Error::Argument`] with this text.
 #[track_caller]
