@@ -10,6 +10,7 @@ use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
+use crate::nccl::library::Library;
 use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
 
 pub(super) const SEND: &str = "send buffer";
@@ -211,7 +212,7 @@ impl Communicator {
         accesses: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
         if let Some(first) = accesses.misaligned(operation) {
-            self.refuse_misaligned(operation.name(), first.get())?;
+            self.refuse_misaligned(operation, first.get())?;
         }
         Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
     }
@@ -219,15 +220,10 @@ impl Communicator {
     /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives wrong results
     /// there. `address` is in that window.
     #[cold]
-    pub(super) fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
-        let loaded = self.library().version();
-        let in_symmetric_window =
-            || self.handle.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric);
-        // Operations of a single rank are copies.
-        if loaded < Version::new(2, 30, 0) && self.size() > 1 && in_symmetric_window() {
-            return Err(Error::Misaligned { operation, loaded });
-        }
-        Ok(())
+    pub(super) fn refuse_misaligned(&self, operation: &Operation, address: u64) -> Result<(), Error> {
+        let registered = self.handle.registered_at(&(address..address + 1));
+        let in_symmetric_window = registered.iter().any(|(memory, _)| memory.symmetric);
+        if in_symmetric_window { refuse_misread(self.library(), operation) } else { Ok(()) }
     }
 
     /// Adds the streams of the communicator's windows, into which other ranks may have written before a signal.
@@ -242,6 +238,16 @@ impl Communicator {
         // Created before the operation, so that a failure means that nothing is queued.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
+}
+
+/// Refuses an operation at a misaligned place in a symmetric window, if the loaded NCCL gives wrong results there.
+pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<(), Error> {
+    let loaded = library.version();
+    // Operations of a single rank are copies.
+    if loaded < Version::new(2, 30, 0) && operation.size > 1 {
+        return Err(Error::Misaligned { operation: operation.name(), loaded });
+    }
+    Ok(())
 }
 
 /// Driver function whose failure cudarc has recorded.
