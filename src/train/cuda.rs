@@ -28,6 +28,8 @@ pub struct Streams {
     callers: Vec<(Arc<CudaStream>, Event)>,
     /// Loaded when gradients travel as bfloat16 numbers.
     rounding: Option<Rounding>,
+    /// Unused streams of [`cuda::track_events`] for the program's context objects.
+    tracking: Vec<Arc<CudaStream>>,
 }
 
 impl Streams {
@@ -56,6 +58,10 @@ impl Streams {
         }
         cuda::refuse_per_thread(GRADIENT, caller).map_err(|error| Error::Buffer(error.to_string()))?;
         refuse_captured(GRADIENT, caller)?;
+        if cuda::ignores_events(caller.context()) {
+            // The copies wait for the events of gradients.
+            self.tracking.push(cuda::track_events(caller.context()).map_err(of_driver)?);
+        }
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {
             return Ok(());
@@ -148,6 +154,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
             done: Event::new(own.context()).map_err(of_driver)?,
             callers: Vec::new(),
             rounding: None,
+            tracking: Vec::new(),
         })
     }
 
