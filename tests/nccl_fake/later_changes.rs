@@ -4,8 +4,8 @@ use collectives::job::Group;
 use collectives::nccl::{self, Collectives, Config, Signal, WindowKind};
 use collectives::train::Reducer;
 use collectives::{Error, ReduceOp};
-use cudarc::driver::CudaSlice;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaSlice, DriverError};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
@@ -101,6 +101,50 @@ fn a_buffer_without_its_event_is_refused() {
         assert_eq!(reduced.len(), 8);
         group.barrier().unwrap();
     });
+}
+
+/// cudarc notes it in the program's own object of the context.
+#[test]
+fn a_buffer_of_another_context_object_without_its_event_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(0).unwrap();
+        let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+        fake.set(Knob::EventsFail, 1);
+        other.memcpy_dtod(&source, &mut buffer).unwrap();
+        fake.set(Knob::EventsFail, 0);
+        let refused = group.all_reduce(buffer, ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert!(matches!(refused.error, Error::Buffer(_)), "{refused:?}");
+        other.synchronize().unwrap();
+        let reduced = group.all_reduce(refused.buffers.unwrap(), ReduceOp::Sum).wait().unwrap();
+        // An error of unrelated code does not stop the job either.
+        context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_UNKNOWN)));
+        let list = group.all_reduce_list(vec![reduced], ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert!(matches!(list.error, Error::Buffer(_)), "{list:?}");
+        assert_eq!(list.buffers.unwrap().len(), 1);
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_collective_is_refused_when_another_context_object_lacks_an_event() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let context = CudaContext::new(0).unwrap();
+    let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+    fake.set(Knob::EventsFail, 1);
+    other.memcpy_dtod(&source, &mut buffer).unwrap();
+    fake.set(Knob::EventsFail, 0);
+    fake.log();
+    let refused = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
+    assert!(matches!(refused, Err(nccl::Error::Cuda { .. })), "{refused:?}");
+    assert!(!fake.log().iter().any(|line| line.contains("launch")));
+    other.synchronize().unwrap();
+    communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
 }
 
 #[test]

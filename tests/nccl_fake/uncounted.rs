@@ -82,7 +82,8 @@ fn a_group_and_a_reducer_wait_for_copies_of_streams_that_are_gone() {
         fake.log();
         let context = CudaContext::new(0).unwrap();
         let gradient = copied(&context);
-        let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(group, &parameters(&[8]), &options()).unwrap();
+        let mut reducer: Reducer<CudaSlice<f32>> =
+            Reducer::new(group, &parameters(&[8]), &options()).unwrap();
         let mut step = reducer.step(0).unwrap();
         step.ready(0, gradient.as_view()).unwrap();
         step.wait().unwrap();
