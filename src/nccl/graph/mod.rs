@@ -12,7 +12,7 @@ use super::allocation::Owner;
 use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Member, Registered, Step, nested};
+use super::operation::batch::{Batch, Member, RegisteredObject, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
@@ -224,7 +224,7 @@ fn capture(library: Library, batch: &mut Batch<'static>) -> Result<Vec<DeviceGra
 fn capture_steps(
     library: Library,
     batch: &Batch<'_>,
-    registered: &mut Vec<Registered>,
+    registered: &mut Vec<RegisteredObject>,
 ) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     // Dropped without the guards: their drop can log, and a subscriber of the log is the program's code.

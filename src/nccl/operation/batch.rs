@@ -53,7 +53,7 @@ pub(crate) struct Member {
 
 /// A registration or window of a member.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredObject {
     member: usize,
     memory: RegisteredMemory,
     object: Arc<dyn Object>,
@@ -199,17 +199,17 @@ impl<'env> Batch<'env> {
     }
 
     /// Registrations and windows of the members now, each with its member. Drop them without the guards.
-    pub(crate) fn registered(&self) -> Vec<Registered> {
+    pub(crate) fn registered(&self) -> Vec<RegisteredObject> {
         let registered = |(index, member): (usize, &Member)| {
             let registered = member.handle.registered().into_iter();
-            registered.map(move |(memory, object)| Registered { member: index, memory, object })
+            registered.map(move |(memory, object)| RegisteredObject { member: index, memory, object })
         };
         self.members.iter().enumerate().flat_map(registered).collect()
     }
 
     /// Keeps those that the operations use. Some may be newer than the operations.
-    pub(crate) fn keep(&mut self, registered: Vec<Registered>) {
-        for Registered { member, memory, object } in registered {
+    pub(crate) fn keep(&mut self, registered: Vec<RegisteredObject>) {
+        for RegisteredObject { member, memory, object } in registered {
             let is_used = |(user, addresses): &(usize, Range<u64>)| {
                 *user == member && overlap(addresses, &memory.addresses)
             };
@@ -220,10 +220,10 @@ impl<'env> Batch<'env> {
     }
 
     /// Refuses misaligned places in symmetric windows, of which some may be newer than the operations.
-    pub(crate) fn refuse_misaligned(&self, registered: &[Registered]) -> Result<(), Error> {
+    pub(crate) fn refuse_misaligned(&self, registered: &[RegisteredObject]) -> Result<(), Error> {
         self.steps.iter().try_for_each(|Step { member, operation, misaligned, .. }| {
             let in_symmetric_window = |address: &NonZeroU64| {
-                let at = |known: &&Registered| known.member == *member && known.memory.symmetric;
+                let at = |known: &&RegisteredObject| known.member == *member && known.memory.symmetric;
                 registered.iter().filter(at).any(|known| known.memory.addresses.contains(&address.get()))
             };
             let library = self.members[*member].handle.library;
