@@ -285,6 +285,27 @@ pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R)
     result
 }
 
+/// Waits for all work of the context, as far as no capture forbids it.
+pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
+    bind(context)?;
+    relaxed(|| result::ctx::synchronize().map_err(Error::cuda("cuCtxSynchronize")))
+}
+
+/// True while cudarc neither waits for events nor records any in this context object, though buffers have them: it counts the
+/// streams that the object has made, without default and borrowed ones, and there are none left.
+#[inline]
+pub(crate) fn ignores_events(context: &CudaContext) -> bool {
+    context.is_event_tracking() && !context.is_in_multi_stream_mode()
+}
+
+/// Waits for all work of a context object that [ignores events](ignores_events). While the result lives, cudarc does not ignore
+/// them.
+pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
+    // cudarc waits, too, but counts the stream even if that fails.
+    wait_for_context(context)?;
+    own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
+}
+
 /// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for `first`, since
 /// memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {

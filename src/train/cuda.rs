@@ -1,5 +1,6 @@
 //! Gradients in GPU memory.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub struct Streams {
     callers: Vec<(Arc<CudaStream>, Event)>,
     /// Loaded when gradients travel as bfloat16 numbers.
     rounding: Option<Rounding>,
+    /// Unused streams of [`cuda::track_events`] for the program's context objects.
+    tracking: Vec<Arc<CudaStream>>,
 }
 
 impl Streams {
@@ -35,7 +38,9 @@ impl Streams {
     /// registered.
     fn check(&self) -> Result<(), Error> {
         nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
-        self.refuse_captured()
+        self.refuse_captured()?;
+        let callers = self.callers.iter().map(|(caller, _)| &**caller);
+        iter::once(&*self.own).chain(callers).try_for_each(wait_if_noted)
     }
 
     /// Refuses captured streams. Waiting for one would make the other stream part of the capture, and waiting on one for work outside
@@ -56,6 +61,11 @@ impl Streams {
         }
         cuda::refuse_per_thread(GRADIENT, caller).map_err(|error| Error::Buffer(error.to_string()))?;
         refuse_captured(GRADIENT, caller)?;
+        if cuda::ignores_events(caller.context()) {
+            // The copies wait for the events of gradients.
+            self.tracking.push(cuda::track_events(caller.context()).map_err(of_driver)?);
+        }
+        wait_if_noted(caller)?;
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {
             return Ok(());
@@ -95,6 +105,23 @@ impl Streams {
     fn clearing(&self) -> &Arc<CudaStream> {
         self.callers.first().map_or(&self.own, |(caller, _)| caller)
     }
+}
+
+/// Waits for all work of the stream's context if cudarc has noted an error there, which may be that of an event of a gradient: nothing
+/// orders copies after that use then. The error stays noted for the code that it concerns.
+fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
+    let context = stream.context();
+    if !context.is_event_tracking() {
+        return Ok(());
+    }
+    let Err(noted) = context.check_err() else { return Ok(()) };
+    let waited = cuda::wait_for_context(context);
+    context.record_err::<()>(Err(noted));
+    waited.map_err(|error| {
+        Error::Buffer(format!(
+            "an earlier call of cudarc has failed ({noted}), perhaps for a gradient, and its device cannot be waited for: {error}"
+        ))
+    })
 }
 
 /// Subject of errors about the program's streams.
@@ -148,6 +175,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
             done: Event::new(own.context()).map_err(of_driver)?,
             callers: Vec::new(),
             rounding: None,
+            tracking: Vec::new(),
         })
     }
 

@@ -1,11 +1,13 @@
 //! Streams whose use changes after they were checked: they are captured, come to a reducer late, or miss an event.
 
+use std::sync::Arc;
+
 use collectives::job::Group;
 use collectives::nccl::{self, Collectives, Config, Signal, WindowKind};
-use collectives::train::Reducer;
+use collectives::train::{Reducer, Wire, Zero1};
 use collectives::{Error, ReduceOp};
-use cudarc::driver::CudaSlice;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaSlice, DriverError};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
@@ -101,6 +103,92 @@ fn a_buffer_without_its_event_is_refused() {
         assert_eq!(reduced.len(), 8);
         group.barrier().unwrap();
     });
+}
+
+/// The copies of a step wait for the whole device, and the error stays noted.
+#[test]
+fn a_step_waits_for_gradients_without_their_events() {
+    for (is_own, wire) in [(true, Wire::Same), (false, Wire::Same), (true, Wire::Bf16)] {
+        let fake = Fake::new();
+        on_gpus(&fake, 1, |group| {
+            let own = group.context().unwrap();
+            let context = if is_own { Arc::clone(own) } else { CudaContext::new(0).unwrap() };
+            let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+            let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+            let [mut gradient, mut model] = [2.0_f32, 3.0].map(|each| stream.clone_htod(&[each; 8]).unwrap());
+            let options = options().wire(wire);
+            let mut reducer: Reducer<CudaSlice<f32>> =
+                Reducer::new(group, &parameters(&[8]), &options).unwrap();
+            let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options).unwrap();
+            for number in 0..2 {
+                let without_event = |buffer: &mut CudaSlice<f32>| {
+                    fake.set(Knob::EventsFail, 1);
+                    other.memcpy_dtod(&source, buffer).unwrap();
+                    fake.set(Knob::EventsFail, 0);
+                };
+                without_event(&mut gradient);
+                let mut step = reducer.step(number).unwrap();
+                step.ready(0, gradient.as_view()).unwrap();
+                step.wait().unwrap();
+                // Asserts that nothing races.
+                fake.log();
+                context.check_err().unwrap_err();
+                without_event(&mut gradient);
+                zero.step(number, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(())).unwrap();
+                context.check_err().unwrap_err();
+                without_event(&mut model);
+                zero.step(number + 8, &[gradient.as_view()], &mut [model.as_view_mut()], |_, _| Ok(()))
+                    .unwrap();
+                fake.log();
+                context.check_err().unwrap_err();
+            }
+            group.check().unwrap();
+        });
+    }
+}
+
+/// cudarc notes it in the program's own object of the context.
+#[test]
+fn a_buffer_of_another_context_object_without_its_event_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(0).unwrap();
+        let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+        fake.set(Knob::EventsFail, 1);
+        other.memcpy_dtod(&source, &mut buffer).unwrap();
+        fake.set(Knob::EventsFail, 0);
+        let refused = group.all_reduce(buffer, ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert!(matches!(refused.error, Error::Buffer(_)), "{refused:?}");
+        other.synchronize().unwrap();
+        let reduced = group.all_reduce(refused.buffers.unwrap(), ReduceOp::Sum).wait().unwrap();
+        // An error of unrelated code does not stop the job either.
+        context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_UNKNOWN)));
+        let list = group.all_reduce_list(vec![reduced], ReduceOp::Sum).wait_or_return().unwrap_err();
+        assert!(matches!(list.error, Error::Buffer(_)), "{list:?}");
+        assert_eq!(list.buffers.unwrap().len(), 1);
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_collective_is_refused_when_another_context_object_lacks_an_event() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let context = CudaContext::new(0).unwrap();
+    let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+    fake.set(Knob::EventsFail, 1);
+    other.memcpy_dtod(&source, &mut buffer).unwrap();
+    fake.set(Knob::EventsFail, 0);
+    fake.log();
+    let refused = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
+    assert!(matches!(refused, Err(nccl::Error::Cuda { .. })), "{refused:?}");
+    assert!(!fake.log().iter().any(|line| line.contains("launch")));
+    other.synchronize().unwrap();
+    communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
 }
 
 #[test]

@@ -47,7 +47,9 @@ mod split;
 mod states;
 mod steps;
 mod training;
+mod uncounted;
 mod windows;
+mod woken;
 
 /// Asserts an [`Error::Argument`] with this text.
 #[track_caller]

@@ -4,12 +4,12 @@ mod buffers;
 mod closing;
 mod offer;
 
-use std::mem;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{iter, mem};
 
-use cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 
 pub(crate) use offer::{Device, choose};
 
@@ -21,7 +21,7 @@ use super::guard::is_group_thread;
 use super::work::Work;
 use crate::hash::fnv1a;
 use crate::lock::lock;
-use crate::nccl::{self, Collectives, Communicator, Config, DeviceBufferMut, UniqueId, cuda};
+use crate::nccl::{self, Collectives, Communicator, Config, DeviceBuffer, DeviceBufferMut, UniqueId, cuda};
 use crate::purpose::Purpose;
 use crate::world::{self, World};
 use crate::{Element, Error, ReduceOp};
@@ -167,32 +167,42 @@ impl GpuGroup {
         self.rank.watch.set_timeout(limit);
     }
 
-    /// Queues an operation on the group's stream. Buffers of the program are refused after an error that cudarc has noted.
+    /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are refused after an error that
+    /// cudarc has noted.
     fn start<B>(
         &self,
         operation: String,
+        contexts: impl IntoIterator<Item = Arc<CudaContext>>,
         buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
-        match self.refuse_noted(&operation) {
+        match self.refuse_noted(&operation, contexts) {
             Ok(()) => self.start_own(operation, buffers, call),
             Err(error) => Work::not_begun(error, Some(buffers)),
         }
     }
 
     /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the operation after their uses
-    /// then. The library orders its own buffers itself.
-    fn refuse_noted(&self, operation: &str) -> Result<(), Error> {
-        let context = self.rank.stream.context();
-        if self.purpose.is_some() || !context.is_event_tracking() {
+    /// then. The library orders its own buffers itself. An error is noted in one of several objects of the context.
+    fn refuse_noted(
+        &self,
+        operation: &str,
+        contexts: impl IntoIterator<Item = Arc<CudaContext>>,
+    ) -> Result<(), Error> {
+        if self.purpose.is_some() {
             return Ok(());
         }
-        context.check_err().map_err(|error| {
-            Error::Buffer(format!(
-                "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: wait for their \
-                 streams, and call the operation again"
-            ))
-        })
+        let noted = |context: Arc<CudaContext>| {
+            let is_tracking = context.is_event_tracking();
+            if is_tracking { context.check_err().err() } else { None }
+        };
+        let all = iter::once(Arc::clone(self.rank.stream.context())).chain(contexts);
+        // From each one: the same failure can be noted in two.
+        let Some(error) = all.filter_map(noted).reduce(|first, _| first) else { return Ok(()) };
+        Err(Error::Buffer(format!(
+            "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: wait for their \
+             streams, and call the operation again"
+        )))
     }
 
     /// Queues an operation on buffers whose uses the group's stream is ordered with.
@@ -277,24 +287,30 @@ impl GpuGroup {
 
     pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
         let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        self.start(operation, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+        let contexts = [context(&data)];
+        self.start(operation, contexts, data, |communicator, data| communicator.all_reduce_in_place(data, op))
     }
 
     pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
         let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        self.start(operation, data, |communicator, data| communicator.broadcast_in_place(data, root))
+        let contexts = [context(&data)];
+        self.start(operation, contexts, data, |communicator, data| {
+            communicator.broadcast_in_place(data, root)
+        })
     }
 
     pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
         let operation = describe::<B::Element>("all_gather", part.len(), "");
-        self.start(operation, (part, whole), |communicator, (part, whole)| {
+        let contexts = [context(&part), context(&whole)];
+        self.start(operation, contexts, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
     }
 
     pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        self.start(operation, (whole, part), |communicator, (whole, part)| {
+        let contexts = [context(&whole), context(&part)];
+        self.start(operation, contexts, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
     }
@@ -303,7 +319,8 @@ impl GpuGroup {
         let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        self.start(operation, data, |communicator, data| {
+        let contexts: Vec<_> = data.iter().map(context).collect();
+        self.start(operation, contexts, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
             })
@@ -327,6 +344,11 @@ impl GpuGroup {
         };
         self.start_own("barrier".to_owned(), one, call).wait().map(drop)
     }
+}
+
+/// The object in which cudarc notes errors of the buffer's own events.
+fn context(buffer: &impl DeviceBuffer) -> Arc<CudaContext> {
+    Arc::clone(buffer.stream().context())
 }
 
 /// The error of a call of NCCL; a refusal if nothing was sent.

@@ -54,6 +54,8 @@ struct State {
     under_way: VecDeque<UnderWay>,
     /// A call that is inside NCCL.
     inside: Option<Call>,
+    /// Exchanges of messages without NCCL, which other threads may run during a call.
+    exchanges: Vec<Call>,
     calls: VecDeque<Called>,
     number: u64,
     failure: Option<Error>,
@@ -69,7 +71,30 @@ struct State {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.inside.is_none()
+        self.under_way.is_empty() && self.inside.is_none() && self.exchanges.is_empty()
+    }
+
+    /// Notes a call of this rank.
+    fn begin(&mut self, operation: &str) -> Result<Call, Error> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let (operation, number) = (operation.to_owned(), self.number);
+        self.number += 1;
+        if self.calls.len() == CALLS {
+            self.calls.pop_front();
+        }
+        self.calls.push_back(Called { place: 0, number, what: operation.clone() });
+        Ok(Call { since: Instant::now(), operation, number })
+    }
+
+    /// Forgets a call that was refused. Calls that began after it get the numbers that they have on ranks without it.
+    fn forget(&mut self, number: u64) {
+        self.calls.retain(|call| call.number != number);
+        let later = self.calls.iter_mut().map(|call| &mut call.number);
+        let later = later.chain(self.exchanges.iter_mut().map(|call| &mut call.number));
+        later.filter(|later| **later > number).for_each(|later| *later -= 1);
+        self.number -= 1;
     }
 }
 
@@ -86,6 +111,22 @@ struct Call {
 struct UnderWay {
     mark: Arc<Mark>,
     call: Call,
+}
+
+/// An exchange that ends when this is dropped, also by a panic.
+struct Exchange<'a> {
+    watch: &'a Watch,
+    /// Its beginning, while its number changes if an earlier call is refused.
+    since: Instant,
+}
+
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.watch.state);
+        if let Some(index) = state.exchanges.iter().position(|exchange| exchange.since == self.since) {
+            state.exchanges.remove(index);
+        }
+    }
 }
 
 impl Watch {
@@ -154,16 +195,8 @@ impl Watch {
     /// Notes that this rank calls an operation, which may wait inside NCCL.
     pub(crate) fn enter(&self, operation: &str) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        if let Some(error) = &state.failure {
-            return Err(error.clone());
-        }
-        let number = state.number;
-        state.inside = Some(Call { since: Instant::now(), operation: operation.to_owned(), number });
-        state.number += 1;
-        if state.calls.len() == CALLS {
-            state.calls.pop_front();
-        }
-        state.calls.push_back(Called { place: 0, number, what: operation.to_owned() });
+        let call = state.begin(operation)?;
+        state.inside = Some(call);
         self.wake(&state);
         Ok(())
     }
@@ -178,10 +211,7 @@ impl Watch {
                 state.under_way.push_back(UnderWay { mark: Arc::clone(mark), call });
                 self.wake(&state);
             }
-            (Err(error), Some(_)) if error.is_refusal() => {
-                state.number -= 1;
-                state.calls.pop_back();
-            }
+            (Err(error), Some(call)) if error.is_refusal() => state.forget(call.number),
             _ => {}
         }
     }
@@ -192,9 +222,15 @@ impl Watch {
         operation: &str,
         call: impl FnOnce() -> Result<T, world::Error>,
     ) -> Result<T, Error> {
-        self.enter(operation)?;
+        let mut state = lock(&self.state);
+        let exchange = state.begin(operation)?;
+        let since = exchange.since;
+        state.exchanges.push(exchange);
+        self.wake(&state);
+        drop(state);
+        let exchange = Exchange { watch: self, since };
         let result = call();
-        lock(&self.state).inside = None;
+        drop(exchange);
         result.map_err(|error| {
             // The others wait for this rank if it alone was refused.
             if self.failure().is_none() && self.world.check().is_ok() {
@@ -380,7 +416,10 @@ impl Watch {
         }
         let first = state.under_way.front().map(|first| first.call.clone());
         let closes = first.is_none() && state.closing;
-        let Some(call) = first.or_else(|| state.inside.clone()) else { return };
+        let Some(call) = first.or_else(|| state.inside.clone()).or_else(|| state.exchanges.first().cloned())
+        else {
+            return;
+        };
         let (timeout, waited) = (state.timeout.filter(|_| !closes), call.since.elapsed());
         let after = if self.world.wants_calls() { COMPARE_WANTED_AFTER } else { COMPARE_AFTER };
         let compares = !closes && waited > after && compared.elapsed() > after;

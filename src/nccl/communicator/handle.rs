@@ -47,6 +47,8 @@ pub(crate) struct Handle {
     pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
     /// Byte that a [fence](Self::fence) writes, if operations need fences.
     scratch: OnceLock<Allocation>,
+    /// Unused streams of [`cuda::track_events`], one for each context object of buffers that needs one.
+    tracking: Mutex<Vec<Arc<CudaStream>>>,
 }
 
 /// Guards of several communicators: no other thread is inside NCCL with any of them.
@@ -171,7 +173,16 @@ impl Handle {
             objects: Mutex::default(),
             kept: Mutex::default(),
             scratch: OnceLock::new(),
+            tracking: Mutex::default(),
         })
+    }
+
+    /// Ensures that cudarc does not ignore events of the context object as long as the communicator exists.
+    #[cold]
+    pub(crate) fn track_events(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
+        let stream = cuda::track_events(context)?;
+        lock(&self.tracking).push(stream);
+        Ok(())
     }
 
     /// NCCL's handle in any state; null until NCCL has written it.

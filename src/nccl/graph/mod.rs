@@ -12,7 +12,7 @@ use super::allocation::Owner;
 use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Member, Step, nested};
+use super::operation::batch::{Batch, Member, RegisteredObject, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
@@ -142,7 +142,7 @@ impl Graph {
         }
         refuse_ranks_of_one_device(&batch.members)?;
         let graphs = match batch.library {
-            Some(library) => capture(library, &batch)?,
+            Some(library) => capture(library, &mut batch)?,
             None => Vec::new(),
         };
         let state = Arc::new(GraphState {
@@ -213,7 +213,19 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
 
 /// Captures the operations on private streams, one per device, which keeps the order of a device's operations for any
 /// streams of the communicators. They are launched on the stream of the device's first communicator.
-fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Error> {
+fn capture(library: Library, batch: &mut Batch<'static>) -> Result<Vec<DeviceGraph>, Error> {
+    let mut registered = Vec::new();
+    let graphs = capture_steps(library, batch, &mut registered);
+    batch.keep(registered);
+    graphs
+}
+
+/// Fills `registered` with the registrations and windows that NCCL can find, for the caller to drop without the guards.
+fn capture_steps(
+    library: Library,
+    batch: &Batch<'_>,
+    registered: &mut Vec<RegisteredObject>,
+) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     // Dropped without the guards: their drop can log, and a subscriber of the log is the program's code.
     let mut captures: Vec<PrivateStream> = Vec::new();
@@ -223,6 +235,9 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
         }
     }
     let guards = batch.lock(CAPTURE)?;
+    // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the guards are held.
+    *registered = batch.registered();
+    batch.refuse_misaligned(registered)?;
     captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
     let private =
         |stream: &Arc<CudaStream>| captures.iter().find(|capture| capture.context() == stream.context());

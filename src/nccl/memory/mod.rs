@@ -162,7 +162,7 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
     fn try_from(mut slice: CudaSlice<T>) -> Result<Self, Error> {
-        use cudarc::driver::{DevicePtrMut, DeviceSlice};
+        use cudarc::driver::{DevicePtrMut, DeviceSlice, SyncOnDrop};
         let stream = Arc::clone(DeviceSlice::stream(&slice));
         let bytes = DeviceSlice::num_bytes(&slice);
         cuda::check_stream(ADOPT, &stream)?;
@@ -172,8 +172,13 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         let second =
             unsafe { cuda::second_object(&stream) }.map_err(Error::cuda("cuDevicePrimaryCtxRetain"))?;
         let (address, used) = slice.device_ptr_mut(&second);
+        let has_events = !matches!(used, SyncOnDrop::Record(None));
         drop(used);
         second.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
+        if has_events && cuda::ignores_events(stream.context()) {
+            // cudarc has not waited for earlier uses on streams that are gone.
+            cuda::wait_for_context(stream.context())?;
+        }
         if !address.is_multiple_of(8) {
             let reason = format!(
                 "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"

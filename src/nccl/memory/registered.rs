@@ -189,10 +189,11 @@ impl Communicator {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
+            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            registered.add_to_communicator();
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;
-        registered.add_to_communicator();
         Ok(Registration { _registered: registered })
     }
 }

@@ -147,6 +147,10 @@ impl Window {
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
+        if handle.config.is_blocking() {
+            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            self.registered.add_to_communicator();
+        }
         // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot lives until
         // the callers have waited for NCCL.
         let code =
@@ -157,7 +161,9 @@ impl Window {
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
         handle.wait_for_nccl(WINDOW, handle.config.deadline)?;
-        self.registered.add_to_communicator();
+        if !handle.config.is_blocking() {
+            self.registered.add_to_communicator();
+        }
         Ok(())
     }
 

@@ -1,18 +1,18 @@
 //! Batches: operations of a group or graph, which are checked first and passed to NCCL together.
 
-use std::{cell::RefCell, num::NonZeroU64, ptr, sync::Arc};
+use std::{cell::RefCell, num::NonZeroU64, ops::Range, ptr, sync::Arc};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Buffers, OtherStreams, Queued, check_recorded};
+use super::buffers::{Buffers, OtherStreams, Queued, check_recorded, refuse_misread};
 use super::call::Submission;
 use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
 use super::reduction::Operator;
 use super::submit::call_nccl;
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Guards, Handle, State, overlap};
+use crate::nccl::communicator::{Communicator, Guards, Handle, Object, RegisteredMemory, State, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::library::Library;
@@ -32,6 +32,8 @@ pub(crate) struct Batch<'env> {
     pub(crate) others: Vec<OtherStream>,
     /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every launch.
     pub(crate) kept: Vec<Owner>,
+    /// Addresses of the buffers of a graph or of prepared operations, each with its member.
+    owned: Vec<(usize, Range<u64>)>,
     /// Operators, kept until NCCL has copied them.
     pub(super) operators: Vec<Arc<Operator>>,
     /// Number of [nested](nested) groups that have not ended, have failed or have panicked.
@@ -47,6 +49,14 @@ pub(crate) struct Member {
     pub(crate) handle: Arc<Handle>,
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) rank: usize,
+}
+
+/// A registration or window of a member.
+#[derive(Debug)]
+pub(crate) struct RegisteredObject {
+    member: usize,
+    memory: RegisteredMemory,
+    object: Arc<dyn Object>,
 }
 
 #[derive(Debug)]
@@ -98,11 +108,13 @@ impl<'env> Batch<'env> {
         self.check(&submission)?;
         let Submission { communicator, operation, .. } = &submission;
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
+        let mut owned = Vec::new();
         for buffer in buffers.owned(communicator, operation.name())? {
             self.refuse_overlap(operation.name(), &buffer)?;
             let registered = communicator.handle.registered_at(&buffer.addresses);
             self.kept.extend(registered.into_iter().map(|(_, object)| Arc::new(object) as Owner));
             self.kept.push(buffer.owner);
+            owned.push(buffer.addresses);
             // Including the communicator's own stream, which may change before the graph is captured.
             others.push(buffer.stream);
         }
@@ -121,6 +133,8 @@ impl<'env> Batch<'env> {
         if operation.waits() {
             communicator.add_streams_of_windows(&mut others)?;
         }
+        let member = self.member(communicator);
+        self.owned.extend(owned.into_iter().map(|addresses| (member, addresses)));
         self.push(submission, addresses, misaligned, others)
     }
 
@@ -163,12 +177,7 @@ impl<'env> Batch<'env> {
         misaligned: Option<NonZeroU64>,
         others: OtherStreams,
     ) -> Result<(), Error> {
-        let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
-        let member = found.unwrap_or_else(|| {
-            let (handle, stream) = (Arc::clone(&communicator.handle), Arc::clone(&communicator.stream));
-            self.members.push(Member { handle, stream, rank: communicator.rank() });
-            self.members.len() - 1
-        });
+        let member = self.member(communicator);
         self.library = Some(communicator.library());
         for stream in others {
             self.others.push(OtherStream { member, stream, event: communicator.event()? });
@@ -177,6 +186,49 @@ impl<'env> Batch<'env> {
         let config = config.cloned();
         self.steps.push(Step { member, config, operation, addresses, misaligned, group });
         Ok(())
+    }
+
+    /// Index of the communicator in the members, to which it is added.
+    fn member(&mut self, communicator: &Communicator) -> usize {
+        let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
+        found.unwrap_or_else(|| {
+            let (handle, stream) = (Arc::clone(&communicator.handle), Arc::clone(&communicator.stream));
+            self.members.push(Member { handle, stream, rank: communicator.rank() });
+            self.members.len() - 1
+        })
+    }
+
+    /// Registrations and windows of the members now, each with its member. Drop them without the guards.
+    pub(crate) fn registered(&self) -> Vec<RegisteredObject> {
+        let registered = |(index, member): (usize, &Member)| {
+            let registered = member.handle.registered().into_iter();
+            registered.map(move |(memory, object)| RegisteredObject { member: index, memory, object })
+        };
+        self.members.iter().enumerate().flat_map(registered).collect()
+    }
+
+    /// Keeps those that the operations use. Some may be newer than the operations.
+    pub(crate) fn keep(&mut self, registered: Vec<RegisteredObject>) {
+        for RegisteredObject { member, memory, object } in registered {
+            let is_used = |(user, addresses): &(usize, Range<u64>)| {
+                *user == member && overlap(addresses, &memory.addresses)
+            };
+            if self.owned.iter().any(is_used) {
+                self.kept.push(Arc::new(object));
+            }
+        }
+    }
+
+    /// Refuses misaligned places in symmetric windows, of which some may be newer than the operations.
+    pub(crate) fn refuse_misaligned(&self, registered: &[RegisteredObject]) -> Result<(), Error> {
+        self.steps.iter().try_for_each(|Step { member, operation, misaligned, .. }| {
+            let in_symmetric_window = |address: &NonZeroU64| {
+                let at = |known: &&RegisteredObject| known.member == *member && known.memory.symmetric;
+                registered.iter().filter(at).any(|known| known.memory.addresses.contains(&address.get()))
+            };
+            let library = self.members[*member].handle.library;
+            misaligned.filter(in_symmetric_window).map_or(Ok(()), |_| refuse_misread(library, operation))
+        })
     }
 
     /// Returns an error after a failed [nested] group.
@@ -219,7 +271,7 @@ impl<'env> Batch<'env> {
         if !self.has_events {
             return led;
         }
-        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream)))
+        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream, false)))
     }
 }
 

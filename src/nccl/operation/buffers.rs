@@ -1,8 +1,8 @@
 //! Buffers of an operation: checks, and ordering of their streams.
 
-use std::{mem::ManuallyDrop, num::NonZeroU64, sync::Arc};
+use std::{iter, mem::ManuallyDrop, num::NonZeroU64, sync::Arc};
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 use nccl_sys::Version;
 
 use super::kind::{Kind, Operation, WAIT_SIGNAL};
@@ -10,6 +10,7 @@ use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
+use crate::nccl::library::Library;
 use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
 
 pub(super) const SEND: &str = "send buffer";
@@ -147,9 +148,13 @@ impl Communicator {
         others: &mut OtherStreams,
     ) -> Result<Accesses<'b>, Error> {
         let name = operation.name();
+        let mut contexts = Vec::new();
         let mut wait_for = |buffer, stream: &Arc<CudaStream>| {
-            let is_own = Arc::ptr_eq(stream, &self.stream);
-            if is_own { Ok(()) } else { self.wait_for_other(name, buffer, stream, others) }
+            if Arc::ptr_eq(stream, &self.stream) {
+                return Ok(());
+            }
+            self.add_context(stream.context(), &mut contexts);
+            self.wait_for_other(name, buffer, stream, others)
         };
         if let Some(send) = buffers.send {
             wait_for(SEND, send.stream())?;
@@ -165,7 +170,7 @@ impl Communicator {
         }
         let accesses = buffers.accesses(&self.stream);
         if accesses.have_events() {
-            self.check_events(name, captured)?;
+            self.check_events(name, captured, &contexts)?;
         }
         Ok(accesses)
     }
@@ -193,12 +198,35 @@ impl Communicator {
         Ok(())
     }
 
-    /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
-    /// capture. Fails after an error that cudarc has recorded, since cudarc does not wait then.
+    /// Adds a context object other than that of the communicator's stream.
     #[cold]
-    fn check_events(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
-        self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
-        if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
+    fn add_context(&self, context: &Arc<CudaContext>, contexts: &mut Vec<Arc<CudaContext>>) {
+        if !Arc::ptr_eq(context, self.stream.context()) {
+            contexts.push(Arc::clone(context));
+        }
+    }
+
+    /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
+    /// capture. Fails after an error that cudarc has recorded, since cudarc neither waits nor records then. `contexts` are
+    /// the other context objects of the buffers, which are those of their events.
+    #[cold]
+    fn check_events(
+        &self,
+        operation: &'static str,
+        captured: bool,
+        contexts: &[Arc<CudaContext>],
+    ) -> Result<(), Error> {
+        let mut all = iter::once(self.stream.context()).chain(contexts);
+        if captured {
+            return all.try_for_each(|context| context.check_err()).map_err(Error::cuda(NOTED));
+        }
+        all.try_for_each(|context| {
+            if cuda::ignores_events(context) {
+                self.handle.track_events(context)?;
+            }
+            context.check_err().map_err(Error::cuda(NOTED))
+        })?;
+        cuda::refuse_captured(operation, &self.stream)
     }
 
     /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are not a
@@ -211,7 +239,7 @@ impl Communicator {
         accesses: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
         if let Some(first) = accesses.misaligned(operation) {
-            self.refuse_misaligned(operation.name(), first.get())?;
+            self.refuse_misaligned(operation, first.get())?;
         }
         Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
     }
@@ -219,15 +247,10 @@ impl Communicator {
     /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives wrong results
     /// there. `address` is in that window.
     #[cold]
-    pub(super) fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
-        let loaded = self.library().version();
-        let in_symmetric_window =
-            || self.handle.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric);
-        // Operations of a single rank are copies.
-        if loaded < Version::new(2, 30, 0) && self.size() > 1 && in_symmetric_window() {
-            return Err(Error::Misaligned { operation, loaded });
-        }
-        Ok(())
+    pub(super) fn refuse_misaligned(&self, operation: &Operation, address: u64) -> Result<(), Error> {
+        let registered = self.handle.registered_at(&(address..address + 1));
+        let in_symmetric_window = registered.iter().any(|(memory, _)| memory.symmetric);
+        if in_symmetric_window { refuse_misread(self.library(), operation) } else { Ok(()) }
     }
 
     /// Adds the streams of the communicator's windows, into which other ranks may have written before a signal.
@@ -244,14 +267,26 @@ impl Communicator {
     }
 }
 
+/// Refuses an operation at a misaligned place in a symmetric window, if the loaded NCCL gives wrong results there.
+pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<(), Error> {
+    let loaded = library.version();
+    // Operations of a single rank are copies.
+    if loaded < Version::new(2, 30, 0) && operation.size > 1 {
+        return Err(Error::Misaligned { operation: operation.name(), loaded });
+    }
+    Ok(())
+}
+
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded its events when the accesses were released. If not, waits for NCCL's work before it
-/// returns the error, since there is no event to wait for.
-pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
-    stream.context().check_err().map_err(|error| {
-        let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
-        Error::Cuda { operation: NOTED, error }
-    })
+/// Checks that cudarc recorded its events when the accesses were released. If not, waits for NCCL's work, since there is
+/// no event to wait for: after an error, which it returns, and if another thread has dropped the last stream of the
+/// context object.
+pub(super) fn check_recorded(stream: &CudaStream, captured: bool) -> Result<(), Error> {
+    let noted = stream.context().check_err().map_err(Error::cuda(NOTED));
+    if noted.is_ok() && (captured || !cuda::ignores_events(stream.context())) {
+        return Ok(());
+    }
+    noted.and(cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)))
 }

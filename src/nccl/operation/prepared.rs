@@ -289,7 +289,7 @@ impl Communicator {
         let (handle, library) = (&*self.handle, self.library());
         for SpecialCall { call, misaligned, .. } in calls {
             if let Some(address) = misaligned {
-                self.refuse_misaligned(call.operation.name(), address.get())?;
+                self.refuse_misaligned(&call.operation, address.get())?;
             }
         }
         let state = handle.lock();

@@ -30,6 +30,7 @@ macro_rules! graph_of {
 }
 
 mod failures;
+mod windows;
 
 #[test]
 fn a_graph_is_captured_privately_launched_often_and_destroyed_before_its_buffers() {
