@@ -44,7 +44,7 @@ fn main() {
         Some(revision)
     });
     let revision = revision.unwrap_or_else(|| "unknown: not built in its own git checkout".to_owned());
-    println!("cargo::rustc-env=NCCL_BENCH_REVISION={revision}");
+    println!("cargo::rustc-env=BUILD_REVISION={revision}");
 }
 
 /// The root of the project's checkout, if this package lies in it.

@@ -2,4 +2,4 @@
 
 /// Version and git revision: `0.1.0 (1a2b3c4d5e6f)`. The revision ends in `-dirty` when a source differed
 /// from that commit.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("NCCL_BENCH_REVISION"), ")");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_REVISION"), ")");

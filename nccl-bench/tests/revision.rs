@@ -36,7 +36,7 @@ fn project(root: &Path) {
         "[package]\nname = \"nccl-bench\"\nversion = \"0.1.0\"\nedition = \"2024\"\n",
     );
     write(root, "nccl-bench/build.rs", include_str!("../build.rs"));
-    write(root, "nccl-bench/src/main.rs", "fn main() { print!(\"{}\", env!(\"NCCL_BENCH_REVISION\")) }\n");
+    write(root, "nccl-bench/src/main.rs", "fn main() { print!(\"{}\", env!(\"BUILD_REVISION\")) }\n");
 }
 
 fn run(root: &Path, program: &str, arguments: &[&str]) -> String {

@@ -285,7 +285,7 @@ pub(crate) mod tests {
             (&["allreduce", "--until-stable", "0.01"], "'0.01' lacks the percent sign; write 0.01%"),
             (&["allreduce", "--budget", "0"], "write seconds"),
             (&["allreduce", "--budget", "-1"], "write seconds"),
-            (&["allreduce", "--until-stable", "-1%"], "as in 1%"),
+            (&["allreduce", "--until-stable", "-1%"], "write it as in 5% or 0.5%"),
             (&["allredcue"], "tip: a similar subcommand exists: 'allreduce'"),
             (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
             (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
