@@ -14,8 +14,8 @@ MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
 HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_soundness host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
 
-# Beside the tests inside of libraries, those whose result depends on the platform: layouts of foreign structs, loading libraries,
-# memory order between threads and between processes, and reductions.
+# Test programs that `make test-aarch64` runs besides the tests inside libraries: their results depend on the platform (layouts of
+# foreign structs, loading libraries, memory order between threads and between processes, reductions).
 AARCH64_TESTS := oracle libraries load nccl_fake host_communicator host_rdm command_line
 
 # What measurements say that they were built from.

@@ -290,7 +290,7 @@ fn more_than_the_memory_has_room_for_is_refused() {
     for output in pair("bw -e 4000000G") {
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");
-        assert!(message.contains("size 4000000G does not fit: the memory of "), "{message}");
+        assert!(message.contains("size 3906.2T does not fit: the memory of "), "{message}");
         assert!(message.contains("has room for transfers of "), "{message}");
     }
 }

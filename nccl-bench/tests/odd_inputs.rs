@@ -25,7 +25,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A -b -5", 2, "it is negative"),
     ("A -b 0", 2, "at least one byte"),
     ("nccl-bench allreduce -e ''", 2, "it is no number"),
-    ("nccl-bench allreduce -e 1T", 2, "its unit is unknown"),
+    ("nccl-bench allreduce -e 1P", 2, "its unit is unknown"),
     ("nccl-bench allreduce -e １Ｍ", 2, "it is no number"),
     ("A -f 1", 2, "write 2 or more"),
     ("A -w 4294967296", 2, "write a whole number from 0 to 4294967295"),

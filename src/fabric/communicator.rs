@@ -29,7 +29,8 @@ pub struct Options {
     pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, selected by the rules.
     pub segment: Option<usize>,
-    /// Segments in flight at a time; if none, selected by the rules.
+    /// Segments in flight at a time, of which [`MOST_IN_FLIGHT`](super::MOST_IN_FLIGHT) are used at most; if none, selected by the
+    /// rules.
     pub in_flight: Option<usize>,
 }
 

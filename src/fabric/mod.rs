@@ -27,5 +27,5 @@ pub use libfabric::discovery::{
     Capability, EndpointType, Hints, Info, Link, Nic, Registered, discover, registered,
 };
 pub use libfabric::provider::providers;
-pub use selection::{Algorithm, Collective, Medium, Plan, RULES, Rule};
+pub use selection::{Algorithm, Collective, MOST_IN_FLIGHT, Medium, Plan, RULES, Rule};
 pub use shared_memory::shm::shm_shortage;

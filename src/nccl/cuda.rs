@@ -285,14 +285,14 @@ pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R)
     result
 }
 
-/// Waits for all work of the context, as far as no capture forbids it.
+/// Waits for all work of the context. Fails if a capture forbids it.
 pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
     bind(context)?;
     relaxed(|| result::ctx::synchronize().map_err(Error::cuda("cuCtxSynchronize")))
 }
 
-/// True while cudarc neither waits for events nor records any in this context object, though buffers have them: it counts the
-/// streams that the object has made, without default and borrowed ones, and there are none left.
+/// True while cudarc neither waits for events of this context object nor records them: it does so only while a stream of
+/// [`CudaContext::new_stream`] exists.
 #[inline]
 pub(crate) fn ignores_events(context: &CudaContext) -> bool {
     context.is_event_tracking() && !context.is_in_multi_stream_mode()

@@ -107,8 +107,8 @@ impl Streams {
     }
 }
 
-/// Waits for all work of the stream's context if cudarc has noted an error there, which may be that of an event of a gradient: nothing
-/// orders copies after that use then. The error stays noted for the code that it concerns.
+/// Waits for all work of the context if cudarc has noted an error. The error may concern an event of a gradient, and copies are
+/// then not ordered after that gradient's last use. The error stays noted.
 fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
     let context = stream.context();
     if !context.is_event_tracking() {

@@ -366,8 +366,9 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         && let Some((name, value)) = started.rank_of_unknown_launcher(&process_variable)
     {
         return Err(Error::Environment(format!(
-            "{name} is {value}, so this process is one of several, but its launcher is not known: set NCCL_BENCH_RANK, \
-             NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is the only one"
+            "{name} is {value}: a launcher that is not known has started this process, as one of several or alone; set \
+             NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is \
+             the only one"
         )));
     }
     match options.kind {

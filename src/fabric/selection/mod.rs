@@ -28,12 +28,12 @@ pub struct Plan {
     /// Bytes of a segment, for algorithms that cut long messages: of the vector (all_reduce, reduce, broadcast), or of
     /// a rank's block or part (all others).
     pub segment: usize,
-    /// Segments in flight at a time, at most 65536.
+    /// Segments in flight at a time.
     pub in_flight: usize,
 }
 
-/// Largest number of segments in flight. The order of their rounds is computed with it.
-const MOST_IN_FLIGHT: usize = 1 << 16;
+/// Largest number of segments in flight.
+pub const MOST_IN_FLIGHT: usize = 1 << 16;
 
 impl Plan {
     /// Overrides the algorithm between hosts and the segmentation, where the plan has any.

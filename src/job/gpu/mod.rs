@@ -183,7 +183,8 @@ impl GpuGroup {
     }
 
     /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the operation after their uses
-    /// then. The library orders its own buffers itself. An error is noted in one of several objects of the context.
+    /// then. The library orders its own buffers itself. cudarc notes an error in the context object of the stream that failed, so all
+    /// objects are asked.
     fn refuse_noted(
         &self,
         operation: &str,
@@ -197,7 +198,7 @@ impl GpuGroup {
             if is_tracking { context.check_err().err() } else { None }
         };
         let all = iter::once(Arc::clone(self.rank.stream.context())).chain(contexts);
-        // From each one: the same failure can be noted in two.
+        // Takes the error from every object: one failure can be noted in two.
         let Some(error) = all.filter_map(noted).reduce(|first, _| first) else { return Ok(()) };
         Err(Error::Buffer(format!(
             "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: wait for their \

@@ -416,10 +416,10 @@ impl Watch {
         }
         let first = state.under_way.front().map(|first| first.call.clone());
         let closes = first.is_none() && state.closing;
-        let Some(call) = first.or_else(|| state.inside.clone()).or_else(|| state.exchanges.first().cloned())
-        else {
-            return;
-        };
+        let operation = first.or_else(|| state.inside.clone());
+        // An exchange may wait beside a thread whose operations go on.
+        let calls = operation.into_iter().chain(state.exchanges.first().cloned());
+        let Some(call) = calls.min_by_key(|call| call.since) else { return };
         let (timeout, waited) = (state.timeout.filter(|_| !closes), call.since.elapsed());
         let after = if self.world.wants_calls() { COMPARE_WANTED_AFTER } else { COMPARE_AFTER };
         let compares = !closes && waited > after && compared.elapsed() > after;

@@ -280,9 +280,8 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded its events when the accesses were released. If not, waits for NCCL's work, since there is
-/// no event to wait for: after an error, which it returns, and if another thread has dropped the last stream of the
-/// context object.
+/// Checks that cudarc recorded events when the accesses were released. Waits for NCCL's work if it did not: after a noted
+/// error, which is returned, or when another thread has dropped the last counted stream.
 pub(super) fn check_recorded(stream: &CudaStream, captured: bool) -> Result<(), Error> {
     let noted = stream.context().check_err().map_err(Error::cuda(NOTED));
     if noted.is_ok() && (captured || !cuda::ignores_events(stream.context())) {

@@ -166,8 +166,9 @@ impl Started {
         if unknown { larger.chain(namespace).next() } else { None }
     }
 
-    /// A size of 1 that another launcher contradicts, which started several processes: the variable that says 1, the launcher,
-    /// and its variable. Variables of an earlier job may be left over, and each process would be alone.
+    /// Finds a size of 1 where another launcher has started several processes. Returns the variable with the size of 1, that
+    /// launcher, and the variable with its size. The size of 1 can be left from an earlier job. Launchers that start the
+    /// processes themselves are right: `mpirun -np 1` in a step of Slurm.
     pub(crate) fn contradicted_size(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -175,14 +176,15 @@ impl Started {
         let named =
             |names: &'static [&'static str]| names.iter().copied().find(|name| variable(name).is_some());
         let size = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+        let starts = |launcher| matches!(launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
         let alone = SIGNATURES
             .iter()
-            .filter(|(launcher, ..)| *launcher == self.launcher && self.size == Some(1))
+            .filter(|(launcher, ..)| *launcher == self.launcher && !starts(*launcher) && self.size == Some(1))
             .find_map(|&(_, _, sizes, _)| named(sizes))?;
         SIGNATURES.iter().find_map(|&(launcher, _, sizes, marks)| {
             let name = named(sizes)?;
-            let starts = matches!(launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
-            (starts && named(marks).is_some() && size(name) > Some(1)).then_some((alone, launcher, name))
+            (starts(launcher) && named(marks).is_some() && size(name) > Some(1))
+                .then_some((alone, launcher, name))
         })
     }
 

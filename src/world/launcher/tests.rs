@@ -122,6 +122,7 @@ fn a_size_of_one_that_a_launcher_of_several_contradicts_is_found() {
         [&step[..], &of_nodes].concat(),
         [&one[..], &left_over].concat(),
         [&step[..2], &left_over].concat(),
+        [&step[..], &one].concat(),
         mpirun.to_vec(),
         one.to_vec(),
     ] {

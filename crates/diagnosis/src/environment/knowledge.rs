@@ -194,7 +194,7 @@ pub(super) struct Example {
 pub(super) struct Family {
     #[serde(deserialize_with = "required_pattern")]
     pub names: Regex,
-    /// The names that it reads, where all are known: others that fit are misspelt.
+    /// All names that the software reads. Empty if they are not all known.
     #[serde(default)]
     pub known: Vec<String>,
     pub meaning: String,
@@ -212,8 +212,10 @@ impl Family {
     /// The known name that a misspelt one resembles most.
     pub(super) fn nearest(&self, wrong: &str) -> Option<&str> {
         let distance = |known: &str| strsim::damerau_levenshtein(known, wrong);
+        // Of the letters after `NCCL_BENCH_`, a third may be wrong.
+        let most = wrong.splitn(3, '_').last().map_or(1, |rest| rest.len().div_ceil(3).min(3));
         let near = self.known.iter().map(|known| (distance(known), known.as_str()));
-        near.min().filter(|(distance, _)| *distance <= MOST_WRONG_LETTERS).map(|(_, known)| known)
+        near.min().filter(|(distance, _)| *distance <= most).map(|(_, known)| known)
     }
 }
 
@@ -226,16 +228,13 @@ pub enum Reading<'a> {
     Unread(Option<&'a str>),
 }
 
-/// Tells whether nccl-bench or nccl-tests reads a variable with a prefix of theirs.
+/// Returns whether nccl-bench or nccl-tests reads the variable. Names with other prefixes count as read.
 pub fn reading(name: &str) -> Reading<'static> {
     match family(name).filter(|family| !family.reads(name)) {
         Some(family) => Reading::Unread(family.nearest(name)),
         None => Reading::Read,
     }
 }
-
-/// Largest number of letters by which a misspelt name differs from the one that is meant.
-const MOST_WRONG_LETTERS: usize = 3;
 
 /// The knowledge of all files.
 #[derive(Debug, Default)]

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
+use anyhow::Context as _;
 use collectives::world::{self, World};
 use record::Rank;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -25,10 +26,11 @@ const PROCESSORS: &str = "/sys/devices/system/cpu";
 struct Claim {
     /// Identity of the rank's host.
     host: String,
+    has_gpu: bool,
     /// The processors, in order of preference.
     processors: Vec<usize>,
-    /// Number of processors that the process may keep busy, which the quota of a container may limit.
-    limit: usize,
+    /// Number of processors that a container's quota lets its ranks keep busy, if that is fewer than they may run on.
+    quota: Option<usize>,
     /// True when the rank is to be bound.
     binds: bool,
 }
@@ -37,7 +39,8 @@ struct Claim {
 /// of this process.
 ///
 /// # Errors
-/// [`Stop::Refused`] for [`Binding::Core`], on every rank, when some rank has a GPU or no processor is left for it.
+/// For [`Binding::Core`]: [`Stop::Refused`], on every rank, when some rank has a GPU or no processor is left for it, and
+/// [`Stop::Failed`] when the system refuses to bind.
 pub(super) fn place_rank(
     binding: Binding,
     threads: usize,
@@ -45,17 +48,20 @@ pub(super) fn place_rank(
     world: &dyn World,
 ) -> Result<(), Stop> {
     let binds = match binding {
-        Binding::Auto => threads > 1 && rank.device.is_none(),
+        Binding::Auto => threads > 1,
         Binding::Core => true,
         Binding::None => false,
     };
     let host = world::host();
+    let allowed = allowed_processors();
+    let available = thread::available_parallelism().map_or(1, usize::from);
     let own = Claim {
         host: host.id,
+        has_gpu: rank.device.is_some(),
+        processors: preferred(&allowed),
+        quota: (available < allowed.len()).then_some(available),
         // Threads that NCCL starts would inherit the binding.
-        processors: if rank.device.is_none() { preferred(&allowed_processors()) } else { Vec::new() },
-        limit: thread::available_parallelism().map_or(1, usize::from),
-        binds,
+        binds: binds && rank.device.is_none(),
     };
     let claims = gather(world, &own)?;
     let assigned = assign_processors(&claims);
@@ -64,11 +70,15 @@ pub(super) fn place_rank(
     {
         return Err(Stop::Refused(unbound(index, &claims)));
     }
-    // The processor may have been taken from this process since: the rank then stays where it is.
     if let Some(processor) = assigned[world.rank()] {
         let mut only = CpuSet::new();
         only.set(processor);
-        let _ = sched_setaffinity(None, &only);
+        let bound =
+            sched_setaffinity(None, &only).with_context(|| format!("binding to processor {processor}"));
+        // The processor may have been taken from this process since.
+        if binding == Binding::Core {
+            bound?;
+        }
     }
     let processors = allowed_processors();
     rank.processors = (!processors.is_empty()).then(|| ranges(&processors));
@@ -79,7 +89,7 @@ pub(super) fn place_rank(
 
 /// The reason why rank `index` is not bound.
 fn unbound(index: usize, claims: &[Claim]) -> String {
-    if claims[index].processors.is_empty() {
+    if claims[index].has_gpu {
         return format!(
             "--bind core: rank {index} has a GPU, and threads that NCCL starts would share its processor; leave --bind out, or \
              choose --backend fabric"
@@ -87,16 +97,16 @@ fn unbound(index: usize, claims: &[Claim]) -> String {
     }
     let on_host = || claims.iter().filter(|claim| claim.host == claims[index].host);
     let processors: BTreeSet<_> = on_host().flat_map(|claim| &claim.processors).collect();
+    let busy = claims[index].quota.map_or(processors.len(), |quota| quota.min(processors.len()));
     format!(
-        "--bind core: the host of rank {index} has {} ranks, which may use {} of its processors together; start fewer ranks, or \
-         leave --bind out",
-        on_host().count(),
-        processors.len().min(claims[index].limit)
+        "--bind core: the host of rank {index} has {} ranks, which may use {busy} of its processors together; start fewer ranks, \
+         or leave --bind out",
+        on_host().count()
     )
 }
 
-/// The processor of each rank that is to be bound: its most preferred one that no rank before it has. A host with too few
-/// leaves all of its ranks unbound.
+/// Assigns a processor to each rank to be bound: the first of its list that no earlier rank has. Ranks of a host with too few
+/// processors stay unbound.
 fn assign_processors(claims: &[Claim]) -> Vec<Option<usize>> {
     let mut taken = BTreeSet::new();
     let mut assigned: Vec<Option<usize>> = Vec::with_capacity(claims.len());
@@ -110,7 +120,9 @@ fn assign_processors(claims: &[Claim]) -> Vec<Option<usize>> {
     let too_few: BTreeSet<&str> = claims
         .iter()
         .zip(&assigned)
-        .filter(|(claim, own)| claim.binds && (own.is_none() || on_host(&claim.host) > claim.limit))
+        .filter(|(claim, own)| {
+            claim.binds && (own.is_none() || claim.quota.is_some_and(|quota| on_host(&claim.host) > quota))
+        })
         .map(|(claim, _)| claim.host.as_str())
         .collect();
     for (claim, own) in claims.iter().zip(&mut assigned) {
@@ -160,11 +172,12 @@ fn numa_node(processor: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn claims(hosts: &[(&str, &[usize], usize)]) -> Vec<Claim> {
-        let claim = |&(host, processors, limit): &(&str, &[usize], usize)| Claim {
+    fn claims(hosts: &[(&str, &[usize])]) -> Vec<Claim> {
+        let claim = |&(host, processors): &(&str, &[usize])| Claim {
             host: host.to_owned(),
+            has_gpu: false,
             processors: processors.to_vec(),
-            limit,
+            quota: None,
             binds: true,
         };
         hosts.iter().map(claim).collect()
@@ -172,29 +185,25 @@ mod tests {
 
     #[test]
     fn ranks_of_a_host_get_processors_of_their_own() {
-        let ranks = claims(&[
-            ("a", &[0, 2, 1, 3], 4),
-            ("a", &[0, 2, 1, 3], 4),
-            ("b", &[0, 1], 2),
-            ("a", &[2, 3], 2),
-            ("b", &[0, 1], 2),
-        ]);
-        // Three ranks of `a`, and the last may keep two processors busy.
-        assert_eq!(assign_processors(&ranks), [None, None, Some(0), None, Some(1)]);
-        assert_eq!(assign_processors(&ranks[..3]), [Some(0), Some(2), Some(0)]);
+        let ranks =
+            claims(&[("a", &[0, 2, 1]), ("a", &[0, 2, 1]), ("b", &[0, 1]), ("a", &[1, 3]), ("b", &[0, 1])]);
+        assert_eq!(assign_processors(&ranks), [Some(0), Some(2), Some(0), Some(1), Some(1)]);
+        // Bound by a launcher.
+        assert_eq!(assign_processors(&claims(&[("a", &[3]), ("a", &[1])])), [Some(3), Some(1)]);
     }
 
     #[test]
     fn a_host_with_too_few_processors_binds_none() {
-        let ranks = claims(&[("a", &[0, 1], 2), ("a", &[0, 1], 2), ("a", &[0, 1], 2), ("b", &[5], 1)]);
+        let ranks = claims(&[("a", &[0, 1]), ("a", &[0, 1]), ("a", &[0, 1]), ("b", &[5])]);
         assert_eq!(assign_processors(&ranks), [None, None, None, Some(5)]);
-        let limited = claims(&[("a", &[0, 1], 1), ("a", &[0, 1], 1)]);
+        let mut limited = claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
+        limited[1].quota = Some(1);
         assert_eq!(assign_processors(&limited), [None, None]);
     }
 
     #[test]
     fn ranks_that_are_not_to_be_bound_take_no_processor() {
-        let mut ranks = claims(&[("a", &[0, 1], 2), ("a", &[0, 1], 2)]);
+        let mut ranks = claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
         ranks[0].binds = false;
         assert_eq!(assign_processors(&ranks), [None, Some(0)]);
     }

@@ -82,16 +82,12 @@ pub(super) fn start_of_record(
     }
 }
 
-/// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`; a process that
-/// meets no other is `one process`. `world` is that of the ranks.
+/// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`. Of a single process only
+/// the meeting of its ranks, whose world is `world`.
 pub(super) fn describe(process: &dyn world::World, world: &dyn world::World) -> String {
     let meeting = world.describe();
-    if process.describe() == world::single().describe() {
-        return meeting;
-    }
-    let launcher = world::Started::detect().launcher;
     match process.size() {
-        1 => format!("{launcher}, 1 process, {meeting}"),
-        processes => format!("{launcher}, {processes} processes, {meeting}"),
+        1 => meeting,
+        processes => format!("{}, {processes} processes, {meeting}", world::Started::detect().launcher),
     }
 }

@@ -24,8 +24,8 @@ pub(super) fn fitting(
     }
 }
 
-/// Returns true when two batches of rounds, the first and the second half in time, are both precise to `share`, and their
-/// medians differ by at most this share. A single batch that is precise may show a state that passes.
+/// Returns true when the medians of the first and the second half of the rounds are both precise to `share`, and differ by at
+/// most `share`. One half alone can be precise in a temporary state.
 pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let (first, second) = rounds.split_at(rounds.len() / 2);
     let agree = |one: f64, other: f64| (one - other).abs() <= share * one.min(other);

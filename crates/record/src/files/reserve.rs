@@ -8,11 +8,11 @@ use super::replacement;
 
 /// Bytes by which the reserve grows: a block of most file systems.
 const BLOCK: [u8; 4096] = [0; 4096];
-/// Bytes for the outcome, notes, and the last measurement's part of the rest.
+/// Bytes reserved for the outcome and the notes.
 const END: u64 = 4096;
 
-/// Space that grows with the measurements, in a file without a name beside the one that will need it. It is free once the
-/// reserve is dropped. So a disk that fills during the run has room for what was measured until then.
+/// Disk space for the measurements so far, held by an unnamed file in the folder of the result file. Dropping it frees the
+/// space.
 #[derive(Debug)]
 pub(super) struct Reserve {
     space: File,

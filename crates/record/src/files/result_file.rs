@@ -25,11 +25,15 @@ pub(super) struct ResultFile {
     reserve: Option<Reserve>,
     /// True when a measurement had no space, which was reported.
     is_full: bool,
+    /// True once the file has what was measured.
+    has_kept: bool,
 }
 
 impl ResultFile {
     pub(super) fn new(output: Output, target: PathBuf) -> Self {
-        Self { output, target, lines: None, reserve: None, is_full: false }
+        // JSON Lines have each measurement as soon as it was written.
+        let has_kept = output.format == Format::JsonLines;
+        Self { output, target, lines: None, reserve: None, is_full: false, has_kept }
     }
 
     /// Replaces the file by the unfinished run.
@@ -83,7 +87,7 @@ impl ResultFile {
             _ => self.finish_whole(run),
         };
         match written {
-            Err(error) if self.is_full && is_no_space(&error) => Ok(()),
+            Err(error) if self.is_full && self.has_kept && is_no_space(&error) => Ok(()),
             written => written,
         }
     }
@@ -98,15 +102,18 @@ impl ResultFile {
 
     fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
         // Its space is free now.
-        let fitting = self.reserve.take().map_or(0, |reserve| reserve.measurements());
-        match self.write(run) {
-            Err(error) if is_no_space(&error) && (1..run.measurements.len()).contains(&fitting) => {
-                // The reason is that of the whole file.
-                let _kept = self.write(&shortened(run, fitting, &error));
-                Err(error)
+        let mut fitting = self.reserve.take().map_or(0, |reserve| reserve.measurements());
+        fitting = fitting.min(run.measurements.len().saturating_sub(1));
+        let Err(error) = self.write(run) else { return Ok(()) };
+        if is_no_space(&error) {
+            // Another program may have taken a part of the space.
+            while fitting > 0 && !self.has_kept {
+                self.has_kept = self.write(&shortened(run, fitting, &error)).is_ok();
+                fitting /= 2;
             }
-            written => written,
         }
+        // The error of the complete file.
+        Err(error)
     }
 
     /// Replaces the file by the whole run.

@@ -28,7 +28,7 @@ pub struct Threshold(pub f64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidShare {
     /// A number without a sign could be meant in percent or as a share of 1.
-    #[error("'{text}' lacks the percent sign; write {text}% for {text} in a hundred, as in 5% or 0.5%")]
+    #[error("'{text}' has no percent sign: write 5% for 5 of 100")]
     NoSign {
         /// The number.
         text: String,

@@ -15,8 +15,8 @@ use record::{Average, Blocking, Registration};
 
 use super::values::{
     List, NoImplementation, at_least_one, average, blocking, collective, count, cta_policy, data_types,
-    fault, no_device_implementation, ops, registration, roots, seconds, share, step_factor, switch,
-    thread_count,
+    fault, no_device_implementation, ops, registration, roots, seconds, segments_in_flight, share,
+    step_factor, switch, thread_count,
 };
 /// Examples, columns and exit codes, below the help.
 pub const EXAMPLES: &str = "\
@@ -139,8 +139,9 @@ pub struct Arguments {
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,
 
-    /// Repeat each measurement until the 95 % confidence interval of its median is within this share of it, in two batches of
-    /// rounds that agree: 1%. A measurement that is not after --budget [default: 5 s] is marked NOT STABLE
+    /// Repeat each measurement until its median is stable: the 95 % confidence intervals of the first and the second half of its
+    /// rounds, and the difference of their medians, are within this share: 1%. A measurement that is not after --budget
+    /// [default: 5 s] is marked NOT STABLE
     #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
@@ -198,8 +199,8 @@ pub struct Arguments {
     #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) threads: Option<usize>,
 
-    /// Processor for each rank. auto: one of its own for ranks over host memory that are threads of a process, where the
-    /// host has enough; core: for all ranks over host memory, or refuse; none: as the launcher and the system place them
+    /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has enough processors;
+    /// core: all ranks, or refuse; none: no rank
     #[arg(long, value_name = "RULE", default_value = "auto", help_heading = RUNNING)]
     pub(crate) bind: Binding,
 
@@ -251,7 +252,7 @@ pub struct Arguments {
     pub(crate) segment: Option<Size>,
 
     /// Number of segments in flight
-    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = RUNNING)]
+    #[arg(long, value_name = "N", value_parser = segments_in_flight, help_heading = RUNNING)]
     pub(crate) in_flight: Option<usize>,
 
     /// Rendezvous of the processes: auto (as the launcher says), single, tcp or mpi

@@ -79,8 +79,7 @@ impl Command for Measure {
         let variables = Variables::read(|name| std::env::var(name).ok());
         let measurement = parse(self.0, matches, &context.invocation, variables)?;
         if measurement.arguments.dry_run {
-            let printed_by_rank_0 = world::Started::detect().rank.is_some_and(|rank| rank != 0);
-            if printed_by_rank_0 && !has_terminal_of_its_own() {
+            if is_printed_by_rank_0(measurement.arguments.world) {
                 return Ok(SUCCESS);
             }
             return print(&dry_run::render(&measurement));
@@ -104,6 +103,17 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
         // Before the world is left, which can take a minute, and in which the launcher may end this process.
         Err(stop) => Ok(ExitError::from(stop).report()),
     }
+}
+
+/// True for a process other than rank 0 of a launcher that prints the output of all processes together. `RANK` alone may be
+/// left over, and is no such launcher.
+fn is_printed_by_rank_0(kind: world::Kind) -> bool {
+    let started = world::Started::detect();
+    let together = matches!(
+        started.launcher,
+        world::Launcher::OpenMpi | world::Launcher::Mpich | world::Launcher::Slurm
+    );
+    together && kind != world::Kind::Single && started.rank.is_some_and(|rank| rank != 0)
 }
 
 /// True for a process that was started by hand or as a pod: its output is not mixed with that of other processes.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use collectives::DataType;
+use collectives::fabric::MOST_IN_FLIGHT;
 use engine::collective::{Collective, UnknownCollective};
 use engine::data::Op;
 use engine::request::{Fault, Roots};
@@ -66,6 +67,13 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
         Some(value) if value >= 1 => Ok(value as usize),
         _ => Err(format!("write a whole number from 1 to {}", u32::MAX)),
     }
+}
+
+pub(super) fn segments_in_flight(text: &str) -> Result<usize, String> {
+    at_least_one(text)
+        .ok()
+        .filter(|&count| count <= MOST_IN_FLIGHT)
+        .ok_or_else(|| format!("write a whole number from 1 to {MOST_IN_FLIGHT}"))
 }
 
 pub(super) fn thread_count(text: &str) -> Result<usize, String> {

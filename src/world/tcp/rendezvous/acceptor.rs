@@ -326,7 +326,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
                 "rank {rank} on {host} was started as one of {size} ranks but rank 0 as one of {}",
                 self.config.size
             );
-            self.size_conflict = Some(conflict.clone());
+            // A rank that is missing has come. Others belong to some other job.
+            if self.joined.get(rank).is_some_and(Option::is_none) && rank > 0 {
+                self.size_conflict = Some(conflict.clone());
+            }
             conflict
         } else if rank == 0 || rank >= size {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
