@@ -96,6 +96,11 @@ impl<B> Work<B> {
     /// queued on the stream afterwards reads the result. If the group stops before the operation is complete, that work reads
     /// undefined contents, and the error is returned by a later operation.
     ///
+    /// A copy from device to pageable host memory holds a lock of the CUDA context until the stream has come to it. If another thread of
+    /// the process is then to call an operation of another group, for which another rank waits in the same way, all wait forever:
+    /// where threads use several groups, wait for the operation ([`wait`](Self::wait)) or for the stream before such a copy, or
+    /// copy to pinned memory.
+    ///
     /// # Errors
     /// Those of [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
     /// wait, and for a stream that is being captured.

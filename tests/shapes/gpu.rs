@@ -31,6 +31,9 @@ impl Memory for Gpu {
     }
 
     fn download<T: Value>(&self, buffer: &CudaSlice<T>) -> Vec<T> {
+        // A copy to pageable memory would hold the context's lock while it waits, and the operation of another thread, for which
+        // another rank waits, could not begin.
+        self.results.synchronize().unwrap();
         self.results.clone_dtoh(buffer).unwrap()
     }
 
