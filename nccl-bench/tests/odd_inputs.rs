@@ -30,7 +30,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A -f 1", 2, "write 2 or more"),
     ("A -w 4294967296", 2, "write a whole number from 0 to 4294967295"),
     ("A -t 100000", 2, "write a whole number from 1 to 4096"),
-    ("A -d float32", 2, "'float32' is none of int8"),
+    ("A -d float128", 2, "'float128' is none of int8"),
     ("A -o sum,,max", 2, "'' is none of sum"),
     ("nccl-bench broadcast --backend fabric -r 7 -t 2 -e 64", 2, "-r 7: there are 2 ranks, counted from 0"),
     ("nccl-bench allreduce,bogus", 2, "error: 'bogus' is no collective; write one of allreduce"),

@@ -25,15 +25,11 @@ pub(super) struct ResultFile {
     reserve: Option<Reserve>,
     /// True when a measurement had no space, which was reported.
     is_full: bool,
-    /// True once the file has what was measured.
-    has_kept: bool,
 }
 
 impl ResultFile {
     pub(super) fn new(output: Output, target: PathBuf) -> Self {
-        // JSON Lines have each measurement as soon as it was written.
-        let has_kept = output.format == Format::JsonLines;
-        Self { output, target, lines: None, reserve: None, is_full: false, has_kept }
+        Self { output, target, lines: None, reserve: None, is_full: false }
     }
 
     /// Replaces the file by the unfinished run.
@@ -87,7 +83,7 @@ impl ResultFile {
             _ => self.finish_whole(run),
         };
         match written {
-            Err(error) if self.is_full && self.has_kept && is_no_space(&error) => Ok(()),
+            Err(error) if self.is_full && is_no_space(&error) => Ok(()),
             written => written,
         }
     }
@@ -107,8 +103,7 @@ impl ResultFile {
         let Err(error) = self.write(run) else { return Ok(()) };
         if is_no_space(&error) {
             // Another program may have taken a part of the space.
-            while fitting > 0 && !self.has_kept {
-                self.has_kept = self.write(&shortened(run, fitting, &error)).is_ok();
+            while fitting > 0 && self.write(&shortened(run, fitting, &error)).is_err() {
                 fitting /= 2;
             }
         }
