@@ -29,11 +29,10 @@ fn copied(context: &Arc<CudaContext>) -> CudaSlice<f32> {
 
 #[test]
 fn a_copy_of_a_stream_that_is_gone_comes_first() {
-    let context = CudaContext::new(0).unwrap();
-    let own = context.default_stream();
     for grouped in [false, true] {
         let fake = Fake::new();
-        let communicator = communicator(&fake, &own);
+        let context = CudaContext::new(0).unwrap();
+        let communicator = communicator(&fake, &context.default_stream());
         let mut data = copied(&context);
         if grouped {
             group(|group| group.on(&communicator).all_reduce_in_place(&mut data, Sum)).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use collectives::Error;
 use collectives::job::{Backend, Group, Work};
 use collectives::train::{Parameter, Reducer, ReducerOptions};
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, result};
 
 use super::{Memory, Value};
 
@@ -33,7 +33,9 @@ impl Memory for Gpu {
     fn download<T: Value>(&self, buffer: &CudaSlice<T>) -> Vec<T> {
         // A copy to pageable memory would hold the context's lock while it waits, and the operation of another thread, for which
         // another rank waits, could not begin.
-        self.results.synchronize().unwrap();
+        self.results.context().bind_to_thread().unwrap();
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.results.cu_stream()) }.unwrap();
         self.results.clone_dtoh(buffer).unwrap()
     }
 
