@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::ErrorKind;
 use engine::supervision::{CLOSED_PIPE, REFUSED, Stop};
 
 /// True if standard output was closed when the process started. Before `main`, Rust's runtime opens `/dev/null` in its place.
-static CLOSED_AT_START: OnceLock<bool> = OnceLock::new();
+static CLOSED_AT_START: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the section is an array of functions with this ABI, which the C library calls before `main`.
 #[used]
@@ -86,21 +86,20 @@ pub fn refusal(message: impl Display) -> clap::Error {
 /// # Errors
 /// [`Stop::Refused`] when it was closed.
 pub fn check_standard_output() -> Result<(), Stop> {
-    match CLOSED_AT_START.get() {
-        Some(true) => Err(Stop::Refused(
-            "standard output is closed, and what is printed would be lost; write >/dev/null where only files are \
-             wanted"
-                .to_owned(),
-        )),
-        _ => Ok(()),
+    if !CLOSED_AT_START.load(Ordering::Relaxed) {
+        return Ok(());
     }
+    Err(Stop::Refused(
+        "standard output is closed, and what is printed would be lost; write >/dev/null where only files are wanted"
+            .to_owned(),
+    ))
 }
 
 /// Records whether standard output is closed. It runs before `main`, so it must neither print nor panic.
 extern "C" fn look_at_standard_output() {
     // SAFETY: the call only reads the flags of a descriptor, or fails.
     let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
-    let _ = CLOSED_AT_START.set(flags == -1);
+    CLOSED_AT_START.store(flags == -1, Ordering::Relaxed);
 }
 
 /// Prints a text on standard output.

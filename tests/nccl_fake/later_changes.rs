@@ -7,7 +7,7 @@ use collectives::nccl::{self, Collectives, Config, Signal, WindowKind};
 use collectives::train::{Reducer, Wire, Zero1};
 use collectives::{Error, ReduceOp};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaSlice, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
@@ -84,17 +84,23 @@ fn a_bucket_under_way_is_leaked_while_the_groups_stream_is_captured() {
     });
 }
 
+/// Memory of `stream` into which `other` copies, whose event cudarc cannot record.
+fn copy_without_event(fake: &Fake, stream: &Arc<CudaStream>, other: &Arc<CudaStream>) -> CudaSlice<f32> {
+    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+    fake.set(Knob::EventsFail, 1);
+    other.memcpy_dtod(&source, &mut buffer).unwrap();
+    fake.set(Knob::EventsFail, 0);
+    buffer
+}
+
 /// cudarc has noted that it could not record the event of a copy into the buffer.
 #[test]
 fn a_buffer_without_its_event_is_refused() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
         let (stream, other) = (compute(group), compute(group));
-        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
-        let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
-        fake.set(Knob::EventsFail, 1);
-        other.memcpy_dtod(&source, &mut buffer).unwrap();
-        fake.set(Knob::EventsFail, 0);
+        let buffer = copy_without_event(&fake, &stream, &other);
         let refused = group.all_reduce(buffer, ReduceOp::Sum).wait_or_return().unwrap_err();
         assert!(matches!(refused.error, Error::Buffer(_)), "{refused:?}");
         // As the error asks for.
@@ -154,11 +160,7 @@ fn a_buffer_of_another_context_object_without_its_event_is_refused() {
     on_gpus(&fake, 1, |group| {
         let context = CudaContext::new(0).unwrap();
         let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
-        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
-        let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
-        fake.set(Knob::EventsFail, 1);
-        other.memcpy_dtod(&source, &mut buffer).unwrap();
-        fake.set(Knob::EventsFail, 0);
+        let buffer = copy_without_event(&fake, &stream, &other);
         let refused = group.all_reduce(buffer, ReduceOp::Sum).wait_or_return().unwrap_err();
         assert!(matches!(refused.error, Error::Buffer(_)), "{refused:?}");
         other.synchronize().unwrap();

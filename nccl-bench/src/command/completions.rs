@@ -10,7 +10,7 @@ use engine::data::Op;
 
 use super::help::{TOPIC, guide};
 use super::{Command, Context};
-use crate::exit::{ExitError, print};
+use crate::exit::{ExitError, print, refusal};
 
 /// The argument that names the shell.
 const SHELL: &str = "shell";
@@ -34,7 +34,7 @@ impl Command for Completions {
     }
 
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        let shell = matches.get_one::<Shell>(SHELL).ok_or_else(|| context.refuse("a shell is missing"))?;
+        let shell = matches.get_one::<Shell>(SHELL).ok_or_else(|| refusal("a shell is missing"))?;
         print(&completions(*shell, context.root.clone()))
     }
 }

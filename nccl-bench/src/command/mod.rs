@@ -20,7 +20,7 @@ use engine::backend;
 use engine::collective::Collective;
 use engine::supervision::Stop;
 
-use crate::exit::{ExitError, refusal};
+use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use measure::Invocation;
 
@@ -83,11 +83,6 @@ impl Context<'_> {
     pub fn join(&self, request: &JoinRequest) -> Result<world::Handle, Stop> {
         (self.program.hand_over)(request)?;
         (self.program.join)(request)
-    }
-
-    /// A refusal of arguments that the command line's parser accepts.
-    pub fn refuse(&self, message: impl std::fmt::Display) -> ExitError {
-        refusal(message).into()
     }
 }
 

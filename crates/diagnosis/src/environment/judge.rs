@@ -164,7 +164,7 @@ fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
 /// Judges a variable that is not in the table.
 fn nameless(name: &str, situation: &Situation) -> Verdict {
     let family = knowledge::family(name);
-    if let Some(family) = family.filter(|family| family.reads(name)) {
+    if let Some(family) = family.filter(|family| family.reads_name(name)) {
         return Verdict {
             kind: Kind::Foreign,
             severity: None,
@@ -175,7 +175,7 @@ fn nameless(name: &str, situation: &Situation) -> Verdict {
         };
     }
     let nearest = match family {
-        Some(family) => family.nearest(name),
+        Some(family) => family.find_nearest(name),
         None => names::nearest(name, situation).map(|nearest| nearest.name),
     };
     if let Some(nearest) = nearest {

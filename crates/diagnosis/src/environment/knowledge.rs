@@ -205,12 +205,12 @@ pub(super) struct Family {
 
 impl Family {
     /// True unless all names that the software reads are known, and this is not one of them.
-    pub(super) fn reads(&self, name: &str) -> bool {
+    pub(super) fn reads_name(&self, name: &str) -> bool {
         self.known.is_empty() || self.known.iter().any(|known| known == name)
     }
 
     /// The known name that a misspelt one resembles most.
-    pub(super) fn nearest(&self, wrong: &str) -> Option<&str> {
+    pub(super) fn find_nearest(&self, wrong: &str) -> Option<&str> {
         let distance = |known: &str| strsim::damerau_levenshtein(known, wrong);
         // Of the letters after `NCCL_BENCH_`, a third may be wrong.
         let most = wrong.splitn(3, '_').last().map_or(1, |rest| rest.len().div_ceil(3).min(3));
@@ -229,9 +229,9 @@ pub enum Reading<'a> {
 }
 
 /// Returns whether nccl-bench or nccl-tests reads the variable. Names with other prefixes count as read.
-pub fn reading(name: &str) -> Reading<'static> {
-    match family(name).filter(|family| !family.reads(name)) {
-        Some(family) => Reading::Unread(family.nearest(name)),
+pub fn look_up_own_variable(name: &str) -> Reading<'static> {
+    match family(name).filter(|family| !family.reads_name(name)) {
+        Some(family) => Reading::Unread(family.find_nearest(name)),
         None => Reading::Read,
     }
 }

@@ -27,7 +27,7 @@ pub use collection::{Collection, Process};
 pub use examine::{Answer, examine, harm};
 pub use judge::{Judged, Verdict};
 pub(crate) use knowledge::must_be_equal;
-pub use knowledge::{Kind, Reading, reading};
+pub use knowledge::{Kind, Reading, look_up_own_variable};
 pub use network::Network;
 pub use ranks::{RankFinding, Snapshot, compare};
 pub use semver::Version;

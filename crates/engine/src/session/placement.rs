@@ -58,7 +58,7 @@ pub(super) fn place_rank(
     let own = Claim {
         host: host.id,
         has_gpu: rank.device.is_some(),
-        processors: preferred(&allowed),
+        processors: sort_by_preference(&allowed),
         quota: (available < allowed.len()).then_some(available),
         // Threads that NCCL starts would inherit the binding.
         binds: binds && rank.device.is_none(),
@@ -68,7 +68,7 @@ pub(super) fn place_rank(
     if binding == Binding::Core
         && let Some(index) = assigned.iter().position(Option::is_none)
     {
-        return Err(Stop::Refused(unbound(index, &claims)));
+        return Err(Stop::Refused(describe_unbound_rank(index, &claims)));
     }
     if let Some(processor) = assigned[world.rank()] {
         let mut only = CpuSet::new();
@@ -88,7 +88,7 @@ pub(super) fn place_rank(
 }
 
 /// The reason why rank `index` is not bound.
-fn unbound(index: usize, claims: &[Claim]) -> String {
+fn describe_unbound_rank(index: usize, claims: &[Claim]) -> String {
     if claims[index].has_gpu {
         return format!(
             "--bind core: rank {index} has a GPU, and threads that NCCL starts would share its processor; leave --bind out, or \
@@ -138,7 +138,7 @@ fn allowed_processors() -> Vec<usize> {
 }
 
 /// Sorts processors so that the first hardware thread of each core comes before the second ones.
-fn preferred(allowed: &[usize]) -> Vec<usize> {
+fn sort_by_preference(allowed: &[usize]) -> Vec<usize> {
     let mut ordered: Vec<(usize, usize)> =
         allowed.iter().map(|&processor| (siblings_before(processor, allowed), processor)).collect();
     ordered.sort_unstable();
@@ -172,7 +172,7 @@ fn numa_node(processor: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn claims(hosts: &[(&str, &[usize])]) -> Vec<Claim> {
+    fn make_claims(hosts: &[(&str, &[usize])]) -> Vec<Claim> {
         let claim = |&(host, processors): &(&str, &[usize])| Claim {
             host: host.to_owned(),
             has_gpu: false,
@@ -185,25 +185,30 @@ mod tests {
 
     #[test]
     fn ranks_of_a_host_get_processors_of_their_own() {
-        let ranks =
-            claims(&[("a", &[0, 2, 1]), ("a", &[0, 2, 1]), ("b", &[0, 1]), ("a", &[1, 3]), ("b", &[0, 1])]);
+        let ranks = make_claims(&[
+            ("a", &[0, 2, 1]),
+            ("a", &[0, 2, 1]),
+            ("b", &[0, 1]),
+            ("a", &[1, 3]),
+            ("b", &[0, 1]),
+        ]);
         assert_eq!(assign_processors(&ranks), [Some(0), Some(2), Some(0), Some(1), Some(1)]);
         // Bound by a launcher.
-        assert_eq!(assign_processors(&claims(&[("a", &[3]), ("a", &[1])])), [Some(3), Some(1)]);
+        assert_eq!(assign_processors(&make_claims(&[("a", &[3]), ("a", &[1])])), [Some(3), Some(1)]);
     }
 
     #[test]
     fn a_host_with_too_few_processors_binds_none() {
-        let ranks = claims(&[("a", &[0, 1]), ("a", &[0, 1]), ("a", &[0, 1]), ("b", &[5])]);
+        let ranks = make_claims(&[("a", &[0, 1]), ("a", &[0, 1]), ("a", &[0, 1]), ("b", &[5])]);
         assert_eq!(assign_processors(&ranks), [None, None, None, Some(5)]);
-        let mut limited = claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
+        let mut limited = make_claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
         limited[1].quota = Some(1);
         assert_eq!(assign_processors(&limited), [None, None]);
     }
 
     #[test]
     fn ranks_that_are_not_to_be_bound_take_no_processor() {
-        let mut ranks = claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
+        let mut ranks = make_claims(&[("a", &[0, 1]), ("a", &[0, 1])]);
         ranks[0].binds = false;
         assert_eq!(assign_processors(&ranks), [None, Some(0)]);
     }
@@ -217,7 +222,7 @@ mod tests {
     #[test]
     fn second_hardware_threads_come_last() {
         let allowed = allowed_processors();
-        let ordered = preferred(&allowed);
+        let ordered = sort_by_preference(&allowed);
         assert_eq!(ordered.iter().copied().collect::<BTreeSet<_>>(), allowed.iter().copied().collect());
         assert!(ordered.is_sorted_by_key(|&processor| siblings_before(processor, &allowed)));
     }

@@ -6,7 +6,7 @@ use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
 use super::placement::place_rank;
-use super::start::{describe, start_of_record};
+use super::start::{describe_processes, start_of_record};
 use super::{ProcessContext, Start};
 use crate::agreement::gather;
 use crate::backend::{Backend, Node};
@@ -48,7 +48,8 @@ pub(super) fn run(
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        let mut run = start_of_record(request, node, describe(context.process, &**world), ranks, max_bytes);
+        let mut run =
+            start_of_record(request, node, describe_processes(context.process, &**world), ranks, max_bytes);
         run.notes.extend(context.choices_note.clone());
         context.observer.start(Start { run, plan: &plan, position, reduced_to })?;
     }

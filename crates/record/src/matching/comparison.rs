@@ -27,7 +27,7 @@ const HARMLESS: [&str; 9] = [
     "per_iteration_skip",
 ];
 
-/// What is compared, and what a file must have to pass.
+/// The values that are compared, and the conditions that a file must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Criteria {
     /// The value that is compared.

@@ -106,7 +106,7 @@ pub fn request(
 
 /// Notes about variables with a prefix of this program or of nccl-tests that nothing reads.
 fn unread_variables() -> Vec<String> {
-    let note = |name: String| match environment::reading(&name) {
+    let note = |name: String| match environment::look_up_own_variable(&name) {
         Reading::Read => None,
         Reading::Unread(None) => Some(format!("{name} is set, and nothing reads it")),
         Reading::Unread(Some(meant)) => {
