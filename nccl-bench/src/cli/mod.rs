@@ -13,7 +13,7 @@ use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
 use crate::exit::{ExitError, check_standard_output, refusal};
 use crate::log;
-use engine::supervision::{Stop, ignore_file_size_signal};
+use engine::supervision::{Stop, hold_signals, ignore_file_size_signal};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -27,6 +27,7 @@ pub fn main(program: Program) -> ExitCode {
 }
 
 fn run(program: &Program) -> Result<u8, ExitError> {
+    hold_signals().map_err(Stop::from)?;
     log::start()?;
     check_standard_output()?;
     ignore_file_size_signal().map_err(Stop::from)?;
@@ -36,6 +37,9 @@ fn run(program: &Program) -> Result<u8, ExitError> {
     let (name, matches) = matches.subcommand().ok_or_else(|| refusal("a command is missing"))?;
     let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
     let command = command.ok_or_else(|| refusal(format!("there is no command '{name}'")))?;
+    if !command.takes_over_signals() {
+        command::take_over_signals()?;
+    }
     command.run(matches, &Context { program, root: &root, invocation })
 }
 

@@ -18,7 +18,7 @@ use clap::ArgMatches;
 use collectives::world;
 use engine::backend;
 use engine::collective::Collective;
-use engine::supervision::Stop;
+use engine::supervision::{Interrupt, Salvage, Stop};
 
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
@@ -29,11 +29,27 @@ pub trait Command {
     /// Its name, flags and help.
     fn definition(&self) -> clap::Command;
 
+    /// True if the command takes over the signals itself: it first sets environment variables, for which this process must
+    /// have a single thread. Until then, signals wait.
+    fn takes_over_signals(&self) -> bool {
+        false
+    }
+
     /// Runs the command with its arguments, and returns the exit code.
     ///
     /// # Errors
     /// The reason for an earlier end.
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
+}
+
+/// Makes a signal end this process with a message and the signal's exit code. Before libraries are loaded: libfabric's providers
+/// install handlers of their own, which end the process with code 1 and no message.
+///
+/// # Errors
+/// [`Stop::Failed`] when no thread can be started.
+pub(crate) fn take_over_signals() -> Result<(), Stop> {
+    Interrupt::install(Salvage::default())?;
+    Ok(())
 }
 
 /// All commands, in the order of the help.

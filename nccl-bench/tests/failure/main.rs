@@ -7,6 +7,7 @@
 
 mod crashes;
 mod doctor;
+mod early_signals;
 mod hangs;
 mod logs;
 #[cfg(feature = "mpi")]
@@ -39,6 +40,7 @@ fn main() {
         crashes::TESTS,
         hangs::TESTS,
         doctor::TESTS,
+        early_signals::TESTS,
         logs::TESTS,
         #[cfg(feature = "mpi")]
         mpirun::TESTS,

@@ -71,17 +71,21 @@ pub(crate) fn bench(arguments: &str) -> Command {
     command(env!("CARGO_BIN_EXE_nccl-bench"), arguments)
 }
 
-pub(crate) fn start(mut command: Command) -> Process {
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let stdout = BufReader::new(child.stdout.take().unwrap());
+pub(crate) fn start(command: Command) -> Process {
+    start_writing_to(command, Stdio::piped())
+}
+
+/// Starts a process with this standard output.
+pub(crate) fn start_writing_to(mut command: Command, output: Stdio) -> Process {
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+    let stdout = child.stdout.take().map(BufReader::new);
     let mut errors = child.stderr.take().unwrap();
     let stderr = thread::spawn(move || {
         let mut text = Vec::new();
         errors.read_to_end(&mut text).unwrap();
         String::from_utf8_lossy(&text).into_owned()
     });
-    Process { child, stdout: Some(stdout), stderr: Some(stderr), seen: String::new() }
+    Process { child, stdout, stderr: Some(stderr), seen: String::new() }
 }
 
 /// Starts `size` ranks that meet over TCP.

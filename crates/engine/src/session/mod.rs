@@ -87,7 +87,8 @@ impl Session {
     /// background.
     ///
     /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
-    /// threads that run already would still receive the signals.
+    /// threads that run already would still receive the signals. A program that has installed an [`Interrupt`] before has taken
+    /// over the signals already.
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
@@ -121,6 +122,12 @@ impl Session {
     /// `world` afterwards.
     pub fn salvage(&self) -> Salvage {
         self.salvage.clone()
+    }
+
+    /// The request to stop of this process. [`Session::run`] reads it between measurements, but not where the request cannot be
+    /// carried out: for programs that then report.
+    pub fn interrupt(&self) -> Interrupt {
+        self.interrupt.clone()
     }
 
     /// Ends this process and the job because of an error before [`Session::run`], as that does.

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use nix::sys::signal::{SigHandler, SigSet};
 
 use super::Salvage;
 use super::signal::{Signal, WAITED, interrupted, signal_code};
+use crate::agreement::gather;
 use record::Outcome;
 
 /// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which
@@ -25,6 +26,9 @@ const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
 
+/// The request that signals go to: the one that was installed last. `None` until the first is installed.
+static CURRENT: Mutex<Option<Interrupt>> = Mutex::new(None);
+
 /// A request to stop the run. Clones share their state. The default does not receive signals.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<InterruptState>);
@@ -32,6 +36,8 @@ pub struct Interrupt(Arc<InterruptState>);
 #[derive(Debug, Default)]
 struct InterruptState {
     requested: AtomicI32,
+    /// True once a signal has arrived.
+    signalled: AtomicBool,
     /// True when the process is ending normally.
     done: AtomicBool,
     world: Mutex<Option<Weak<dyn World>>>,
@@ -42,35 +48,41 @@ impl Interrupt {
     /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the process
     /// started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
     /// commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call this
-    /// first in `main`: threads that run already would not block the signals.
+    /// first in `main`: threads that run already would not block the signals. A later call only makes the signals go to
+    /// its own request.
+    ///
+    /// # Errors
+    /// When the thread that waits for the signals cannot be started.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
-        let ignored: Vec<Signal> = WAITED.into_iter().filter(|&signal| is_ignored(signal)).collect();
-        let signals: SigSet = WAITED.into_iter().collect();
-        signals.thread_block()?;
-        let waiting = interrupt.clone();
-        thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            let mut first = true;
-            while let Ok(signal) = signals.wait() {
-                if !ignored.contains(&signal) {
-                    waiting.arrived(signal, first);
-                    first = false;
-                }
-            }
-        })?;
+        let mut current = lock(&CURRENT);
+        if current.is_none() {
+            take_over()?;
+        }
+        *current = Some(interrupt.clone());
         Ok(interrupt)
     }
 
     /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job through
     /// `process`. Before this, a signal ends the process at once, because there is nothing to save.
     pub fn joined(&self, process: &world::Handle) {
-        *self.0.world.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(process));
+        *lock(&self.0.world) = Some(Arc::downgrade(process));
     }
 
     /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks exchange its
     /// number, so that all stop at the same point.
     pub fn requested(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
+    }
+
+    /// The signal for which any process shall stop; the greatest, where they differ. Collective.
+    ///
+    /// # Errors
+    /// When another process has failed.
+    pub fn requested_by_any(&self, process: &dyn World) -> anyhow::Result<Option<Signal>> {
+        let own = self.requested().map_or(0, |signal| signal as i32);
+        let all: Vec<i32> = gather(process, &own)?;
+        Ok(all.into_iter().filter_map(|number| Signal::try_from(number).ok()).max())
     }
 
     /// Requests a stop as a signal does, but without a time limit. Only the first request counts.
@@ -83,12 +95,16 @@ impl Interrupt {
         self.0.done.store(true, Ordering::SeqCst);
     }
 
-    fn arrived(&self, signal: Signal, first: bool) {
+    fn arrived(&self, signal: Signal) {
         self.request(signal);
+        let first = !self.0.signalled.swap(true, Ordering::SeqCst);
+        if lock(&self.0.world).is_none() {
+            // On this thread: a new one would wait for the library that another thread may be loading.
+            self.end(signal);
+        }
         let interrupt = self.clone();
-        let joined = self.0.world.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let started = thread::Builder::new().name("interrupted".to_owned()).spawn(move || {
-            if first && joined {
+            if first {
                 thread::sleep(SAVE_AFTER);
                 if !interrupt.0.done.load(Ordering::SeqCst) {
                     interrupt.0.salvage.save(interrupt.outcome(signal));
@@ -119,8 +135,40 @@ impl Interrupt {
     }
 
     fn world(&self) -> Option<world::Handle> {
-        self.0.world.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+        lock(&self.0.world).as_ref()?.upgrade()
     }
+}
+
+/// Makes signals wait until an [`Interrupt`] is installed, in this thread and all that it starts. For programs that set
+/// environment variables first, which needs a process with a single thread.
+pub fn hold_signals() -> io::Result<()> {
+    Ok(WAITED.into_iter().collect::<SigSet>().thread_block()?)
+}
+
+/// Blocks the signals, and starts the thread that waits for them.
+fn take_over() -> io::Result<()> {
+    let ignored: Vec<Signal> = WAITED.into_iter().filter(|&signal| is_ignored(signal)).collect();
+    hold_signals()?;
+    let signals: SigSet = WAITED.into_iter().collect();
+    let started = Arc::new(Barrier::new(2));
+    let also_started = Arc::clone(&started);
+    let wait = move || {
+        also_started.wait();
+        while let Ok(signal) = signals.wait() {
+            let current = lock(&CURRENT).clone();
+            if let Some(interrupt) = current.filter(|_| !ignored.contains(&signal)) {
+                interrupt.arrived(signal);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    // A new thread would wait for the library that the caller may load next.
+    started.wait();
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the process.

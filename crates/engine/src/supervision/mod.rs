@@ -6,7 +6,7 @@ mod signal;
 mod stop;
 mod watchdog;
 
-pub use interrupt::{Interrupt, ignore_file_size_signal};
+pub use interrupt::{Interrupt, hold_signals, ignore_file_size_signal};
 pub use salvage::Salvage;
 pub use signal::{Signal, interrupted, signal_code};
 pub use stop::{CLOSED_PIPE, FAILED, REFUSED, Stop, TIMED_OUT, Verdict, WRONG_DATA, await_cause};

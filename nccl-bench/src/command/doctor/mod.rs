@@ -16,7 +16,7 @@ use engine::supervision::Stop;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Command, Context};
+use super::{Command, Context, take_over_signals};
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 
@@ -63,8 +63,15 @@ impl Command for Doctor {
             .disable_help_subcommand(true)
     }
 
+    fn takes_over_signals(&self) -> bool {
+        true
+    }
+
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let Arguments { part, whole } = Arguments::from_arg_matches(matches)?;
+        if part.is_some() {
+            take_over_signals()?;
+        }
         match part {
             None => whole::run(&whole, context),
             Some(Subcommand::Log(arguments)) => log::run(&arguments, context),
@@ -93,9 +100,26 @@ fn join(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Hand
 /// Sends a value of this process to all others. Returns the values of all, in order. Collective.
 fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> Result<Vec<T>, Stop> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
-    let read = |(index, bytes): (usize, &Vec<u8>)| {
-        serde_json::from_slice(bytes)
-            .map_err(|error| Stop::Refused(format!("process {index} {ANOTHER_COMMAND} ({error})")))
-    };
-    all.iter().enumerate().map(read).collect()
+    all.iter().enumerate().map(|(process, bytes)| read(process, bytes)).collect()
+}
+
+/// Reads the value that a process sent.
+fn read<T: DeserializeOwned>(process: usize, bytes: &[u8]) -> Result<T, Stop> {
+    serde_json::from_slice(bytes).map_err(|_| Stop::Refused(format!("process {process} {ANOTHER_COMMAND}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_another_command_is_named_in_one_sentence() {
+        let Err(Stop::Refused(message)) = read::<Vec<u32>>(3, b"{\"host\":\"node1\"}") else {
+            panic!("it was read")
+        };
+        assert_eq!(
+            message,
+            "process 3 runs another command, or another version of nccl-bench: start all with the same"
+        );
+    }
 }

@@ -15,7 +15,7 @@ use engine::request::{Request, Variables};
 use engine::session::Session;
 use engine::supervision::{REFUSED, Stop};
 
-use super::{Command, Context};
+use super::{Command, Context, take_over_signals};
 use crate::exit::{ExitError, SUCCESS, print, refusal};
 use crate::mpi_exec::JoinRequest;
 pub use arguments::{Arguments, EXAMPLES};
@@ -75,10 +75,15 @@ impl Command for Measure {
         command.about(about(collective)).alias(program).visible_aliases(stem.into_iter().chain(of_library))
     }
 
+    fn takes_over_signals(&self) -> bool {
+        true
+    }
+
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let variables = Variables::read(|name| std::env::var(name).ok());
         let measurement = parse(self.0, matches, &context.invocation, variables)?;
         if measurement.arguments.dry_run {
+            take_over_signals()?;
             if is_printed_by_rank_0(measurement.arguments.world) {
                 return Ok(SUCCESS);
             }

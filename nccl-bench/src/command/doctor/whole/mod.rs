@@ -75,13 +75,19 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     session.watch(&world, &observer);
-    let salvage = session.salvage();
+    let (salvage, interrupt) = (session.salvage(), session.interrupt());
     let watch = collector.watch(&world).map_err(Stop::from)?;
     match examine(&process, &world, &collector) {
         Err(Stop::Failed(error)) => session.fail(&world, &error),
         examined => examined?,
     }
-    let result = session.run(&world, Arc::clone(&observer), context.program.mpi);
+    let mut result = session.run(&world, Arc::clone(&observer), context.program.mpi);
+    if let Err(Stop::Refused(_)) = result
+        && let Some(signal) = interrupt.requested_by_any(&*world).map_err(Stop::Failed)?
+    {
+        // It came before anything was measured, where no process looks for it.
+        result = Ok(Verdict::Stopped(signal));
+    }
     drop(watch);
     let refusal;
     let end = match result {

@@ -26,7 +26,6 @@ pub use arguments::{
 
 use crate::mpi_exec::JoinRequest;
 use diagnosis::host::available_memory;
-use engine::agreement::gather;
 use engine::request::Size;
 use engine::supervision::{Interrupt, Salvage, Signal, Stop, Verdict, await_cause};
 use job::Job;
@@ -62,7 +61,6 @@ pub(super) fn run(
                 .to_owned(),
         ));
     }
-    // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let world = rendezvous::join(arguments, join)?;
@@ -118,20 +116,13 @@ fn measure(
         writeln!(out)?;
     }
     // Waits for all ranks: one that left early would be taken for dead.
-    let stopped = signal(world, interrupt)?;
+    let stopped = interrupt.requested_by_any(&**world)?;
     let mut rows = document.pairs.iter().flat_map(|pair| &pair.rows);
     Ok(match stopped {
         Some(signal) => Verdict::Stopped(signal),
         None if rows.all(|row| row.wrong.unwrap_or(0) == 0) => Verdict::Good,
         None => Verdict::Wrong,
     })
-}
-
-/// The signal that asks any rank to stop. Collective.
-fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>, Stop> {
-    let own = interrupt.requested().map_or(0, |signal| signal as i32);
-    let all: Vec<i32> = gather(&**world, &own)?;
-    Ok(all.into_iter().filter_map(|number| Signal::try_from(number).ok()).max())
 }
 
 /// Refuses sizes that do not fit into the host's memory: the system would kill the process.
