@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::ErrorKind;
-use engine::supervision::{CLOSED_PIPE, REFUSED, Stop};
+use engine::supervision::{CLOSED_PIPE, REFUSED, Stop, print_message};
 
 /// True if standard output was closed when the process started. Before `main`, Rust's runtime opens `/dev/null` in its place.
 static CLOSED_AT_START: AtomicBool = AtomicBool::new(false);
@@ -42,16 +42,26 @@ impl ExitError {
         match self {
             Self::Stopped(stop) => {
                 match &stop {
-                    Stop::Refused(message) => eprintln!("error: {message}"),
-                    Stop::Failed(error) => eprintln!("error: {error:#}"),
+                    Stop::Refused(message) => print_message(format_args!("error: {message}")),
+                    Stop::Failed(error) => print_message(format_args!("error: {error:#}")),
                 }
                 stop.code()
+            }
+            Self::Parser(answer) if answer.use_stderr() => {
+                let text = answer.render();
+                // The parser would write it in pieces.
+                if anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never {
+                    print_message(text.to_string().trim_end());
+                } else {
+                    print_message(text.ansi().to_string().trim_end());
+                }
+                u8::try_from(answer.exit_code()).unwrap_or(REFUSED)
             }
             Self::Parser(answer) => {
                 let printed = answer.print().and_then(|()| io::stdout().flush());
                 match printed {
-                    Err(problem) if !answer.use_stderr() => Self::Output(problem).report(),
-                    _ => u8::try_from(answer.exit_code()).unwrap_or(REFUSED),
+                    Err(problem) => Self::Output(problem).report(),
+                    Ok(()) => u8::try_from(answer.exit_code()).unwrap_or(REFUSED),
                 }
             }
             // The reader has closed the pipe.

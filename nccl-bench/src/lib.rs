@@ -1,5 +1,8 @@
 //! The program `nccl-bench`, as a library so that tests and both binaries share it.
 
+// Several processes share standard error: `print_message` writes a message as a whole.
+#![deny(clippy::print_stderr)]
+
 pub mod build;
 pub mod cli;
 pub mod command;

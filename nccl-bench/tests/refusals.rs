@@ -1,11 +1,13 @@
 //! Requests that are impossible, incomplete, or differ between processes, and must be refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../../tests/port/mod.rs"]
 mod port;
 mod program;
 
+use std::io::Read as _;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 
@@ -276,4 +278,41 @@ fn help_that_cannot_be_written_is_a_failure() {
     for code in ["129", "130", "141", "143"] {
         assert!(text.contains(code), "{text}");
     }
+}
+
+/// What the process writes on standard error, each write by itself.
+fn written(mut command: Command) -> Vec<String> {
+    let mut ends = [0; 2];
+    // SAFETY: the call fills two descriptors. In this mode, each read gives what one write has put in.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_DIRECT) }, 0);
+    // SAFETY: both were just opened, and belong to nobody else.
+    let [reader, writer] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    // It holds the other end, too.
+    drop(command);
+    let mut reader = std::fs::File::from(reader);
+    let mut writes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let length = reader.read(&mut buffer).unwrap();
+        if length == 0 {
+            break;
+        }
+        writes.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+    }
+    child.wait().unwrap();
+    writes
+}
+
+#[test]
+fn a_message_is_one_write() {
+    assert_eq!(written(nccl_bench("fabric bw -b 1M -e 1K")), ["error: -b 1M is more than -e 1K\n"]);
+    let mut second = nccl_bench("topo");
+    second.envs([("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")]);
+    second.env_remove("TORCHELASTIC_RUN_ID");
+    let [note] = &written(second)[..] else { panic!("not one write") };
+    assert!(note.starts_with("note: the variables of ") && note.ends_with(" on rank 0 alone\n"), "{note}");
+    let [parser] = &written(nccl_bench("fabric bw --enpoints 2"))[..] else { panic!("not one write") };
+    assert!(parser.starts_with("error: unexpected argument '--enpoints' found\n"), "{parser}");
+    assert!(parser.contains("--endpoints") && parser.ends_with("'--help'.\n"), "{parser}");
 }

@@ -1,5 +1,8 @@
 //! The measurement of collectives: requests, backends, timing, verification, and ends before the last measurement.
 
+// Several processes share standard error: `print_message` writes a message as a whole.
+#![deny(clippy::print_stderr)]
+
 pub mod agreement;
 pub mod backend;
 pub mod collective;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use collectives::world::{self, Error, World};
 
+use super::print_message;
 use super::signal::{interrupted, signal_of_code};
 use record::Outcome;
 
@@ -105,7 +106,7 @@ impl Salvage {
             salvage.save(outcome.clone());
             let of_failure = salvage.failure_code(&outcome);
             if let Some(code) = of_failure {
-                eprintln!("nccl-bench: {error}");
+                print_message(format_args!("nccl-bench: {error}"));
                 // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a blocked thread.
                 unsafe { libc::_exit(i32::from(code)) };
             }

@@ -106,10 +106,11 @@ fn wait(time: Duration) {
     }
     for left in (1..=time.as_secs()).rev() {
         // A terminal that cannot be written to is no reason to stop.
-        let _ = write!(io::stderr(), "\rThe job answered; asking again in {left} s \x1b[K");
+        let line = format!("\rThe job answered; asking again in {left} s \x1b[K");
+        let _ = io::stderr().write_all(line.as_bytes());
         thread::sleep(Duration::from_secs(1));
     }
-    let _ = write!(io::stderr(), "\r\x1b[K");
+    let _ = io::stderr().write_all(b"\r\x1b[K");
 }
 
 /// Reads the hash of a communicator.

@@ -8,6 +8,7 @@ use diagnosis::input;
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::conclusions::conclude;
 use diagnosis::log::read_files;
+use engine::supervision::print_message;
 
 use super::output::layout::plain;
 use super::output::{self, EXIT_CODES, Output};
@@ -76,8 +77,8 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };
     if files.iter().any(|file| file == Path::new(STANDARD_INPUT)) && std::io::stdin().is_terminal() {
-        eprintln!(
-            "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE"
+        print_message(
+            "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE",
         );
     }
     let digest = read_files(files, &rules).map_err(|error| ExitError::refused(plain(&error.to_string())))?;

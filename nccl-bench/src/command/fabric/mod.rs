@@ -7,7 +7,7 @@ pub mod transfer;
 use std::io;
 
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
-use engine::supervision::{Signal, Verdict};
+use engine::supervision::{Signal, Verdict, print_message};
 
 use super::{Command, Context};
 use crate::exit::{ExitError, SUCCESS};
@@ -55,7 +55,7 @@ impl Command for Fabric {
         if let Verdict::Stopped(signal) = verdict
             && signal != Signal::SIGPIPE
         {
-            eprintln!("nccl-bench: interrupted by {signal}; not all sizes were measured");
+            print_message(format_args!("nccl-bench: interrupted by {signal}; not all sizes were measured"));
         }
         Ok(verdict.code())
     }

@@ -16,7 +16,7 @@ use engine::collective::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};
-use engine::supervision::Stop;
+use engine::supervision::{Stop, print_message};
 use engine::sweep::Event;
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
@@ -265,7 +265,7 @@ impl Observer for Recorder {
             }
         }
         if let Err(error) = written {
-            eprintln!("error: {error:#}");
+            print_message(format_args!("error: {error:#}"));
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use collectives::world;
 
 use super::worker::{Owner, Worker};
-use crate::supervision::TIMED_OUT;
+use crate::supervision::{TIMED_OUT, print_message};
 
 /// Time after which a waiting process reports what it waits for.
 const REPORT_AFTER: Duration = Duration::from_secs(20);
@@ -34,17 +34,18 @@ fn enforce(limit: Duration, step: &str, owner: &Owner) {
         return;
     }
     if report_after < limit && rank.is_none_or(|rank| rank < 2) {
-        eprintln!(
+        print_message(format_args!(
             "nccl-bench: {name} on {host} is still {step}, for {} s now; it waits for all processes of the launcher \
              to do the same, and gives up after {} s (-T, NCCL_BENCH_TIMEOUT)",
             report_after.as_secs(),
             limit.as_secs()
-        );
+        ));
     }
     if owner.dropped_within(limit - report_after) {
         return;
     }
-    eprintln!("nccl-bench: {name} on {host} did not finish {step} within {} s", limit.as_secs_f64());
+    let limit_s = limit.as_secs_f64();
+    print_message(format_args!("nccl-bench: {name} on {host} did not finish {step} within {limit_s} s"));
     // SAFETY: ends the process without the exit handlers of libraries, one of which hangs.
     unsafe { libc::_exit(i32::from(TIMED_OUT)) }
 }

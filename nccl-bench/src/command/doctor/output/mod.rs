@@ -15,6 +15,7 @@ use collectives::world::{Launcher, Started};
 use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::{Action, Finding, Severity};
 use diagnosis::words::{ranges, sentence};
+use engine::supervision::print_message;
 
 use crate::command::output_file::Maker;
 use crate::exit::{ExitError, print};
@@ -120,10 +121,10 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
         _ => false,
     };
     if !is_left && !io::stderr().is_terminal() {
-        eprintln!(
+        print_message(format_args!(
             "note: the variables of {launcher} make this process rank {rank}; each rank prints this report: run it on rank \
              0 alone"
-        );
+        ));
     }
     is_left
 }

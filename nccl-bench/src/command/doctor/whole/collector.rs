@@ -13,7 +13,7 @@ use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
 use engine::session::{Observer, Start};
-use engine::supervision::{Stop, ranges};
+use engine::supervision::{Stop, print_message, ranges};
 use engine::sweep::Event;
 use record::Outcome;
 
@@ -188,7 +188,10 @@ impl Collector {
     /// Waits for rank 0's report, since MPI's launcher ends all processes with this one. Without it, prints the warnings.
     fn wait_for_report(&self) {
         if !self.exchange.wait_for_report(REPORT_TIME) {
-            eprint!("{}", warnings(&self.exchange.own_text()));
+            let warnings = warnings(&self.exchange.own_text());
+            if !warnings.is_empty() {
+                print_message(warnings.trim_end());
+            }
         }
     }
 

@@ -1,10 +1,11 @@
 //! The message on standard error while one side of a `--listen`/`--connect` pair waits for the other.
 
-use std::io::{self, Write as _};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use engine::supervision::print_message;
 
 /// Time until the message is printed.
 const DELAY: Duration = Duration::from_secs(2);
@@ -24,8 +25,7 @@ impl WaitNotice {
             if until_joined.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let why = REASON.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // Standard error may be closed.
-                let _ = writeln!(io::stderr(), "{}", line(&what, &why, left));
+                print_message(line(&what, &why, left));
             }
         });
         // If no thread can be started, nothing is printed.
