@@ -16,6 +16,7 @@ mod mpirun;
 mod port;
 mod process;
 mod signals;
+mod threads;
 
 use std::env;
 
@@ -41,6 +42,7 @@ fn main() {
         hangs::TESTS,
         doctor::TESTS,
         early_signals::TESTS,
+        threads::TESTS,
         logs::TESTS,
         #[cfg(feature = "mpi")]
         mpirun::TESTS,

@@ -57,7 +57,7 @@ mod rank;
 mod start;
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use collectives::world::{self, Started};
@@ -66,7 +66,9 @@ use crate::agreement;
 use crate::backend::{self, Node};
 use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
-use crate::supervision::{FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause};
+use crate::supervision::{
+    FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause, no_thread,
+};
 use checks::{check_ranks, within};
 pub use observer::{Observer, Start};
 
@@ -228,25 +230,37 @@ fn run_ranks(
 ) -> Vec<Result<Verdict, Stop>> {
     let first = ranks[0].rank();
     thread::scope(|scope| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .zip(progress)
-            .enumerate()
-            .map(|(index, (world, progress))| {
+        let mut threads = Vec::new();
+        for (index, world) in ranks.iter().enumerate() {
+            let name = format!("rank {}", world.rank());
+            let (start, started) = mpsc::channel::<(world::Handle, RankProgress)>();
+            let body = move || {
                 // Each thread owns its world, which reports the rank when the thread panics.
-                thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
-                    match rank::run(request, node, index, &world, &progress, context) {
-                        // Other ranks may wait for this one, so the job ends.
-                        Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
-                        result => result,
-                    }
-                })
+                let (world, progress) = started.recv().map_err(anyhow::Error::from)?;
+                match rank::run(request, node, index, &world, &progress, context) {
+                    // Other ranks may wait for this one, so the job ends.
+                    Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
+                    result => result,
+                }
+            };
+            match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
+                Ok(thread) => threads.push((start, thread)),
+                // Before any rank has begun: the others would be told that this one has left.
+                Err(error) => fail(&no_thread(&name, &error).into(), &**world, context.salvage),
+            }
+        }
+        let starts = ranks.into_iter().zip(progress).zip(threads);
+        let threads: Vec<_> = starts
+            .map(|(rank, (start, thread))| {
+                // A thread that cannot take it has panicked, and says so below.
+                let _ = start.send(rank);
+                thread
             })
             .collect();
         threads
             .into_iter()
             .zip(first..)
-            .map(|(thread, rank)| match thread?.join() {
+            .map(|(thread, rank)| match thread.join() {
                 Ok(result) => result,
                 Err(_) => Err(Stop::Failed(anyhow::anyhow!("the thread of rank {rank} panicked"))),
             })

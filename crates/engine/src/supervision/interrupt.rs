@@ -15,8 +15,8 @@ use std::time::Duration;
 use collectives::world::{self, World};
 use nix::sys::signal::{SigHandler, SigSet};
 
-use super::Salvage;
 use super::signal::{Signal, WAITED, interrupted, signal_code};
+use super::{Salvage, start_thread};
 use crate::agreement::gather;
 use record::Outcome;
 
@@ -161,7 +161,7 @@ fn take_over() -> io::Result<()> {
             }
         }
     };
-    thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    start_thread("signals", wait)?;
     // A new thread would wait for the library that the caller may load next.
     started.wait();
     Ok(())

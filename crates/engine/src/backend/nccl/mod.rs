@@ -23,7 +23,7 @@ use crate::agreement::{Discovery, gather};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
-use crate::supervision::Stop;
+use crate::supervision::{Stop, no_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
 use memory::RankMemory;
 use rank::GpuRank;
@@ -327,13 +327,16 @@ impl Opening {
         let (rank, ranks) = (self.first.rank + index, self.first.ranks);
         let (communicator, data) = thread::scope(|scope| {
             // At the same time as NCCL, which waits for the other ranks.
-            let loading =
-                thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
+            let name = format!("kernels {rank}");
+            let loading = thread::Builder::new()
+                .name(name.clone())
+                .spawn_scoped(scope, || {
                     let mut data = DeviceData::new(context)?;
                     data.load(self.first_type)?;
                     tracing::debug!(rank, "kernels of the test data loaded");
                     anyhow::Ok(data)
-                })?;
+                })
+                .map_err(|error| no_thread(&name, &error))?;
             let communicator = Communicator::builder(self.library, stream)
                 .rank(rank, ranks)
                 .id(&self.id)

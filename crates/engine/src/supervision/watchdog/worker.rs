@@ -2,8 +2,10 @@
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::supervision::start_thread;
 
 /// A thread that is told to end, and joined, when this is dropped.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub(super) struct Owner(Receiver<()>);
 impl Worker {
     pub(super) fn start(name: &str, body: impl FnOnce(&Owner) + Send + 'static) -> io::Result<Self> {
         let (owner, receiver) = mpsc::channel();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || body(&Owner(receiver)))?;
+        let thread = start_thread(name, move || body(&Owner(receiver)))?;
         Ok(Self { owner: Some(owner), thread: Some(thread) })
     }
 }

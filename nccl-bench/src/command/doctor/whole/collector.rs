@@ -13,7 +13,7 @@ use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
 use engine::session::{Observer, Start};
-use engine::supervision::{Stop, print_message, ranges};
+use engine::supervision::{Stop, print_message, ranges, start_thread};
 use engine::sweep::Event;
 use record::Outcome;
 
@@ -108,7 +108,7 @@ impl Collector {
                     thread::sleep(4 * POLL);
                 }
             };
-            thread = Some(thread::Builder::new().name("endings".to_owned()).spawn(wait)?);
+            thread = Some(start_thread("endings", wait)?);
         }
         Ok(Watch { is_over, thread })
     }

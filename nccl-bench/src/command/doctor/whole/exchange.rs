@@ -7,12 +7,11 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::world;
 use engine::nccl_choice::{CapturedLog, LogPlace};
-use engine::supervision::Stop;
+use engine::supervision::{Stop, start_thread};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
@@ -214,7 +213,7 @@ impl Sender {
         sender.send(Frame::Hello(token, held.process));
         let (writing, answer, held) =
             (Arc::clone(&sender.stream), Arc::clone(&sender.answer), Arc::clone(held));
-        thread::Builder::new().name("logs".to_owned()).spawn(move || {
+        start_thread("logs", move || {
             let mut byte = [0];
             let reported = loop {
                 match reading.read(&mut byte) {

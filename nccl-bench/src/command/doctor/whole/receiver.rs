@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use engine::supervision::start_thread;
+
 use super::lock;
 use super::wire::{Decoder, Ending, Frame, PackedLog, Token};
 
@@ -93,7 +95,7 @@ impl Receiver {
         let listener = TcpListener::bind((address, 0))?;
         let port = listener.local_addr()?.port();
         let peers = Arc::downgrade(&self.peers);
-        thread::Builder::new().name("connections".to_owned()).spawn(move || {
+        start_thread("connections", move || {
             loop {
                 let accepted = listener.accept();
                 let Some(peers) = peers.upgrade() else { return };

@@ -1,6 +1,6 @@
 //! Measurement with several endpoints in parallel, each in its own thread.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::measure::Side;
 use super::memory::Device;
 use super::options::{Test, TestOptions};
 use super::report::SizeResult;
-use engine::supervision::Stop;
+use engine::supervision::{Stop, no_thread};
 
 /// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round fills a
 /// window, with up to as many bytes.
@@ -74,7 +74,7 @@ pub(super) fn measure(
     let check = arguments.check > 0;
 
     let barrier = Barrier::new(sides.len());
-    let one = |side: &mut Side<'_>, buffers: &mut Buffers| -> Result<Measured, Stop> {
+    let one = |(side, buffers): (&mut Side<'_>, &mut Buffers)| -> Result<Measured, Stop> {
         let (source, destination) = match &side.device {
             Some(device) => device.parts(size),
             None => buffers.parts(size),
@@ -97,17 +97,7 @@ pub(super) fn measure(
         }
         measured
     };
-    let all: Vec<Result<Measured, Stop>> = thread::scope(|scope| {
-        let mut pairs = sides.iter_mut().zip(buffers);
-        let first = pairs.next();
-        let others: Vec<_> = pairs.map(|(side, buffers)| scope.spawn(|| one(side, buffers))).collect();
-        let first = first.map(|(side, buffers)| one(side, buffers));
-        let others = others
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        first.into_iter().chain(others).collect()
-    });
-    let all: Vec<Measured> = all.into_iter().collect::<Result<_, _>>()?;
+    let all = on_threads(sides.iter_mut().zip(buffers), &one)?;
 
     let slowest = |round: usize| all.iter().filter_map(|one| one.times.get(round)).max().copied();
     let times = (warm_up..rounds).filter_map(slowest);
@@ -116,6 +106,37 @@ pub(super) fn measure(
     // There and back are two transfers.
     let both_ways = if test == Test::PingPong { 2 } else { 1 };
     Ok(Some(SizeResult::new(bytes, transfers * both_ways, &times, wrong)))
+}
+
+/// Calls `one` for each item: for the first on this thread, for each other on one of its own. None begins before all threads
+/// are there, since they wait for each other.
+fn on_threads<I: Send, T: Send>(
+    mut items: impl Iterator<Item = I>,
+    one: &(impl Fn(I) -> Result<T, Stop> + Sync),
+) -> Result<Vec<T>, Stop> {
+    let first = items.next();
+    thread::scope(|scope| {
+        let mut others = Vec::new();
+        for (number, item) in (1..).zip(items) {
+            let name = format!("endpoint {number}");
+            let (start, started) = mpsc::channel::<()>();
+            let body = move || {
+                started.recv().map_err(anyhow::Error::from)?;
+                one(item)
+            };
+            let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, body);
+            others.push((start, thread.map_err(|error| no_thread(&name, &error))?));
+        }
+        for (start, _) in &others {
+            // A thread that cannot take it has panicked, and says so below.
+            let _ = start.send(());
+        }
+        let first = first.map(one);
+        let others = others
+            .into_iter()
+            .map(|(_, thread)| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        first.into_iter().chain(others).collect()
+    })
 }
 
 #[cfg(test)]
