@@ -438,6 +438,36 @@ fn gpu_memory_that_cannot_be_is_told_before_anything_is_measured() {
     assert!(message.contains("it is host, cuda, or cuda:N for the GPU of this number"), "{message}");
 }
 
+/// The other side never comes.
+#[test]
+fn a_provider_that_is_not_there_is_told_before_the_wait() {
+    for how in ["--listen", "--connect"] {
+        let address = reserve_address();
+        let arguments = ["pingpong", "-p", "cxi", "-T", "600", how, &address];
+        let [output] = &together(&[(arguments.to_vec(), Vec::new())])[..] else { panic!("one") };
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.starts_with("error: ") && message.contains("provider 'cxi'"), "{message}");
+    }
+}
+
+/// libfabric 1.17 has it as `net`, and a newer one as `tcp`.
+#[test]
+fn a_provider_has_the_name_that_it_was_asked_for_by() {
+    for name in ["tcp", "net"] {
+        for output in pair(&format!("bw -p {name} -b 8 -e 8 -n 2")) {
+            let table = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            assert!(table.contains(&format!("# bw over {name}, ")), "{table}");
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        command.args("allreduce --backend fabric --world single -t 2 -e 8 -n 1 --provider".split(' '));
+        let output = command.arg(name).output().unwrap();
+        let table = text(&output.stdout);
+        assert!(table.contains(&format!("# Transport: {name} on lo at ")), "{table}{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn a_provider_that_is_not_there_is_told_by_both() {
     for output in pair("pingpong -p cxi") {

@@ -38,6 +38,14 @@ pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     .to_owned()
 }
 
+/// The name for people of an opened provider: the one that they asked for, where the library has another for the same.
+pub(crate) fn shown<'a>(asked: Option<&'a str>, provider: &'a str) -> &'a str {
+    match (asked, provider) {
+        (Some(asked @ ("tcp" | "net")), "tcp" | "net") => asked,
+        _ => provider,
+    }
+}
+
 /// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe then.
 pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
     static SETUP: Mutex<()> = Mutex::new(());
@@ -270,6 +278,15 @@ fn is_yes(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_has_the_name_that_it_was_asked_for_by() {
+        assert_eq!(shown(Some("tcp"), "net"), "tcp");
+        assert_eq!(shown(Some("net"), "tcp"), "net");
+        assert_eq!(shown(None, "net"), "net");
+        assert_eq!(shown(Some("tcp;ofi_rxm"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
+        assert_eq!(shown(Some("tcp"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
+    }
 
     #[test]
     fn values_are_read_as_libfabric_reads_them() {

@@ -183,7 +183,7 @@ impl Endpoint {
         self.objects.as_ref().map(|objects| objects.address_text(&self.address)).unwrap_or_default()
     }
 
-    /// libfabric's name of the provider.
+    /// The provider's name: that of the options.
     #[must_use]
     pub fn provider(&self) -> &str {
         &self.provider

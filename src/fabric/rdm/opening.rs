@@ -62,6 +62,17 @@ impl Options {
             timeout: None,
         }
     }
+
+    /// Checks that the provider offers such endpoints here, without opening one.
+    ///
+    /// # Errors
+    /// [`Error::Library`] without libfabric; [`Error::Provider`] when there is no such endpoint.
+    pub fn check(&self) -> Result<(), Error> {
+        let library = Fabric::load()?;
+        let threading = fabric_sys::FI_THREAD_DOMAIN;
+        let list = query(library, &provider::name_in(library, &self.provider), self, threading)?;
+        chosen(&list, library, self, threading).map(drop)
+    }
 }
 
 impl Endpoint {
@@ -97,18 +108,10 @@ impl Endpoint {
 /// Opens a domain as the options ask, and endpoints in it.
 fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<Endpoint>, Error> {
     let library = Fabric::load()?;
-    let name = provider::name_in(library, &options.provider);
-    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
-    let list = query(library, &name, options, threading)?;
-    // Some providers ignore the domain's name.
-    let wanted = |info: &InfoEntry<'_>| {
-        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
-        domain && info.provider() == name && info.fabric_name() != "efa-direct"
-    };
-    let info = list.iter().find(wanted);
-    let info = info.ok_or_else(|| unfit(unavailable(library, &name, options, threading)))?;
-    let check_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
-        Some(problem) => Err(unfit(problem)),
+    let list = query(library, &provider::name_in(library, &options.provider), options, threading)?;
+    let info = chosen(&list, library, options, threading)?;
+    let check_room = |shortage: Option<String>| match shortage.filter(|_| options.provider == "shm") {
+        Some(problem) => Err(unfit(options, problem)),
         None => Ok(()),
     };
     check_room(shm::shortage_before_open(count))?;
@@ -121,6 +124,27 @@ fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<
     endpoints.collect()
 }
 
+fn unfit(options: &Options, problem: String) -> Error {
+    Error::Provider { provider: options.provider.clone(), problem }
+}
+
+/// The entry to open among those that libfabric has for the options.
+fn chosen<'a>(
+    list: &'a InfoList,
+    library: &'static Fabric,
+    options: &Options,
+    threading: fi_threading,
+) -> Result<InfoEntry<'a>, Error> {
+    let name = provider::name_in(library, &options.provider);
+    // Some providers ignore the domain's name.
+    let wanted = |info: &InfoEntry<'_>| {
+        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
+        domain && info.provider() == name && info.fabric_name() != "efa-direct"
+    };
+    let info = list.iter().find(wanted);
+    info.ok_or_else(|| unfit(options, unavailable(library, &name, options, threading)))
+}
+
 fn open_endpoint(
     library: &'static Fabric,
     domain: &Arc<Domain>,
@@ -129,7 +153,6 @@ fn open_endpoint(
 ) -> Result<Endpoint, Error> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let name = info.provider();
-    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
     let settings = EndpointSettings {
         peers: options.peers,
         blocking: options.blocking,
@@ -138,13 +161,16 @@ fn open_endpoint(
     };
     let opened = EndpointObjects::open(Arc::clone(domain), library, info, settings);
     let (objects, address) = opened.map_err(|error| match error {
-        Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
-            "its completion queues have nothing that a thread could sleep on ({}): poll instead",
-            failure.text
-        )),
+        Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => {
+            let problem = format!(
+                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+                failure.text
+            );
+            unfit(options, problem)
+        }
         // Some providers check the address only when they bind to it.
         Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
-            unfit(no_address(&name, options))
+            unfit(options, no_address(&name, options))
         }
         other => other,
     })?;
@@ -161,7 +187,7 @@ fn open_endpoint(
         completion_data: matches!(&name[..], "tcp" | "net"),
         virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
         domain: info.domain(),
-        provider: name,
+        provider: provider::shown(Some(&options.provider), &name).to_owned(),
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         in_flight: 0,
         idle: 0,

@@ -39,6 +39,8 @@ pub(crate) struct Network {
     endpoints: Vec<TaggedEndpoint>,
     /// Takes the endpoints in shared memory when this is dropped.
     deferred_close: Arc<DeferredClose>,
+    /// The provider that was asked for.
+    wanted: Option<String>,
     routes: Vec<Route>,
     hosts: Hosts,
     /// True when `shm` reads the memory of the other ranks (cross-memory attach).
@@ -79,6 +81,7 @@ impl Network {
         let mut network = Self {
             endpoints,
             deferred_close: DeferredClose::of_job(&job),
+            wanted: wanted.map(str::to_owned),
             routes: Vec::new(),
             hosts: Hosts::new(&choice.hosts),
             uses_cma: false,
@@ -161,6 +164,7 @@ impl Network {
                 ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
                 ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
                 (provider, _) => {
+                    let provider = provider::shown(self.wanted.as_deref(), provider);
                     summary.inter_host = format!("{provider} on {}", endpoint.domain);
                     summary.address = endpoint.address_text();
                 }

@@ -200,21 +200,40 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Checks that the provider offers such endpoints here, on all domains.
+pub(super) fn check(options: TestOptions<'_>) -> Result<(), Error> {
+    let mut rdm = rdm_options(options);
+    rdm.source = options.arguments.source.clone();
+    let domains = options.arguments.domains.iter().cloned().map(Some);
+    let default = options.arguments.domains.is_empty().then_some(None);
+    domains.chain(default).try_for_each(|domain| {
+        rdm.domain = domain;
+        rdm.check()
+    })
+}
+
+/// The options of an endpoint, without those that depend on the job.
+fn rdm_options(options: TestOptions<'_>) -> rdm::Options {
+    let arguments = options.arguments;
+    let mut rdm = rdm::Options::new(&arguments.provider);
+    rdm.untagged = options.messages == Messages::Plain;
+    rdm.blocking = arguments.completion == Completion::Block;
+    rdm.pause = options.pause;
+    rdm.cuda = arguments.memory != Memory::Host;
+    rdm.remote_memory = options.test.is_remote();
+    rdm.timeout = Some(Duration::from_secs(arguments.timeout));
+    rdm
+}
+
 /// Opens this rank's endpoints, ordered by domain.
 fn open(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> Result<Vec<Endpoint>, Error> {
     let TestOptions { arguments, endpoints, .. } = options;
     let one_host = ranks.iter().all(|rank| rank.host_id == ranks[0].host_id);
     let loopback =
         one_host && matches!(arguments.provider.as_str(), "tcp" | "net") && arguments.domains.is_empty();
-    let mut rdm = rdm::Options::new(&arguments.provider);
+    let mut rdm = rdm_options(options);
     rdm.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
-    rdm.untagged = options.messages == Messages::Plain;
-    rdm.blocking = arguments.completion == Completion::Block;
-    rdm.pause = options.pause;
-    rdm.cuda = arguments.memory != Memory::Host;
-    rdm.remote_memory = options.test.is_remote();
     rdm.peers = world.size();
-    rdm.timeout = Some(Duration::from_secs(arguments.timeout));
     rdm.world = Some(world.clone());
     let mut all = Vec::with_capacity(endpoints);
     let named = arguments.domains.len();
@@ -234,7 +253,7 @@ fn open(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> 
 }
 
 /// Maps a failed call to [`Stop::Failed`], and everything else, such as a missing provider, to [`Stop::Refused`].
-fn stop(error: Error) -> Stop {
+pub(super) fn stop(error: Error) -> Stop {
     match error {
         Error::Call(_) => Stop::Failed(error.into()),
         _ => Stop::Refused(error.to_string()),

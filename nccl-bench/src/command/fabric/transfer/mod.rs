@@ -63,6 +63,10 @@ pub(super) fn run(
     }
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+    // Before this side waits for the other. Ranks of a launcher are all here, and tell each other.
+    if arguments.listen.is_some() || arguments.connect.is_some() {
+        job::check(options).map_err(job::stop)?;
+    }
     let world = rendezvous::join(arguments, join)?;
     interrupt.joined(&world);
     let ended = measure(options, library, out, &world, &interrupt);
