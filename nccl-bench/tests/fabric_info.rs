@@ -127,6 +127,40 @@ fn a_provider_is_what_libfabric_takes_it_for() {
 }
 
 #[test]
+fn a_host_without_an_address_is_refused_before_anything_is_listed() {
+    for arguments in
+        [&["-n", "no.such.host.invalid", "-s", "1"][..], &["-p", "udp", "-n", "no.such.host.invalid"]]
+    {
+        let output = run(None, arguments);
+        let message = err(&output);
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(2), ""), "{message}");
+        let start = "error: -n no.such.host.invalid: this host finds no address for the name (";
+        assert!(
+            message.starts_with(start) && message.ends_with("(getent hosts no.such.host.invalid)\n"),
+            "{message}"
+        );
+    }
+}
+
+/// The other host's address is one for documentation, which no host has.
+#[test]
+fn shared_memory_reaches_this_host_alone() {
+    for library in wheels::each_libfabric() {
+        let library = library.as_deref();
+        let providers =
+            |text: &str| -> BTreeSet<String> { rows(text).iter().map(|row| row[0].to_owned()).collect() };
+        for here in ["localhost", "127.0.0.1"] {
+            let text = printed(library, &["-n", here, "-s", "1"], 0);
+            assert!(providers(&text).contains("shm"), "{text}");
+        }
+        let elsewhere = run(library, &["-n", "198.51.100.7", "-s", "1"]);
+        assert!(!providers(&out(&elsewhere)).contains("shm"), "{}", out(&elsewhere));
+        let text = printed(library, &["-p", "shm", "-n", "198.51.100.7"], 1);
+        assert!(text.contains("- provider shm would match without the node 198.51.100.7\n"), "{text}");
+    }
+}
+
+#[test]
 fn each_hint_that_excludes_is_named_with_what_there_is() {
     for library in wheels::each_libfabric() {
         let library = library.as_deref();
@@ -137,8 +171,6 @@ fn each_hint_that_excludes_is_named_with_what_there_is() {
         );
         let text = printed(library, &["-p", "udp", "-f", "nowhere"], 1);
         assert!(text.contains("provider udp would match without the fabric nowhere"), "{text}");
-        let text = printed(library, &["-p", "udp", "-n", "no.such.host.invalid"], 1);
-        assert!(text.contains("provider udp would match without the node no.such.host.invalid"), "{text}");
         let text = printed(library, &["-p", "udp", "-t", "dgram", "-c", "rma"], 1);
         assert!(text.contains("provider udp would match without the capability FI_RMA"), "{text}");
         let text = printed(library, &["-p", "smh"], 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
@@ -52,8 +52,11 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     let named = |wanted: &Option<String>, name: &str| {
         wanted.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
     };
+    // shm ignores the node, and reaches this host alone.
+    let elsewhere = hints.node.as_deref().is_some_and(|node| !is_this_host(node));
     Ok(list
         .iter()
+        .filter(|entry| !(elsewhere && entry.provider().split(';').any(|part| SHARED_MEMORY.contains(&part))))
         // Some providers ignore the hints for domain and fabric; shm does.
         .filter(|entry| named(&hints.domain, &entry.domain()) && named(&hints.fabric, &entry.fabric_name()))
         // SAFETY: an entry of the list, which is live meanwhile.
@@ -80,6 +83,16 @@ pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
         }
     }
     Ok(providers)
+}
+
+/// Providers over shared memory.
+const SHARED_MEMORY: [&str; 2] = ["shm", "sm2"];
+
+/// True for a name or address of this host, and for an address in a provider's own format: `fi_shm://1234`.
+fn is_this_host(node: &str) -> bool {
+    // Only an address of this host can be bound to.
+    let is_here = |address: SocketAddr| UdpSocket::bind(address).is_ok();
+    node.contains("://") || (node, 0).to_socket_addrs().is_ok_and(|mut all| all.any(is_here))
 }
 
 /// All kinds of registration, without the obsolete basic and scalable ones.

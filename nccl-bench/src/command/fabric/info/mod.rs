@@ -7,6 +7,7 @@ mod fold;
 mod report;
 
 use std::io::{self, Write};
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -165,6 +166,7 @@ struct Provider {
 /// # Errors
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitError> {
+    arguments.node.as_deref().map_or(Ok(()), check_node)?;
     let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
     let host = Host::look(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
@@ -175,6 +177,21 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitErro
         Some(entries) => !entries.is_empty(),
         None => !answer.providers.is_empty(),
     })
+}
+
+/// Refuses a host whose name has no address; some providers ignore the node. An address in a provider's own format, such as
+/// `fi_sockaddr_in://192.0.2.7:4000`, is libfabric's to read.
+fn check_node(node: &str) -> Result<(), ExitError> {
+    if node.contains("://") {
+        return Ok(());
+    }
+    match (node, 0).to_socket_addrs() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ExitError::refused(format!(
+            "-n {node}: this host finds no address for the name ({error}); correct it, or give an address (getent hosts \
+             {node})"
+        ))),
+    }
 }
 
 fn print(answer: &Answer, arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
