@@ -50,7 +50,7 @@ fn a_rank_without_a_thread_says_so_to_all() {
 
 fn an_endpoint_without_a_thread_says_so_to_both() {
     let address = format!("127.0.0.1:{}", crate::process::reserve_port());
-    let arguments = format!("fabric bw -p tcp -e 8 -n 2 --endpoints 64");
+    let arguments = "fabric bw -p tcp -e 8 -n 2 --endpoints 64";
     let sides =
         ["--listen", "--connect"].map(|how| start(with_few_threads(&format!("{arguments} {how} {address}"))));
     for mut process in sides {
