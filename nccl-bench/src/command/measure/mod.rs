@@ -13,7 +13,7 @@ use collectives::world;
 use engine::collective::{Collective, on_fabric};
 use engine::request::{Request, Variables};
 use engine::session::Session;
-use engine::supervision::{REFUSED, Stop};
+use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 
 use super::{Command, Context, take_over_signals};
 use crate::exit::{ExitError, SUCCESS, print, refusal};
@@ -101,8 +101,18 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     let recorder = Arc::new(Recorder::new(&arguments, &request));
     let session = Session::new(request).map_err(Stop::from)?;
     let world = (context.program.join)(&join_request)?;
-    match session.run(&world, recorder, context.program.mpi) {
-        Ok(verdict) => Ok(verdict.code()),
+    match session.run(&world, Arc::clone(&recorder) as _, context.program.mpi) {
+        Ok(verdict) => {
+            // A table ends with the signal. It came before there was one.
+            if let Verdict::Stopped(signal) = verdict
+                && signal != Signal::SIGPIPE
+                && world.rank() == 0
+                && !recorder.has_begun()
+            {
+                print_message(format_args!("nccl-bench: ended by {signal}"));
+            }
+            Ok(verdict.code())
+        }
         // All processes are refused with the same message; one of them prints it.
         Err(Stop::Refused(_)) if world.rank() != 0 && !has_terminal_of_its_own() => Ok(REFUSED),
         // Before the world is left, which can take a minute, and in which the launcher may end this process.

@@ -5,6 +5,7 @@
 
 use std::io::{self, Stdout};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +51,7 @@ pub(super) struct Recorder {
     algorithm: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
+    begun: AtomicBool,
     state: Mutex<State>,
     text: Mutex<Text>,
 }
@@ -100,6 +102,7 @@ impl Recorder {
             statistics: arguments.stats,
             algorithm: arguments.show_algorithm,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
+            begun: AtomicBool::new(false),
             state: Mutex::default(),
             text: Mutex::default(),
         }
@@ -156,6 +159,11 @@ impl Recorder {
         }
     }
 
+    /// True once the run has begun: a signal that comes earlier leaves neither a table nor files.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
+    }
+
     /// Prints, unless standard output is closed.
     fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
         let mut text = self.text();
@@ -199,6 +207,7 @@ impl Observer for Recorder {
             write_json(path, &run)?;
         }
         reports.started = true;
+        self.begun.store(true, Ordering::SeqCst);
         let started = reports.files.start(&run);
         let json = reports.nccl_tests_json.clone();
         *state = State::Recording(reports, Box::new(run.clone()));
