@@ -20,7 +20,7 @@ mod tests;
 
 use std::{fs, io};
 
-pub use examine::{Expected, examine};
+pub use examine::{Expected, examine, examine_for_host_memory};
 pub use facts::{Facts, Source};
 
 /// Bytes that the kernel says can be allocated without swapping (`MemAvailable` of `/proc/meminfo`).
