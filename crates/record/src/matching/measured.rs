@@ -76,6 +76,17 @@ pub struct RunRows {
     pub run: Run,
     /// The rows of the file.
     pub rows: Rows,
+    /// For several runs of one side, the files and what is incomplete in them; otherwise absent.
+    pub repeated: Option<Repeated>,
+}
+
+/// Runs that were merged into the rows of one side.
+#[derive(Debug)]
+pub struct Repeated {
+    /// The runs without their measurements.
+    pub runs: Vec<Run>,
+    /// Reasons why runs are incomplete.
+    pub incomplete: Vec<String>,
 }
 
 /// The rows of a file, in the order in which they were first measured.
@@ -128,6 +139,21 @@ impl Rows {
         median(&row.values)
     }
 
+    /// The values of a row: one per cycle, or one per run of a side.
+    pub fn values(&self, key: &Key) -> &[f64] {
+        self.places.get(key).map_or(&[], |&place| &self.rows[place].values)
+    }
+
+    /// Adds the rows of a further run, of which the medians become one value each.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for row in &other.rows {
+            self.add(row.key.clone(), median(&row.values).unwrap_or(f64::NAN), Some(row.wrong));
+        }
+        // Measurements, not rows, are counted.
+        self.measurements += other.measurements - other.rows.len();
+        self.unverified += other.unverified;
+    }
+
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
     pub fn wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
@@ -166,7 +192,7 @@ pub fn read(
 }
 
 fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) -> Vec<RunRows> {
-    let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows };
+    let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows, repeated: None };
     let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
     match (wanted, theirs) {
         (SelectedSide::Own, _) | (SelectedSide::Both, None) => vec![whole(path.to_owned(), run, own)],
