@@ -147,7 +147,11 @@ fn bad_requests_are_refused_with_what_to_do() {
         ("missing.json a.json x/missing.json", "2 files cannot be read"),
         ("missing.json", "missing.json: no such file"),
         ("empty.json", "measure first"),
-        ("a.json --output out.png", "must end in .html (a page) or .svg (a drawing)"),
+        ("a.json --output out.txt", "must end in .html (a page) or .svg (a drawing)"),
+        (
+            "a.json --output out.png",
+            "out.png is not written: name a drawing (.svg), and convert it: rsvg-convert",
+        ),
         ("a.json --output out.html --split", "name one, as in --output"),
         ("a.json slow.json --label one", "there are 1 label for 2 files; give one --label per file"),
     ] {

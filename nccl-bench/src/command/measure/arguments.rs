@@ -15,7 +15,7 @@ use record::{Average, Blocking, Registration};
 
 use super::values::{
     List, NoImplementation, at_least_one, average, blocking, collective, count, cta_policy, data_types,
-    fault, no_device_implementation, ops, registration, roots, seconds, segments_in_flight, share,
+    fault, no_device_implementation, ops, output, registration, roots, seconds, segments_in_flight, share,
     step_factor, switch, thread_count,
 };
 /// Examples, columns and exit codes, below the help.
@@ -174,6 +174,10 @@ pub struct Arguments {
     #[arg(long, help_heading = REPORTING)]
     pub(crate) stats: bool,
 
+    /// A short table: fewer comment lines, and sizes as 64K, 1M, 4G; the files are whole in any case
+    #[arg(long, help_heading = REPORTING)]
+    pub(crate) brief: bool,
+
     /// A column with the algorithm, protocol and channels that NCCL chose, or the fabric backend's algorithm, which are in
     /// the files in any case. NCCL's log is read, too, which costs rank 0 about a microsecond per operation
     #[arg(long, help_heading = REPORTING)]
@@ -183,8 +187,9 @@ pub struct Arguments {
     #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
     pub(crate) nccl_tests_json: Option<PathBuf>,
 
-    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be repeated
-    #[arg(long, value_name = "FILE", help_heading = REPORTING)]
+    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be repeated. In its name %h
+    /// is the host, %t the time (UTC), %% a percent sign
+    #[arg(long, value_name = "FILE", value_parser = output, help_heading = REPORTING)]
     pub(crate) output: Vec<Output>,
 
     /// Replace the files of --output, whatever they contain; without it, only result files are replaced

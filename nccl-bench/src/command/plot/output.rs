@@ -34,6 +34,11 @@ impl FileType {
         match suffix.as_deref() {
             Some("html" | "htm") => Ok(Self::Html),
             Some("svg") => Ok(Self::Svg),
+            Some("png" | "pdf" | "jpg" | "jpeg") => bail!(
+                "--output {} is not written: name a drawing (.svg), and convert it: rsvg-convert x.svg -o x.png, or a browser: \
+                 chromium --headless --screenshot=x.png x.svg",
+                path.display()
+            ),
             _ => bail!("--output {} must end in .html (a page) or .svg (a drawing)", path.display()),
         }
     }
