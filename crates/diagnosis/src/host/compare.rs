@@ -1,8 +1,8 @@
 //! Comparison of the hosts of a job: the odd one out, with the value that most have.
 
-use super::examine::Use;
 use super::facts::Facts;
 use super::libraries::Kind;
+use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::words::{counted, listed, shown, sized};
@@ -205,9 +205,9 @@ fn cluster(facts: &Facts) -> String {
     }
 }
 
-/// Compares hosts in the properties that matter to this use.
-pub(super) fn compare(hosts: &[Facts], of: Use) -> Compared {
-    let of_gpus = if of == Use::Devices { &GPU_PROPERTIES[..] } else { &[] };
+/// Compares hosts in the properties that matter for this purpose.
+pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
+    let of_gpus = if purpose == Purpose::Devices { &GPU_PROPERTIES[..] } else { &[] };
     let mut findings = Vec::new();
     let mut rows = Vec::new();
     let mut equal = Vec::new();

@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod libraries;
 pub mod nic;
 pub mod pci;
+mod purpose;
 pub mod rdma;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measured::{Key, Rows, RunRows, TableKey};
+use super::measured::{Key, Rows, RunRows, listed, unfinished};
 use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
@@ -278,16 +278,6 @@ impl ComparedFile {
     }
 }
 
-/// The reason why the run of this name is incomplete; `None` when it is complete.
-pub(super) fn unfinished(name: &str, outcome: &Outcome) -> Option<String> {
-    match outcome {
-        Outcome::Complete => None,
-        Outcome::Running => Some(format!("{name} has not ended, or was killed")),
-        Outcome::Interrupted { signal } => Some(format!("{name} was interrupted by {signal}")),
-        Outcome::Failed { message } => Some(format!("the run of {name} failed: {message}")),
-    }
-}
-
 /// `A` to `Z`, then `A1` and so on.
 pub fn letter(index: usize) -> String {
     let letter = char::from(b'A' + u8::try_from(index % 26).unwrap_or_default());
@@ -307,19 +297,6 @@ fn devices(run: &Run) -> String {
         *counts.entry(&rank.device_name).or_default() += 1;
     }
     counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Keys by their table: `allreduce float sum (62 rows)`.
-pub(super) fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
-    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
-    for key in keys {
-        match tables.iter_mut().find(|(table, _)| **table == key.table) {
-            Some((_, count)) => *count += 1,
-            None => tables.push((&key.table, 1)),
-        }
-    }
-    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
-    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
 }
 
 impl FileVerdict {

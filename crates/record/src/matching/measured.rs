@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Metric;
 use crate::files::{ReadError, read_each};
-use crate::run::{Measurement, Placement, Provenance, Run};
+use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::median;
 
@@ -207,5 +207,28 @@ fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) 
             let meant = sides.into_iter().filter(|(.., meant)| *meant == wanted);
             meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
         }
+    }
+}
+
+/// Keys by their table: `allreduce float sum (62 rows)`.
+pub(super) fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
+    for key in keys {
+        match tables.iter_mut().find(|(table, _)| **table == key.table) {
+            Some((_, count)) => *count += 1,
+            None => tables.push((&key.table, 1)),
+        }
+    }
+    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
+}
+
+/// The reason why the run of this name is incomplete; `None` when it is complete.
+pub(super) fn unfinished(name: &str, outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Complete => None,
+        Outcome::Running => Some(format!("{name} has not ended, or was killed")),
+        Outcome::Interrupted { signal } => Some(format!("{name} was interrupted by {signal}")),
+        Outcome::Failed { message } => Some(format!("the run of {name} failed: {message}")),
     }
 }

@@ -79,10 +79,10 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
         (None, bytes) => (bytes.unwrap_or(0), "bytes"),
     };
     let mut text = title(collective);
-    let _ = write!(
+    let _ = writeln!(
         text,
         "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
-         agg iters: {} validation: {} graph: {} unalign: {}\n",
+         agg iters: {} validation: {} graph: {} unalign: {}",
         settings.threads,
         settings.gpus,
         settings.min_bytes,
