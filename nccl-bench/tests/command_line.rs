@@ -441,3 +441,40 @@ fn a_killed_rank_ends_the_others_within_ten_seconds_and_is_named() {
         ranks[victim].wait().unwrap();
     }
 }
+
+#[test]
+fn a_brief_table_has_few_comments_and_sizes_in_binary_units() {
+    let whole = out(&run("allreduce,broadcast --backend fabric -b 512 -e 2M -f 64 -n 1"));
+    let brief = out(&run("allreduce,broadcast --backend fabric -b 512 -e 2M -f 64 -n 1 --brief"));
+    let sizes = |text: &str| rows(text).iter().map(|row| row[0].to_owned()).collect::<Vec<_>>();
+    assert_eq!(sizes(&whole), ["512", "32768", "2097152", "512", "32768", "2097152"]);
+    assert_eq!(sizes(&brief), ["512", "32K", "2M", "512", "32K", "2M"]);
+    let comments = |text: &str| text.lines().filter(|line| line.starts_with('#')).count();
+    assert!(comments(&brief) * 3 < comments(&whole) * 2, "{brief}\n{whole}");
+    for line in ["# Ranks: 2, on 1 host(s)", "# Collective test starting: broadcast_perf"] {
+        assert!(brief.lines().any(|found| found == line), "{line}\n{brief}");
+    }
+    assert_eq!(brief.matches("# Out of bounds values : 0 OK\n").count(), 2, "{brief}");
+}
+
+#[test]
+fn names_of_files_are_templates() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "allreduce --backend fabric -e 8 -n 1 --output %h_%t_5%%.json --output %h_%t_5%%.csv";
+    let output = nccl_bench(line).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", err(&output));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let files = std::fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let time = names[1].strip_prefix(&format!("{}_", host.trim())).unwrap().strip_suffix("_5%.json").unwrap();
+    assert_eq!(names[0], format!("{}_{time}_5%.csv", host.trim()));
+    let shape: String = time.chars().map(|each| if each.is_ascii_digit() { '0' } else { each }).collect();
+    assert_eq!(shape, "00000000T000000Z");
+    for (name, unknown) in [("%x.json", "%x"), ("x.json%", "%")] {
+        let output = run(&format!("allreduce --backend fabric --output {name}"));
+        assert_eq!(output.status.code(), Some(2));
+        let expected = format!("'{unknown}' in '{name}' is not known: write %h for the host's name");
+        assert!(err(&output).contains(&expected), "{}", err(&output));
+    }
+}

@@ -52,6 +52,27 @@ fn ranks_of_mpirun_form_one_job_and_only_rank_0_prints() {
 }
 
 #[test]
+fn two_ranks_in_host_memory_are_healthy_without_gpus() {
+    let output = under("mpirun", 2, "doctor --backend fabric --json");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["health"], "healthy", "{report:#}");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let of = |subject: &str| {
+        let examinations = report["examinations"].as_array().unwrap();
+        examinations.iter().find(|one| one["subject"] == subject).unwrap().clone()
+    };
+    assert_eq!(of("measurement")["facts"]["ranks"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        of("host")["not_applicable"][0],
+        "GPUs, NVLinks and NCCL: only host memory and the network are used"
+    );
+    assert_eq!(
+        of("host")["findings"].as_array().unwrap().iter().filter(|one| one["severity"] != "advice").count(),
+        0
+    );
+}
+
+#[test]
 fn the_plan_of_a_run_is_printed_once() {
     let output = under("mpirun", 3, "allreduce --backend fabric -e 1K --dry-run");
     let out = text(&output.stdout);

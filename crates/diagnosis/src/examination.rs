@@ -31,6 +31,9 @@ pub struct Examination {
     pub proof: Vec<String>,
     /// Sentences that state what could not be seen, and why.
     pub unseen: Vec<String>,
+    /// Sentences that name the checks that do not apply to the subject, and why. They do not count for the health.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_applicable: Vec<String>,
     /// The signal that ended the examination before it was complete: `SIGINT`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
@@ -114,6 +117,7 @@ impl Examination {
             subject,
             proof: Vec::new(),
             unseen: Vec::new(),
+            not_applicable: Vec::new(),
             interrupted: None,
             findings: Vec::new(),
             sections: Vec::new(),

@@ -6,6 +6,7 @@ pub mod matching;
 pub mod nccl_tests;
 mod number;
 pub mod provenance;
+pub mod rank_test;
 pub mod ratios;
 mod run;
 #[cfg(any(test, feature = "sample"))]

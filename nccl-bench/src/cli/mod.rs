@@ -329,4 +329,28 @@ pub(crate) mod tests {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(&format!("or all: {} [default: float]", names.join(" "))), "{text}");
     }
+    #[test]
+    fn the_help_is_short_and_the_long_one_has_all_flags() {
+        let help = |flag| parse(["nccl-bench", "allreduce", flag]).unwrap_err().to_string();
+        let (short, long) = (help("-h"), help("--help"));
+        assert!(short.lines().count() <= 70, "{} lines", short.lines().count());
+        assert!(long.lines().count() <= 255, "{} lines", long.lines().count());
+        let definition = definition();
+        let command = definition.find_subcommand("allreduce").unwrap();
+        let words = long.split_whitespace().collect::<Vec<_>>().join(" ");
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let flag = format!("--{}", argument.get_long().unwrap());
+            assert!(words.contains(&flag), "{flag}");
+            // Defaults are within the text, where they take no lines of their own.
+            for default in argument.get_default_values() {
+                let text = argument.get_help().unwrap().to_string();
+                let default = format!("[default: {}]", default.to_string_lossy());
+                assert!(text.contains(&default) || !argument.is_hide_default_value_set(), "{flag}: {text}");
+            }
+        }
+        for rare in ["--inject-fault", "--cta_policy", "--in-flight"] {
+            assert!(!short.contains(rare) && long.contains(rare), "{rare}");
+        }
+        assert!(short.contains("--output <FILE>") && short.contains("nccl-bench help"), "{short}");
+    }
 }

@@ -24,16 +24,16 @@ impl Maker {
     ///
     /// # Errors
     /// When a file exists that must not be replaced, or when a file cannot be written.
-    pub(super) fn write_all(
+    pub(super) fn write_all<T: AsRef<[u8]>>(
         &self,
-        texts: &[(PathBuf, String)],
+        files: &[(PathBuf, T)],
         force: bool,
         inputs: &[PathBuf],
     ) -> anyhow::Result<()> {
-        for (path, _) in texts {
+        for (path, _) in files {
             self.refuse_unrelated(path, force, inputs)?;
         }
-        texts.iter().try_for_each(|(path, text)| self.write_whole(path, text))
+        files.iter().try_for_each(|(path, content)| self.write_whole(path, content.as_ref()))
     }
 
     /// Refuses to replace files that this command has not written, unless `force` is set, and the inputs in any case.
@@ -63,10 +63,10 @@ impl Maker {
 
     /// Writes a file under another name and renames it: a reader never sees half of it, and a full disk leaves the
     /// previous file as it was.
-    fn write_whole(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+    fn write_whole(&self, path: &Path, content: &[u8]) -> anyhow::Result<()> {
         // A symbolic link stays one.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let written = replacement::write(&target, |out| out.write_all(text.as_bytes()));
+        let written = replacement::write(&target, |out| out.write_all(content));
         written.with_context(|| format!("{} cannot be written; {}", path.display(), self.advice))
     }
 }

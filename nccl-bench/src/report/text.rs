@@ -60,11 +60,18 @@ impl<W: Write> TextReport<W> {
         zone: TimeZone,
     ) -> io::Result<Self> {
         let mut text = table::version_line(run);
-        text.push_str(&table::provenance(&run.provenance));
+        if !columns.brief {
+            text.push_str(&table::provenance(&run.provenance));
+        }
         text.extend(run.notes.iter().map(|note| comment(note)));
         let on_gpus = run.provenance.backend == "nccl";
-        text.push_str(&table::start(collective, &run.settings, on_gpus));
-        text.push_str(&table::devices(&run.ranks));
+        if columns.brief {
+            text.push_str(&table::ranks(&run.ranks));
+            text.push_str(&table::title(collective));
+        } else {
+            text.push_str(&table::start(collective, &run.settings, on_gpus));
+            text.push_str(&table::devices(&run.ranks));
+        }
         out.write_all(text.as_bytes())?;
         out.flush()?;
         Ok(Self {
@@ -87,7 +94,10 @@ impl<W: Write> TextReport<W> {
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
-            text.push_str(&table::start(collective, &self.settings, self.on_gpus));
+            text.push_str(&match self.columns.brief {
+                true => table::title(collective),
+                false => table::start(collective, &self.settings, self.on_gpus),
+            });
         }
         text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());
         if self.columns.statistics && !self.settings.per_iteration {
@@ -145,6 +155,7 @@ impl<W: Write> TextReport<W> {
         let ratios = section.ratios.summary();
         let foot = Foot {
             collective: &section.collective,
+            brief: self.columns.brief,
             failed_checks: section.failed_checks,
             mean_busbw_gbps: section.busbw_sum / section.measurements as f64,
             minimum_busbw_gbps: self.minimum_busbw,

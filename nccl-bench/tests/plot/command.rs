@@ -140,6 +140,47 @@ fn only_an_earlier_plot_is_replaced() {
     assert!(!folder.path().join("s-allreduce-busbw.svg").exists());
 }
 
+/// The chunks of a PNG file: type and data.
+fn chunks(file: &[u8]) -> Vec<(String, Vec<u8>)> {
+    assert_eq!(&file[..8], b"\x89PNG\r\n\x1a\n");
+    let (mut rest, mut found) = (&file[8..], Vec::new());
+    while !rest.is_empty() {
+        let length = u32::from_be_bytes(rest[..4].try_into().unwrap()) as usize;
+        let mut checksum = flate2::Crc::new();
+        checksum.update(&rest[4..8 + length]);
+        assert_eq!(rest[8 + length..12 + length], checksum.sum().to_be_bytes());
+        found.push((String::from_utf8(rest[4..8].to_vec()).unwrap(), rest[8..8 + length].to_vec()));
+        rest = &rest[12 + length..];
+    }
+    found
+}
+
+#[test]
+fn a_picture_has_the_texts_of_the_drawing_without_fonts_of_the_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = |title: &str| {
+        let mut arguments = arguments(folder.path(), "a.json --output out.png");
+        arguments.options.title = Some(title.to_owned());
+        plot::run(&arguments, read).unwrap();
+        fs::read(folder.path().join("out.png")).unwrap()
+    };
+    let first = picture("first title");
+    let of_first = chunks(&first);
+    assert_eq!(of_first.iter().filter(|(name, _)| name == "IEND").count(), 1);
+    let comment = of_first.iter().find(|(name, _)| name == "tEXt").unwrap();
+    assert_eq!(comment.1, b"Comment\0<!-- made by nccl-bench plot -->\n");
+    let side = |at: usize| u32::from_be_bytes(of_first[0].1[at..at + 4].try_into().unwrap());
+    assert!(side(0) > 1000 && side(4) > 500, "{} x {}", side(0), side(4));
+    // Replaces its own file. Text that is not drawn would leave the picture as it is.
+    assert_eq!(picture("first title"), first);
+    assert_ne!(picture("other title"), first);
+    let split = plot::run(&arguments(folder.path(), "a.json --output s.png --split"), read).unwrap();
+    assert!(split.iter().any(|path| path.ends_with("s-allreduce-time.png")), "{split:?}");
+    for path in split {
+        chunks(&fs::read(path).unwrap());
+    }
+}
+
 #[test]
 fn bad_requests_are_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +188,11 @@ fn bad_requests_are_refused_with_what_to_do() {
         ("missing.json a.json x/missing.json", "2 files cannot be read"),
         ("missing.json", "missing.json: no such file"),
         ("empty.json", "measure first"),
-        ("a.json --output out.png", "must end in .html (a page) or .svg (a drawing)"),
+        ("a.json --output out.txt", "must end in .html (a page), .svg (a drawing) or .png (a picture)"),
+        (
+            "a.json --output out.pdf",
+            "out.pdf is not written: name a drawing (.svg), and convert it, as with rsvg-convert",
+        ),
         ("a.json --output out.html --split", "name one, as in --output"),
         ("a.json slow.json --label one", "there are 1 label for 2 files; give one --label per file"),
     ] {

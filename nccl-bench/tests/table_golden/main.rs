@@ -58,6 +58,7 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
         let expected: String = expected.map(|line| format!("{line}\n")).collect();
         // What the foot says was not made from rounded numbers, and the rows do not show where wrong data was.
         let foot = Foot {
+            brief: false,
             collective: &found.run.measurements[0].collective,
             failed_checks: Some(found.failed_checks),
             mean_busbw_gbps: found.mean,

@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use super::libraries::Kind;
+use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::words::{counted, listed, shown, sized};
@@ -29,7 +30,8 @@ struct Property {
 const INSTALL: &str = "install the same version on all hosts";
 const IMAGE: &str = "use one image, and one LD_LIBRARY_PATH, on all hosts";
 
-const PROPERTIES: [Property; 18] = [
+/// Properties of hosts whose GPUs are used.
+const GPU_PROPERTIES: [Property; 7] = [
     Property {
         name: "GPUs",
         severity: Severity::Degraded,
@@ -49,6 +51,28 @@ const PROPERTIES: [Property; 18] = [
         value: ecc,
         remedy: "nvidia-smi -e 1, then reset the GPUs",
     },
+    Property {
+        name: "NCCL",
+        severity: Severity::Degraded,
+        value: |facts| library(facts, Kind::Nccl),
+        remedy: IMAGE,
+    },
+    Property {
+        name: "network plugin",
+        severity: Severity::Degraded,
+        value: |facts| library(facts, Kind::NetPlugin),
+        remedy: IMAGE,
+    },
+    Property {
+        name: "NVLink cluster",
+        severity: Severity::Advice,
+        value: cluster,
+        remedy: "hosts of different clusters reach each other by the network, not by NVLink",
+    },
+];
+
+/// Properties of all hosts.
+const HOST_PROPERTIES: [Property; 11] = [
     Property {
         name: "RDMA devices up",
         severity: Severity::Degraded,
@@ -86,18 +110,6 @@ const PROPERTIES: [Property; 18] = [
         remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
     },
     Property {
-        name: "NCCL",
-        severity: Severity::Degraded,
-        value: |facts| library(facts, Kind::Nccl),
-        remedy: IMAGE,
-    },
-    Property {
-        name: "network plugin",
-        severity: Severity::Degraded,
-        value: |facts| library(facts, Kind::NetPlugin),
-        remedy: IMAGE,
-    },
-    Property {
         name: "libfabric",
         severity: Severity::Degraded,
         value: |facts| library(facts, Kind::Libfabric),
@@ -128,12 +140,6 @@ const PROPERTIES: [Property; 18] = [
             if facts.system.iommu.translates() { "translates" } else { "off or passes through" }.to_owned()
         },
         remedy: "set the same in BIOS and kernel command line",
-    },
-    Property {
-        name: "NVLink cluster",
-        severity: Severity::Advice,
-        value: cluster,
-        remedy: "hosts of different clusters reach each other by the network, not by NVLink",
     },
 ];
 
@@ -199,12 +205,13 @@ fn cluster(facts: &Facts) -> String {
     }
 }
 
-/// Compares hosts.
-pub(super) fn compare(hosts: &[Facts]) -> Compared {
+/// Compares hosts in the properties that matter for this purpose.
+pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
+    let of_gpus = if purpose == Purpose::Devices { &GPU_PROPERTIES[..] } else { &[] };
     let mut findings = Vec::new();
     let mut rows = Vec::new();
     let mut equal = Vec::new();
-    for property in &PROPERTIES {
+    for property in of_gpus.iter().chain(&HOST_PROPERTIES) {
         let values: Vec<String> = hosts.iter().map(property.value).collect();
         let known = values.iter().any(|value| !matches!(value.as_str(), "-" | "none" | "no GPU"));
         match differing(property, hosts, &values) {

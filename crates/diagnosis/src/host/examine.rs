@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::facts::Facts;
 use super::gpu;
+use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
 use crate::finding::{Finding, Severity};
@@ -21,18 +22,34 @@ pub struct Expected {
 
 /// Examines hosts: each one, and, if there are several, all compared.
 pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
+    examine_hosts(hosts, expected, rules, Purpose::Devices)
+}
+
+/// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their absence is no doubt.
+pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
+    let without_gpus = |facts: &Facts| Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
+    let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
+    let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
+    examination
+        .not_applicable
+        .push("GPUs, NVLinks and NCCL: only host memory and the network are used".to_owned());
+    examination.facts = json!({ "hosts": hosts });
+    examination
+}
+
+fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
     let mut blind = Vec::new();
     let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::of(facts, expected, several, rules);
+        let parts = Parts::of(facts, expected, several, rules, purpose);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
         };
-        if !sees_devices(facts) {
+        if !is_seen(facts, purpose) {
             blind.push(facts.system.name.clone());
         }
         examination.proof.extend(parts.proof.into_iter().map(named));
@@ -53,14 +70,14 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     }
     examination.sections.extend(known_faults);
     if several {
-        let compared = compare::compare(hosts);
+        let compared = compare::compare(hosts, purpose);
         examination.findings.extend(compared.findings);
         examination.sections.insert(0, compared.section);
         if !examination.proof.is_empty() {
             if blind.is_empty() {
                 examination.proof.extend(compared.equal);
             } else {
-                examination.findings.push(nothing_seen(blind));
+                examination.findings.push(nothing_seen(blind, purpose));
             }
         }
     }
@@ -69,13 +86,31 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     examination
 }
 
+/// Returns true when there is something that can be proven to work for this purpose.
+fn is_seen(facts: &Facts, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Devices => sees_devices(facts),
+        Purpose::HostMemory => system::prove_host_memory(&facts.system).is_ok(),
+    }
+}
+
 /// Returns true when there is a device that can be proven to work.
 fn sees_devices(facts: &Facts) -> bool {
     !facts.gpus.devices.is_empty() || facts.nics.iter().any(nic::Nic::is_up)
 }
 
 /// The finding about hosts whose health cannot be told, beside others that are proven to work.
-fn nothing_seen(hosts: Vec<String>) -> Finding {
+fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
+    if purpose == Purpose::HostMemory {
+        let text = format!("memory and limits are not known on {}", listed(&hosts));
+        let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
+            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing or full")
+            .remedy(
+                "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
+            );
+        finding.hosts = hosts;
+        return finding;
+    }
     let text = format!("no GPU and no active RDMA device is seen on {}", listed(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
         .cause("the health of a host without visible devices cannot be told")
@@ -114,9 +149,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules) -> Self {
+    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
-        let mut parts = Self { unseen: unseen(facts), ..Self::default() };
+        let mut parts = Self { unseen: unseen(facts, purpose), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
@@ -132,9 +167,19 @@ impl Parts {
         parts.findings.extend(libraries::judge(libraries, system, gpus, nics));
         parts.findings.extend(spark::judge(facts));
         parts.findings.extend(kernel::judge(messages, system.uptime, rules));
+        if purpose == Purpose::HostMemory {
+            match system::prove_host_memory(system) {
+                Ok(proof) => parts.proof.push(proof),
+                Err(unknown) => parts.unseen.insert(0, unknown),
+            }
+        }
         let gpus_proven = gpu::prove(gpus);
-        // Devices that work prove nothing about GPUs that cannot be seen.
-        if !gpus_proven.is_empty() || !gpus.any() {
+        // Devices that work prove nothing about GPUs that cannot be seen, nor about memory that cannot.
+        let is_proven = match purpose {
+            Purpose::Devices => !gpus_proven.is_empty() || !gpus.any(),
+            Purpose::HostMemory => !parts.proof.is_empty(),
+        };
+        if is_proven {
             parts.proof.extend(gpus_proven);
             parts.proof.extend(nic::prove(nics, counters));
         }
@@ -168,12 +213,12 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
 }
 
 /// Sentences about all that cannot be seen.
-fn unseen(facts: &Facts) -> Vec<String> {
+fn unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     let mut unseen = Vec::new();
     let gpus = &facts.gpus;
     match &gpus.problem {
         Some(problem) => unseen.push(format!("GPUs: {problem}")),
-        None if gpus.devices.is_empty() => {
+        None if gpus.devices.is_empty() && purpose == Purpose::Devices => {
             unseen.push("GPUs: there is none, or none is visible here".to_owned())
         }
         None => {}
@@ -189,7 +234,7 @@ fn unseen(facts: &Facts) -> Vec<String> {
     if !facts.nics.is_empty() && !facts.nics.iter().any(nic::Nic::is_up) {
         unseen.push("the network: no RDMA device is up".to_owned());
     }
-    if !sees_devices(facts) {
+    if purpose == Purpose::Devices && !sees_devices(facts) {
         unseen.push("health of this host: no GPU and no active RDMA device is seen".to_owned());
     }
     if facts.nics.is_empty() {

@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod libraries;
 pub mod nic;
 pub mod pci;
+mod purpose;
 pub mod rdma;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
@@ -20,7 +21,7 @@ mod tests;
 
 use std::{fs, io};
 
-pub use examine::{Expected, examine};
+pub use examine::{Expected, examine, examine_for_host_memory};
 pub use facts::{Facts, Source};
 
 /// Bytes that the kernel says can be allocated without swapping (`MemAvailable` of `/proc/meminfo`).

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measured::{Key, Rows, RunRows, TableKey};
+use super::measured::{Key, Rows, RunRows, listed, unfinished};
+use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
 use crate::statistics::geometric_mean;
@@ -82,6 +83,11 @@ pub struct ComparedFile {
     pub hosts: Vec<String>,
     /// Outcome of the run.
     pub outcome: Outcome,
+    /// Number of runs, of which the medians are compared; 1 except with several runs on each side.
+    pub runs: usize,
+    /// Reasons why runs of several on this side are incomplete; absent for a single run.
+    #[serde(skip)]
+    incomplete_runs: Option<Vec<String>>,
     /// Measurements of all cycles.
     pub measurements: usize,
     /// Number of measurements whose data was not verified.
@@ -109,6 +115,9 @@ pub struct ComparedRow {
     pub values: Vec<Option<f64>>,
     /// The ratio of each file's value to that of the first file, without the first.
     pub ratios: Vec<Option<f64>>,
+    /// For two sides of several runs each, the test of the difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<Test>,
 }
 
 /// Geometric means of the ratios of each file but the first.
@@ -133,8 +142,12 @@ pub struct FileVerdict {
     pub compared: usize,
     /// Indexes in `rows` of rows beyond the threshold; the slowest first.
     pub slower: Vec<usize>,
-    /// Rows that are faster by more than the threshold.
+    /// Rows that are faster by more than the threshold, and significantly where that was tested.
     pub faster: usize,
+    /// Rows beyond the threshold, slower or faster, of which the runs do not differ significantly.
+    pub insignificant: usize,
+    /// Rows with too few runs for a significant difference. Any of them fails the comparison.
+    pub untestable: usize,
     /// Tables and rows of the first file only.
     pub missing: Vec<String>,
     /// Tables and rows of this file only.
@@ -177,7 +190,7 @@ impl Comparison {
             partial,
             require_verified,
             files,
-            differences: differences(sources.iter().map(|source| &source.run)),
+            differences: differences(sources),
             means: means(&rows, others.len()),
             rows,
             verdicts: Vec::new(),
@@ -216,12 +229,21 @@ impl ComparedRow {
     fn of(key: &Key, sources: &[RunRows]) -> Self {
         let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
-        Self { key: key.clone(), values, ratios }
+        let test = match sources {
+            [before, after] => Test::of(key, before, after),
+            _ => None,
+        };
+        Self { key: key.clone(), values, ratios, test }
+    }
+
+    /// True unless the difference was tested, and is not significant.
+    fn may_count(&self) -> bool {
+        self.test.as_ref().is_none_or(Test::is_significant)
     }
 }
 
 impl ComparedFile {
-    fn of(index: usize, RunRows { path, run, rows }: &RunRows) -> Self {
+    fn of(index: usize, RunRows { path, run, rows, repeated }: &RunRows) -> Self {
         Self {
             letter: letter(index),
             path: path.clone(),
@@ -231,6 +253,8 @@ impl ComparedFile {
             devices: devices(run),
             hosts: hosts(run),
             outcome: run.outcome.clone(),
+            runs: repeated.as_ref().map_or(1, |repeated| repeated.runs.len()),
+            incomplete_runs: repeated.as_ref().map(|repeated| repeated.incomplete.clone()),
             measurements: rows.measurements,
             unverified: rows.unverified,
             wrong: rows.wrong(),
@@ -245,14 +269,11 @@ impl ComparedFile {
         })
     }
 
-    /// The reason why the run is incomplete; `None` when it is complete.
-    fn unfinished(&self) -> Option<String> {
-        let letter = &self.letter;
-        match &self.outcome {
-            Outcome::Complete => None,
-            Outcome::Running => Some(format!("{letter} has not ended, or was killed")),
-            Outcome::Interrupted { signal } => Some(format!("{letter} was interrupted by {signal}")),
-            Outcome::Failed { message } => Some(format!("the run of {letter} failed: {message}")),
+    /// The reasons why the run, or one of several, is incomplete.
+    fn incomplete(&self) -> Vec<String> {
+        match &self.incomplete_runs {
+            None => unfinished(&self.letter, &self.outcome).into_iter().collect(),
+            Some(of_runs) => of_runs.clone(),
         }
     }
 }
@@ -278,19 +299,6 @@ fn devices(run: &Run) -> String {
     counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Keys by their table: `allreduce float sum (62 rows)`.
-fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
-    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
-    for key in keys {
-        match tables.iter_mut().find(|(table, _)| **table == key.table) {
-            Some((_, count)) => *count += 1,
-            None => tables.push((&key.table, 1)),
-        }
-    }
-    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
-    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
-}
-
 impl FileVerdict {
     fn of(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
         let Comparison { metric, threshold, partial, require_verified, files, rows, .. } = comparison;
@@ -298,8 +306,11 @@ impl FileVerdict {
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
         let limit = 1.0 + threshold + ROUNDING;
+        let (counting, others): (Vec<(usize, f64)>, Vec<_>) =
+            slowdowns.iter().copied().partition(|&(index, _)| rows[index].may_count());
+        let is_beyond = |&&(_, slowdown): &&(usize, f64)| slowdown.max(slowdown.recip()) > limit;
         let mut slower: Vec<(usize, f64)> =
-            slowdowns.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
+            counting.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         let only = |one: &Rows, other: &Rows| listed(one.keys().filter(|key| !other.has(key)));
         let (first, own) = (&sources[0].rows, &sources[file].rows);
@@ -310,14 +321,22 @@ impl FileVerdict {
         if !require_verified {
             notes.splice(0..0, std::mem::take(&mut unverified));
         }
+        let is_untestable = |row: &&ComparedRow| row.test.as_ref().is_some_and(|test| test.has_too_few);
+        let untestable = rows.iter().filter(is_untestable).count();
         let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         Self {
             file,
-            pass: slower.is_empty() && right && unverified.is_empty() && (whole || *partial),
+            pass: slower.is_empty()
+                && untestable == 0
+                && right
+                && unverified.is_empty()
+                && (whole || *partial),
             compared: slowdowns.len(),
             slower: slower.into_iter().map(|(index, _)| index).collect(),
-            faster: slowdowns.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
+            faster: counting.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
+            insignificant: others.iter().filter(is_beyond).count(),
+            untestable,
             missing,
             extra,
             incomplete,
@@ -335,7 +354,7 @@ fn doubts(
     own: &Rows,
 ) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
-    let mut incomplete: Vec<String> = both().filter_map(ComparedFile::unfinished).collect();
+    let mut incomplete: Vec<String> = both().flat_map(ComparedFile::incomplete).collect();
     let mut notes = Vec::new();
     let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
     let (one_sided, neither): (Vec<&ComparedRow>, Vec<&ComparedRow>) =
@@ -370,9 +389,15 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()
 }
 
-/// Settings and circumstances that differ between the runs.
-fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
-    let all: Vec<BTreeMap<String, String>> = runs.map(circumstances).collect();
+/// Settings and circumstances that differ between the runs. Several runs of one side have all of their values.
+fn differences(sources: &[RunRows]) -> Vec<Difference> {
+    let all: Vec<BTreeMap<String, String>> = sources
+        .iter()
+        .map(|source| match &source.repeated {
+            None => circumstances(&source.run),
+            Some(repeated) => circumstances_of_all(&repeated.runs),
+        })
+        .collect();
     let names: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
     names
         .into_iter()
@@ -382,6 +407,16 @@ fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
         })
         .filter(|difference| difference.values.iter().any(|value| *value != difference.values[0]))
         .collect()
+}
+
+/// The circumstances of several runs; where they differ, all values in order.
+fn circumstances_of_all(runs: &[Run]) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, value) in runs.iter().flat_map(circumstances) {
+        all.entry(name).or_default().insert(value);
+    }
+    let joined = |values: BTreeSet<String>| values.into_iter().collect::<Vec<_>>().join("; ");
+    all.into_iter().map(|(name, values)| (name, joined(values))).collect()
 }
 
 /// Settings and circumstances that can affect a run's values, by the names of the native format and of variables.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Metric;
 use crate::files::{ReadError, read_each};
-use crate::run::{Measurement, Placement, Provenance, Run};
+use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::median;
 
@@ -76,6 +76,17 @@ pub struct RunRows {
     pub run: Run,
     /// The rows of the file.
     pub rows: Rows,
+    /// For several runs of one side, the files and what is incomplete in them; otherwise absent.
+    pub repeated: Option<Repeated>,
+}
+
+/// Runs that were merged into the rows of one side.
+#[derive(Debug)]
+pub struct Repeated {
+    /// The runs without their measurements.
+    pub runs: Vec<Run>,
+    /// Reasons why runs are incomplete.
+    pub incomplete: Vec<String>,
 }
 
 /// The rows of a file, in the order in which they were first measured.
@@ -128,6 +139,21 @@ impl Rows {
         median(&row.values)
     }
 
+    /// The values of a row: one per cycle, or one per run of a side.
+    pub fn values(&self, key: &Key) -> &[f64] {
+        self.places.get(key).map_or(&[], |&place| &self.rows[place].values)
+    }
+
+    /// Adds the rows of a further run, of which the medians become one value each.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for row in &other.rows {
+            self.add(row.key.clone(), median(&row.values).unwrap_or(f64::NAN), Some(row.wrong));
+        }
+        // Measurements, not rows, are counted.
+        self.measurements += other.measurements - other.rows.len();
+        self.unverified += other.unverified;
+    }
+
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
     pub fn wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
@@ -166,7 +192,7 @@ pub fn read(
 }
 
 fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) -> Vec<RunRows> {
-    let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows };
+    let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows, repeated: None };
     let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
     match (wanted, theirs) {
         (SelectedSide::Own, _) | (SelectedSide::Both, None) => vec![whole(path.to_owned(), run, own)],
@@ -181,5 +207,28 @@ fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) 
             let meant = sides.into_iter().filter(|(.., meant)| *meant == wanted);
             meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
         }
+    }
+}
+
+/// Keys by their table: `allreduce float sum (62 rows)`.
+pub(super) fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
+    for key in keys {
+        match tables.iter_mut().find(|(table, _)| **table == key.table) {
+            Some((_, count)) => *count += 1,
+            None => tables.push((&key.table, 1)),
+        }
+    }
+    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
+}
+
+/// The reason why the run of this name is incomplete; `None` when it is complete.
+pub(super) fn unfinished(name: &str, outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Complete => None,
+        Outcome::Running => Some(format!("{name} has not ended, or was killed")),
+        Outcome::Interrupted { signal } => Some(format!("{name} was interrupted by {signal}")),
+        Outcome::Failed { message } => Some(format!("the run of {name} failed: {message}")),
     }
 }

@@ -6,6 +6,7 @@
 
 mod comparison;
 mod measured;
+mod repeated;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub use comparison::{
     ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, letter,
 };
 pub use measured::{Key, Rows, RunRows, TableKey, read};
+pub use repeated::{Test, one_side};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -107,6 +109,14 @@ pub enum MatchError {
     /// A file has no baseline.
     #[error("{} has no other side: it was not measured with --vs", .0.display())]
     OneSide(PathBuf),
+    /// Both sides of files that are runs of one side.
+    #[error(
+        "--side both has two sides for each file; with --before and --after take one: --side own or --side other"
+    )]
+    BothSides,
+    /// A run is named twice on its side.
+    #[error("{} is named twice: each run counts once; name another file", .0.display())]
+    NamedTwice(PathBuf),
     /// A file has no row in common with the first one.
     #[error(
         "{} and {} have no measurement in common (same collective, type, operator, root, placement and size): \

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
-use record::matching::{self, Comparison, Criteria, Metric, Threshold};
+use record::matching::{self, Comparison, Criteria, Metric, RunRows, Threshold};
 use record::sides::SelectedSide;
 
 use super::{Command, Context};
@@ -38,12 +38,13 @@ impl Command for Compare {
 const EXIT_CODES: [(u8, &str); 4] = [
     (
         0,
-        "all runs are complete, none has wrong data, and none is slower than the first by more than the threshold",
+        "all runs are complete, none has wrong data, and none is slower than the first by more than the threshold (of several \
+         runs: significantly)",
     ),
     (
         1,
         "a run is slower, has wrong data, was interrupted, failed, has not ended, lacks rows that the other has, or with \
-         --require-verified has rows that were not verified; or the comparison cannot be written",
+         --require-verified has rows that were not verified; there are too few runs for a test; or the comparison cannot be written",
     ),
     (
         2,
@@ -51,6 +52,9 @@ const EXIT_CODES: [(u8, &str); 4] = [
     ),
     (141, "nobody reads the output any more"),
 ];
+
+/// Largest number of runs on a side: the exact test takes long for more.
+const MAX_RUNS: usize = 50;
 
 /// Columns of the help before the text of an exit code.
 const INDENT: &str = "       ";
@@ -70,8 +74,17 @@ fn after_help() -> String {
 pub struct Arguments {
     /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for standard input; the
     /// first is what the others are compared with
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"], conflicts_with_all = ["before", "after"])]
     pub files: Vec<PathBuf>,
+
+    /// Several runs of one side, with --after; the medians of the sides are compared, and only a difference that is significant
+    /// by the Mann-Whitney U test (p < 0.05) counts; with at least 4 runs each
+    #[arg(long, value_name = "FILE", num_args = 1..=MAX_RUNS, requires = "after")]
+    pub before: Vec<PathBuf>,
+
+    /// The runs of the other side
+    #[arg(long, value_name = "FILE", num_args = 1..=MAX_RUNS, requires = "before")]
+    pub after: Vec<PathBuf>,
 
     /// For results of --vs, which side; both: each as a file of its own
     #[arg(long, value_enum, default_value_t = SelectedSide::Own)]
@@ -136,18 +149,17 @@ impl From<Error> for ExitError {
 /// # Errors
 /// When a file is no result, has nothing in common with the first, or `out` is closed or full.
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
-    record::files::check_names(&arguments.files)
-        .map_err(|error| matching::MatchError::Unreadable(vec![error]))?;
-    let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
-    for path in &arguments.files {
-        match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
-            Ok(sides) if sides.is_empty() => return Err(matching::MatchError::OneSide(path.clone()).into()),
-            Ok(sides) => sources.extend(sides),
-            Err(error) => unreadable.push(error),
-        }
+    let is_repeated = arguments.files.is_empty();
+    let all: Vec<PathBuf> =
+        arguments.files.iter().chain(&arguments.before).chain(&arguments.after).cloned().collect();
+    record::files::check_names(&all).map_err(|error| matching::MatchError::Unreadable(vec![error]))?;
+    if is_repeated && arguments.side == SelectedSide::Both {
+        return Err(matching::MatchError::BothSides.into());
     }
-    if !unreadable.is_empty() {
-        return Err(matching::MatchError::Unreadable(unreadable).into());
+    let mut sources = read(&all, arguments)?;
+    if is_repeated {
+        let after = sources.split_off(arguments.before.len());
+        sources = vec![matching::one_side(sources)?, matching::one_side(after)?];
     }
     let criteria = Criteria {
         metric: arguments.metric,
@@ -164,6 +176,19 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     }
     out.flush()?;
     Ok(comparison.passes())
+}
+
+/// Reads files; with `--side both` each gives two sources.
+fn read(paths: &[PathBuf], arguments: &Arguments) -> Result<Vec<RunRows>, matching::MatchError> {
+    let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
+    for path in paths {
+        match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
+            Ok(sides) if sides.is_empty() => return Err(matching::MatchError::OneSide(path.clone())),
+            Ok(sides) => sources.extend(sides),
+            Err(error) => unreadable.push(error),
+        }
+    }
+    if unreadable.is_empty() { Ok(sources) } else { Err(matching::MatchError::Unreadable(unreadable)) }
 }
 
 #[cfg(test)]

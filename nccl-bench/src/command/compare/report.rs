@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use record::Outcome;
 use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter};
+use record::rank_test::LEVEL;
 
 /// Maximum number of rows that a verdict names, the worst first.
 const NAMED_ROWS: usize = 10;
@@ -101,13 +102,16 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
     let mut writer = csv::Writer::from_writer(out);
     let head = ["collective", "data_type", "op", "root", "placement", "bytes", "first", "other"];
     let values = [format!("first_{unit}"), format!("other_{unit}"), "ratio".to_owned(), "slower".to_owned()];
-    writer.write_record(head.into_iter().chain(values.iter().map(String::as_str)))?;
+    let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
+    writer.write_record(
+        head.into_iter().chain(values.iter().map(String::as_str)).chain(is_tested.then_some("p")),
+    )?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     for (index, row) in comparison.rows.iter().enumerate() {
         let table = &row.key.table;
         for verdict in &comparison.verdicts {
             let file = verdict.file;
-            writer.write_record([
+            let cells = [
                 table.collective.clone(),
                 table.data_type.clone(),
                 table.op.clone().unwrap_or_default(),
@@ -120,7 +124,9 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
                 number(row.values[file]),
                 number(row.ratios[file - 1]),
                 verdict.slower.contains(&index).to_string(),
-            ])?;
+            ];
+            let p = is_tested.then(|| number(row.test.as_ref().map(|test| test.p)));
+            writer.write_record(cells.into_iter().chain(p))?;
         }
     }
     writer.flush()
@@ -182,6 +188,8 @@ fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
     for file in 1..comparison.files.len() {
         head.extend([letter(file), format!("{}/{}", letter(file), letter(0))]);
     }
+    let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
+    head.extend(is_tested.then(|| "p".to_owned()));
     head.push(String::new());
     let left: Vec<bool> = (0..head.len()).map(|column| column == 1 || column == head.len() - 1).collect();
     for (index, row) in comparison.rows.iter().enumerate() {
@@ -190,20 +198,27 @@ fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
             tables.push((name.clone(), Table { head: head.clone(), left: left.clone(), rows: Vec::new() }));
         }
         if let Some((_, table)) = tables.iter_mut().find(|(known, _)| *known == name) {
-            table.rows.push(cells(comparison, index, row));
+            table.rows.push(cells(comparison, index, row, is_tested));
         }
     }
     tables
 }
 
-fn cells(comparison: &Comparison, index: usize, row: &ComparedRow) -> Vec<String> {
+fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bool) -> Vec<String> {
     let mut cells =
         vec![row.key.bytes.to_string(), row.key.placement.name().to_owned(), number(row.values[0])];
     for (value, ratio) in row.values[1..].iter().zip(&row.ratios) {
         cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
     }
+    if is_tested {
+        cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| format!("{:.3}", test.p)));
+    }
     let slower = comparison.verdicts.iter().filter(|verdict| verdict.slower.contains(&index));
     let slower: Vec<&str> = slower.map(|verdict| comparison.files[verdict.file].letter.as_str()).collect();
+    if row.test.as_ref().is_some_and(|test| test.has_too_few) {
+        cells.push("too few runs".to_owned());
+        return cells;
+    }
     cells.push(if slower.is_empty() { String::new() } else { format!("{} slower", slower.join(", ")) });
     cells
 }
@@ -282,6 +297,30 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
         lines.push(format!(
             "{b} is faster than {a} by more than {threshold} in {} of {compared} rows",
             verdict.faster
+        ));
+    }
+    lines.extend(tested(comparison, verdict));
+    lines
+}
+
+/// The lines about the test of several runs on each side.
+fn tested(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
+    let (a, b) = (&comparison.files[0], &comparison.files[verdict.file]);
+    let mut lines = Vec::new();
+    if verdict.untestable > 0 {
+        lines.push(format!(
+            "CANNOT TELL: with {} runs of {} and {} of {}, no difference can be significant (p < {LEVEL}) in {} of {} rows",
+            a.runs, a.letter, b.runs, b.letter, verdict.untestable, verdict.compared
+        ));
+        lines.push("  give at least 4 runs on each side".to_owned());
+    }
+    let insignificant = verdict.insignificant;
+    if insignificant > 0 && verdict.untestable == 0 {
+        let threshold = Threshold(comparison.threshold);
+        lines.push(format!(
+            "Note: {insignificant} of {} rows differ by more than {threshold}, and not significantly (p >= {LEVEL}): the runs of \
+             a side differ as much",
+            verdict.compared
         ));
     }
     lines

@@ -7,6 +7,7 @@ use collectives::world;
 use diagnosis::examination::{Examination, Health};
 use diagnosis::host::{self, Expected, Facts, Source};
 use diagnosis::knowledge::rules::Rules;
+use engine::request::BackendChoice;
 use engine::supervision::Stop;
 
 use super::output::{self, Output};
@@ -90,11 +91,19 @@ fn read(arguments: &Arguments, rules: &Rules) -> Facts {
     Facts::read(&source, rules)
 }
 
-/// Examines all hosts of a job, with a second between two readings of counters; `None` except on rank 0. Collective.
-pub(super) fn examine_job(world: &world::Handle) -> Result<Option<Examination>, Stop> {
+/// Examines all hosts of a job of this backend, with a second between two readings of counters; `None` except on rank 0.
+/// Collective.
+pub(super) fn examine_job(
+    world: &world::Handle,
+    backend: BackendChoice,
+) -> Result<Option<Examination>, Stop> {
     let rules = Rules::built_in();
     let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
-    Ok((world.rank() == 0).then(|| host::examine(&hosts, Expected::default(), &rules)))
+    let examine = || match backend {
+        BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
+        _ => host::examine(&hosts, Expected::default(), &rules),
+    };
+    Ok((world.rank() == 0).then(examine))
 }
 
 /// The facts of all hosts, each read by its first rank. Collective.

@@ -18,6 +18,7 @@ use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 use super::{Command, Context, take_over_signals};
 use crate::exit::{ExitError, SUCCESS, print, refusal};
 use crate::mpi_exec::JoinRequest;
+use arguments::SHORT_EXAMPLES;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
 pub use request::{Invocation, request};
@@ -63,8 +64,10 @@ impl Command for Measure {
     fn definition(&self) -> clap::Command {
         let name = self.0.map_or(ALL, Collective::name);
         // As in nccl-tests, the last of repeated flags counts.
-        let command =
-            Arguments::augment_args(clap::Command::new(name)).args_override_self(true).after_help(EXAMPLES);
+        let command = Arguments::augment_args(clap::Command::new(name))
+            .args_override_self(true)
+            .after_help(SHORT_EXAMPLES)
+            .after_long_help(EXAMPLES);
         let Some(collective) = self.0 else {
             return command.about("Every collective in one start; a list (allreduce,alltoall) only those");
         };

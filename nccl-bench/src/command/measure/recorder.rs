@@ -49,6 +49,7 @@ pub(super) struct Recorder {
     /// Columns of the table.
     statistics: bool,
     algorithm: bool,
+    brief: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
     begun: AtomicBool,
@@ -101,6 +102,7 @@ impl Recorder {
             nccl_tests_json: arguments.nccl_tests_json.clone(),
             statistics: arguments.stats,
             algorithm: arguments.show_algorithm,
+            brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
             begun: AtomicBool::new(false),
             state: Mutex::default(),
@@ -219,7 +221,12 @@ impl Observer for Recorder {
             print(&table::json_notice(&path))?;
         }
         let first = plan.request.collectives.first().map_or("", |collective| collective.name());
-        let columns = Columns { statistics: self.statistics, algorithm: self.algorithm, ..Columns::of(&run) };
+        let columns = Columns {
+            statistics: self.statistics,
+            algorithm: self.algorithm,
+            brief: self.brief,
+            ..Columns::of(&run)
+        };
         text.report = open_pipe(TextReport::start(io::stdout(), &run, first, columns, TimeZone::system()))?;
         Ok(started?)
     }

@@ -1,12 +1,16 @@
 //! Parsers of the values of arguments.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use collectives::DataType;
 use collectives::fabric::MOST_IN_FLIGHT;
+use collectives::world;
 use engine::collective::{Collective, UnknownCollective};
 use engine::data::Op;
 use engine::request::{Fault, Roots};
+use jiff::Timestamp;
+use record::files::{Output, UnknownSuffix};
 use record::matching::Threshold;
 use record::{Average, Blocking, Registration};
 
@@ -39,6 +43,40 @@ pub(crate) struct NoImplementation;
 /// The values of one argument.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
+
+/// Time in the names of the files of one run.
+static NAMED_AT: LazyLock<Timestamp> = LazyLock::new(Timestamp::now);
+
+/// A file of results, of which the name may be a template.
+pub(super) fn output(text: &str) -> Result<Output, String> {
+    let path = expand(text, || world::host().name, *NAMED_AT)?;
+    path.parse().map_err(|error: UnknownSuffix| error.to_string())
+}
+
+/// Replaces `%h` by the host, `%t` by the time and `%%` by a percent sign.
+fn expand(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<String, String> {
+    let mut text = String::new();
+    let mut characters = template.chars();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            text.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('h') => text.push_str(&host()),
+            Some('t') => text.push_str(&time.strftime("%Y%m%dT%H%M%SZ").to_string()),
+            Some('%') => text.push('%'),
+            other => {
+                let unknown = other.map(String::from).unwrap_or_default();
+                return Err(format!(
+                    "'%{unknown}' in '{template}' is not known: write %h for the host's name, %t for the time (UTC), or %% for a \
+                     percent sign"
+                ));
+            }
+        }
+    }
+    Ok(text)
+}
 
 pub(super) fn collective(text: &str) -> Result<Collective, String> {
     text.parse().map_err(|error: UnknownCollective| error.to_string())

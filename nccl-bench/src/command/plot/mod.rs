@@ -1,8 +1,8 @@
-//! `nccl-bench plot`: charts of one or more results, as SVG files or as one HTML page.
+//! `nccl-bench plot`: charts of one or more results, as SVG or PNG files, or as one HTML page.
 //!
 //! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a run and a
 //! placement). `axis` and `chart` draw one metric of a section, `legend` and `headline` describe it. `drawing` puts them
-//! together as an SVG file, `page` as HTML with `reading` and `numbers`.
+//! together as an SVG file, `png` makes a picture of that, `page` is HTML with `reading` and `numbers`.
 //!
 //! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs, kuva) write
 //! colours into each element, where a style sheet with two themes does not reach them; poloto has style sheets, but no
@@ -19,6 +19,7 @@ mod model;
 mod numbers;
 mod output;
 mod page;
+mod png;
 mod reading;
 mod text;
 
@@ -42,7 +43,7 @@ pub struct Plot;
 impl Command for Plot {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("plot"))
-            .about("Draw result files, ours or nccl-tests': SVG, or a page that needs nothing else")
+            .about("Draw result files, ours or nccl-tests': SVG, PNG, or a page that needs nothing else")
     }
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
@@ -71,11 +72,11 @@ pub struct Arguments {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Output file: a page (.html) or a drawing (.svg)
+    /// Output file: a page (.html), a drawing (.svg) or a picture (.png)
     #[arg(long, value_name = "FILE", default_value = "nccl-bench.html")]
     pub output: PathBuf,
 
-    /// Write an SVG file per collective and metric: OUTPUT-allreduce-busbw.svg
+    /// Write an SVG or PNG file per collective and metric: OUTPUT-allreduce-busbw.svg
     #[arg(long)]
     pub split: bool,
 
@@ -256,23 +257,26 @@ pub fn run(
 ) -> anyhow::Result<Vec<PathBuf>> {
     let file_type = FileType::of(&arguments.output)?;
     ensure!(
-        file_type == FileType::Svg || !arguments.split,
-        "--split writes SVG files; name one, as in --output {}",
+        file_type != FileType::Html || !arguments.split,
+        "--split writes SVG or PNG files; name one, as in --output {}",
         arguments.output.with_extension("svg").display()
     );
     let runs = input::read_all(arguments, read)?;
     let (output, options) = (&arguments.output, &arguments.options);
-    let texts = match file_type {
-        FileType::Html => vec![(output.clone(), html(&runs, options)?)],
-        FileType::Svg if arguments.split => {
+    let files = match file_type {
+        FileType::Html => vec![(output.clone(), html(&runs, options)?.into_bytes())],
+        FileType::Svg | FileType::Png if arguments.split => {
             let stem = output.file_stem().unwrap_or(OsStr::new("nccl-bench")).to_string_lossy();
-            let path = |name: String| output.with_file_name(format!("{stem}-{name}.svg"));
-            svg_each(&runs, options)?.into_iter().map(|(name, text)| (path(name), text)).collect()
+            let path = |name: String| output.with_file_name(format!("{stem}-{name}.{}", file_type.suffix()));
+            let file = |(name, text)| anyhow::Ok((path(name), file_type.of_drawing(text)?));
+            svg_each(&runs, options)?.into_iter().map(file).collect::<anyhow::Result<_>>()?
         }
-        FileType::Svg => vec![(output.clone(), svg(&runs, options)?)],
+        FileType::Svg | FileType::Png => {
+            vec![(output.clone(), file_type.of_drawing(svg(&runs, options)?)?)]
+        }
     };
-    output::write_all(&texts, arguments.force, &arguments.files)?;
-    Ok(texts.into_iter().map(|(path, _)| path).collect())
+    output::write_all(&files, arguments.force, &arguments.files)?;
+    Ok(files.into_iter().map(|(path, _)| path).collect())
 }
 
 /// Returns one HTML page: the headline of each run, the charts and numbers of each section, then the machine

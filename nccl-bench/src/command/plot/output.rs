@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use super::png;
 use crate::command::output_file::Maker;
 
 /// First line of each file that is written, by which a later plot knows that it may replace it.
@@ -17,8 +18,8 @@ const MAKER: Maker =
 ///
 /// # Errors
 /// When a file exists that must not be replaced, or when a file cannot be written.
-pub(super) fn write_all(texts: &[(PathBuf, String)], force: bool, inputs: &[PathBuf]) -> anyhow::Result<()> {
-    MAKER.write_all(texts, force, inputs)
+pub(super) fn write_all(files: &[(PathBuf, Vec<u8>)], force: bool, inputs: &[PathBuf]) -> anyhow::Result<()> {
+    MAKER.write_all(files, force, inputs)
 }
 
 /// The type of an output file.
@@ -26,15 +27,39 @@ pub(super) fn write_all(texts: &[(PathBuf, String)], force: bool, inputs: &[Path
 pub(super) enum FileType {
     Html,
     Svg,
+    Png,
 }
 
 impl FileType {
+    /// The suffix of such a file.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Html => "html",
+            Self::Svg => "svg",
+            Self::Png => "png",
+        }
+    }
+
+    /// The content of a drawing in this type.
+    pub(super) fn of_drawing(self, svg: String) -> anyhow::Result<Vec<u8>> {
+        if self == Self::Png { png::of_svg(&svg, MARK) } else { Ok(svg.into_bytes()) }
+    }
+
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
         match suffix.as_deref() {
             Some("html" | "htm") => Ok(Self::Html),
             Some("svg") => Ok(Self::Svg),
-            _ => bail!("--output {} must end in .html (a page) or .svg (a drawing)", path.display()),
+            Some("png") => Ok(Self::Png),
+            Some("pdf" | "jpg" | "jpeg") => bail!(
+                "--output {} is not written: name a drawing (.svg), and convert it, as with rsvg-convert -f pdf x.svg -o x.pdf; or \
+                 name a picture (.png)",
+                path.display()
+            ),
+            _ => bail!(
+                "--output {} must end in .html (a page), .svg (a drawing) or .png (a picture)",
+                path.display()
+            ),
         }
     }
 }

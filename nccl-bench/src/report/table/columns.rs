@@ -12,6 +12,13 @@ use record::{Algorithm, Measurement, Run, Versus};
 /// A cell without a value.
 const ABSENT: &str = "N/A";
 
+/// A size in the largest binary unit that divides it: `64K`, `1536K`, `4G`.
+fn binary(bytes: u64) -> String {
+    let units = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    let unit = units.into_iter().find(|&(_, factor)| bytes > 0 && bytes.is_multiple_of(factor));
+    unit.map_or_else(|| bytes.to_string(), |(letter, factor)| format!("{}{letter}", bytes / factor))
+}
+
 /// The optional columns of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
@@ -28,6 +35,8 @@ pub struct Columns {
     pub versus: bool,
     /// Algorithm, protocol and channels that NCCL chose; nccl-tests does not have it.
     pub algorithm: bool,
+    /// Sizes as `64K`, and fewer comment lines (`--brief`).
+    pub brief: bool,
 }
 
 impl Columns {
@@ -79,7 +88,7 @@ impl Columns {
             ),
             (units, twice(&["(us)"; 3]), twice(&["(us)", "(GB/s)", "", ""]), ""),
         ];
-        let mut text = "#\n".to_owned();
+        let mut text = if self.brief { "" } else { "#\n" }.to_owned();
         for (line, statistics, versus, algorithm) in lines {
             text.push_str(&self.extended(line, &statistics, &versus, algorithm));
             text.push('\n');
@@ -113,7 +122,7 @@ impl Columns {
         };
         let mut row = format!(
             "{:>12}  {:>12}  {:>8}  {:>6}  {}",
-            first.bytes,
+            if self.brief { binary(first.bytes) } else { first.bytes.to_string() },
             first.count,
             first.data_type,
             operator(first),

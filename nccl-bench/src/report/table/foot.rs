@@ -21,6 +21,8 @@ pub struct Foot<'a> {
     pub minimum_busbw_gbps: Option<f64>,
     /// With `--vs`, the baseline's backend and a summary of the ratios to it.
     pub ratios: Option<(&'a str, &'a str)>,
+    /// Only the lines with results (`--brief`).
+    pub brief: bool,
     /// With `-M`, the GPU memory, the maximum of all ranks.
     pub memory: Option<MemoryUse>,
 }
@@ -53,7 +55,9 @@ impl Foot<'_> {
         if let Some((versus, ratios)) = self.ratios {
             text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
         }
-        let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
+        if !self.brief {
+            let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
+        }
         if let Some(MemoryUse { initialization, buffers, operations }) = self.memory {
             let total = initialization.saturating_add(buffers).saturating_add(operations);
             let [initialization, buffers, operations, total] =
@@ -66,7 +70,7 @@ impl Foot<'_> {
                 ),
             ));
         }
-        text.push_str("#\n\n");
+        text.push_str(if self.brief { "\n" } else { "#\n\n" });
         text
     }
 }

@@ -6,6 +6,7 @@ mod columns;
 mod foot;
 mod number;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -60,17 +61,28 @@ pub fn provenance(provenance: &Provenance) -> String {
     text
 }
 
+/// The first line of a collective.
+pub fn title(collective: &str) -> String {
+    format!("# Collective test starting: {}\n", program(collective))
+}
+
+/// The ranks in one line.
+pub fn ranks(ranks: &[Rank]) -> String {
+    let hosts: BTreeSet<&str> = ranks.iter().map(|rank| rank.host.as_str()).collect();
+    format!("# Ranks: {}, on {} host(s)\n", ranks.len(), hosts.len())
+}
+
 /// The first lines of a collective: its name and the settings. `on_gpus` selects the clock of `-I`.
 pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     let (step, unit) = match (settings.step_factor, settings.step_bytes) {
         (Some(factor), _) => (factor, "factor"),
         (None, bytes) => (bytes.unwrap_or(0), "bytes"),
     };
-    let mut text = format!(
-        "# Collective test starting: {}\n\
-         # nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
-         agg iters: {} validation: {} graph: {} unalign: {}\n",
-        program(collective),
+    let mut text = title(collective);
+    let _ = writeln!(
+        text,
+        "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
+         agg iters: {} validation: {} graph: {} unalign: {}",
         settings.threads,
         settings.gpus,
         settings.min_bytes,

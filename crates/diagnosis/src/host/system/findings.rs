@@ -55,6 +55,21 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
     findings
 }
 
+/// The sentence that proves that host memory can be used, or else the one about what is not known of it.
+pub(crate) fn prove_host_memory(system: &System) -> Result<String, String> {
+    let unknown = |what: &str| format!("host memory: {what}");
+    let available =
+        system.available.ok_or_else(|| unknown("/proc/meminfo does not tell what is available"))?;
+    let free = system.shm.free.ok_or_else(|| unknown("there is no /dev/shm, or its size cannot be read"))?;
+    if free < LEAST_SHARED {
+        return Err(unknown(&format!("/dev/shm has only {} free", sized(free))));
+    }
+    if !system.limits.known {
+        return Err(unknown("the limits of this process cannot be read (/proc/self/limits)"));
+    }
+    Ok(format!("host memory: {} available, {} free in /dev/shm", sized(available), sized(free)))
+}
+
 fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
     match system.container.as_deref() {
         Some("Kubernetes") => kubernetes,

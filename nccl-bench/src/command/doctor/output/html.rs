@@ -30,6 +30,7 @@ pub(super) fn write(examinations: &[Examination]) -> String {
         findings = findings(examinations),
         proof = list("Proven", |examination| &examination.proof),
         unseen = list("Not seen", |examination| &examination.unseen),
+        not_applicable = list("Not applicable", |examination| &examination.not_applicable),
         sections = examinations.iter().map(|each| sections(each, several)).collect::<String>(),
     )
 }

@@ -53,6 +53,7 @@ fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -
     };
     text += &listed("Proven", |examination| &examination.proof);
     text += &listed("Not seen", |examination| &examination.unseen);
+    text += &listed("Not applicable", |examination| &examination.not_applicable);
     for examination in examinations {
         for section in &examination.sections {
             text += &style.section(section);

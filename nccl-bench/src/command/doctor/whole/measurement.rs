@@ -5,6 +5,8 @@ use diagnosis::finding::{Evidence, Finding, Severity};
 use record::{Measurement, Run};
 use serde_json::json;
 
+use super::COLLECTIVES;
+
 /// The measurement as far as it has come.
 #[derive(Default)]
 pub(super) struct State {
@@ -102,6 +104,12 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
         examination.unseen.push("no data was verified".to_owned());
         return;
     }
+    if run.provenance.backend != "nccl" {
+        examination.unseen.extend(unproven_exchange(run, state));
+        if !examination.unseen.is_empty() {
+            return;
+        }
+    }
     let ranks = match run.ranks.len() {
         1 => "1 rank".to_owned(),
         several => format!("{several} ranks"),
@@ -114,6 +122,24 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
     examination
         .proof
         .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
+}
+
+/// Sentences about what is missing for the proof that ranks exchanged data in host memory: several ranks, and data of each
+/// collective that was verified, at a rate.
+fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
+    if run.ranks.len() < 2 {
+        return vec![
+            "an exchange between ranks: there is one rank; start at least two (mpirun -np 2)".to_owned(),
+        ];
+    }
+    let is_proven = |one: &&Measurement| {
+        one.bytes > 0 && one.wrong == Some(0) && one.busbw_gbps.is_finite() && one.busbw_gbps > 0.0
+    };
+    let proven: Vec<&str> =
+        state.measurements.iter().filter(is_proven).map(|one| one.collective.as_str()).collect();
+    let missing =
+        COLLECTIVES.iter().map(|collective| collective.name()).filter(|name| !proven.contains(name));
+    missing.map(|name| format!("{name}: no data of it was verified and timed")).collect()
 }
 
 /// A sentence about a measurement that was refused.
@@ -150,6 +176,9 @@ fn sections(state: &State) -> Vec<Section> {
 
 #[cfg(test)]
 mod tests {
+    use diagnosis::examination::Health;
+    use engine::collective::Collective;
+
     use super::*;
 
     #[test]
@@ -159,6 +188,54 @@ mod tests {
             failed(&[evidence("rank 1 on host vm died:\n  its connection closed"), evidence("other")]);
         assert_eq!(finding.diagnosis, "the doctor's measurement failed: rank 1 on host vm died:");
         assert_eq!(finding.evidence.len(), 2);
+    }
+
+    /// A complete measurement of host memory, changed.
+    fn in_host_memory(change: impl FnOnce(&mut Run, &mut Vec<Measurement>)) -> Examination {
+        let mut run = record::sample::full();
+        run.provenance.backend = "fabric".to_owned();
+        let of = |collective: &Collective| {
+            record::sample::measurement(collective.name(), record::Placement::OutOfPlace, 64, 10.0)
+        };
+        let mut measurements: Vec<Measurement> = COLLECTIVES.iter().map(of).collect();
+        change(&mut run, &mut measurements);
+        State { run: Some(run), measurements, transport: Some("shm".to_owned()) }.examine(End::Complete)
+    }
+
+    #[test]
+    fn ranks_in_host_memory_are_healthy_with_verified_data_of_each_collective() {
+        let examination = in_host_memory(|_, _| ());
+        assert_eq!(examination.health(), Health::Healthy, "{examination:?}");
+        let proof = "data verified on 2 ranks in host memory over shm: allreduce and alltoall, 2 sizes and placements";
+        assert_eq!(examination.proof, [proof]);
+    }
+
+    #[test]
+    fn an_exchange_that_was_not_made_or_not_verified_is_not_healthy() {
+        type Change = fn(&mut Run, &mut Vec<Measurement>);
+        let unproven = "alltoall: no data of it was verified and timed";
+        let cases: [(Change, &str); 5] = [
+            (
+                |run, _| run.ranks.truncate(1),
+                "an exchange between ranks: there is one rank; start at least two (mpirun -np 2)",
+            ),
+            (|_, measurements| measurements.truncate(1), unproven),
+            (|_, measurements| measurements[1].wrong = None, unproven),
+            (|_, measurements| measurements[1].bytes = 0, unproven),
+            (|_, measurements| measurements[1].busbw_gbps = 0.0, unproven),
+        ];
+        for (change, unseen) in cases {
+            let examination = in_host_memory(change);
+            assert_eq!(examination.health(), Health::CannotTell, "{examination:?}");
+            assert_eq!(examination.unseen, [unseen]);
+        }
+    }
+
+    #[test]
+    fn wrong_data_in_host_memory_is_broken() {
+        let examination = in_host_memory(|_, measurements| measurements[0].wrong = Some(3));
+        assert_eq!(examination.health(), Health::Broken, "{examination:?}");
+        assert!(examination.proof.is_empty(), "{examination:?}");
     }
 
     #[test]

@@ -30,6 +30,9 @@ use measurement::End;
 /// Largest size of the measurement.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// The collectives of the measurement, each of which has to be verified.
+const COLLECTIVES: [Collective; 2] = [Collective::AllReduce, Collective::AllToAll];
+
 /// Examples for the help.
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +41,8 @@ Examples:
   nccl-bench doctor log job.log                        only a log; doctor PART --help has more
 
 Without a part it examines the environment and all hosts, runs a short verified allreduce and alltoall with NCCL's log
-on, and proves from that log the transport between all ranks. It changes nothing but the variables of its own process.";
+on, and proves from that log the transport between all ranks. It changes nothing but the variables of its own process.
+With --backend fabric it judges host memory, libfabric and what at least two ranks exchange; GPUs do not apply.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
@@ -77,7 +81,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     session.watch(&world, &observer);
     let (salvage, interrupt) = (session.salvage(), session.interrupt());
     let watch = collector.watch(&world).map_err(Stop::from)?;
-    match examine(&process, &world, &collector) {
+    match examine(&process, &world, &collector, arguments.backend) {
         Err(Stop::Failed(error)) => session.fail(&world, &error),
         examined => examined?,
     }
@@ -117,10 +121,15 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
 }
 
 /// Examines the environments and the hosts. Collective.
-fn examine(process: &Process, world: &world::Handle, collector: &Collector) -> Result<(), Stop> {
+fn examine(
+    process: &Process,
+    world: &world::Handle,
+    collector: &Collector,
+    backend: BackendChoice,
+) -> Result<(), Stop> {
     let environment = environment::of_job(&environment::Arguments::default(), process, world)?;
     collector.add([environment]);
-    collector.add(host::examine_job(world)?);
+    collector.add(host::examine_job(world, backend)?);
     Ok(())
 }
 
@@ -142,7 +151,7 @@ fn request(arguments: &Arguments) -> Request {
         step: Step::Factor(8),
         timeout: Some(Duration::from_secs(arguments.timeout)),
         world: arguments.world,
-        ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
+        ..Request::new(COLLECTIVES.to_vec())
     }
 }
 

@@ -1,0 +1,68 @@
+//! Several runs of one side, and the test of the difference between two such sides.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::MatchError;
+use super::measured::{Key, Repeated, Rows, RunRows, listed, unfinished};
+use crate::rank_test::{LEVEL, least_p, mann_whitney};
+use crate::run::Outcome;
+
+/// The test of a row's difference between the runs of two sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Test {
+    /// Probability that runs without a difference differ at least as much (two-sided Mann-Whitney U test).
+    pub p: f64,
+    /// Number of runs that have the row, on each side.
+    pub runs: [usize; 2],
+    /// True with too few runs for any difference to be significant.
+    pub has_too_few: bool,
+}
+
+impl Test {
+    /// Tests a row; `None` unless both sides are several runs.
+    pub(super) fn of(key: &Key, before: &RunRows, after: &RunRows) -> Option<Self> {
+        before.repeated.as_ref().and(after.repeated.as_ref())?;
+        let (before, after) = (before.rows.values(key), after.rows.values(key));
+        Some(Self {
+            p: mann_whitney(before, after)?,
+            runs: [before.len(), after.len()],
+            has_too_few: least_p(before.len(), after.len()) >= LEVEL,
+        })
+    }
+
+    /// True when the difference is significant at [`LEVEL`].
+    pub fn is_significant(&self) -> bool {
+        self.p < LEVEL
+    }
+}
+
+/// Merges the runs of one side: their medians are its values.
+///
+/// # Errors
+/// When a run is there twice, or there is none.
+pub fn one_side(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
+    let mut rows = Rows::default();
+    for (index, one) in runs.iter().enumerate() {
+        if runs[..index].iter().any(|earlier| earlier.path == one.path) {
+            return Err(MatchError::NamedTwice(one.path.clone()));
+        }
+        rows.merge(&one.rows);
+    }
+    let lacks = |one: &RunRows| {
+        // A row without a value above 0 in any run is no gap of this one.
+        let is_gap =
+            |key: &&Key| !one.rows.has(key) || one.rows.median(key).is_none() && rows.median(key).is_some();
+        let missing = listed(rows.keys().filter(is_gap));
+        (!missing.is_empty()).then(|| format!("{} lacks {}", one.path.display(), missing.join(", ")))
+    };
+    let unfinished = |one: &RunRows| unfinished(&one.path.display().to_string(), &one.run.outcome);
+    let incomplete = runs.iter().flat_map(|one| [unfinished(one), lacks(one)]).flatten().collect();
+    let names: Vec<String> = runs.iter().map(|one| one.path.display().to_string()).collect();
+    let runs: Vec<_> = runs.into_iter().map(|one| one.run).collect();
+    let worst = runs.iter().find(|run| run.outcome != Outcome::Complete).or(runs.first());
+    let run = worst.cloned().ok_or(MatchError::TooFew)?;
+    let path = PathBuf::from(names.join(", "));
+    Ok(RunRows { path, run, rows, repeated: Some(Repeated { runs, incomplete }) })
+}
