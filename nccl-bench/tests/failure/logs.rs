@@ -8,6 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[cfg(feature = "mpi")]
+use crate::mpirun::launch;
 use crate::process::{Ended, Process, bench, host, reserve_port, start};
 use crate::{Tests, tests};
 
@@ -15,6 +17,7 @@ pub(crate) const TESTS: Tests = tests![
     the_lines_of_a_rank_that_closes_late_are_in_the_report,
     a_rank_that_dies_while_it_closes_is_reported,
     a_process_that_dies_when_it_is_asked_for_its_log_is_reported,
+    the_driver_starts_after_mpi,
 ];
 
 /// The folder of the fakes, with the driver `libcuda.so` and NCCL.
@@ -25,7 +28,7 @@ impl Fakes {
         let fakes = Self(tempfile::tempdir().unwrap());
         let driver = ["log.c", "cuda.c", "memory.c", "effects.c", "order.c", "graphs.c"].map(fake);
         let driver = [&driver[..], &[data("measured_gpu.c")]].concat();
-        compile(&driver, &fakes.driver(), &["-Wl,-soname,libcuda.so"]);
+        compile(&driver, &fakes.driver(), &["-Wl,-soname,libcuda.so", "-DcuInit=fake_cuInit"]);
         let nccl =
             ["nccl.c", "communicators.c", "objects.c", "exchange.c", "worker.c", "parameters.c"].map(fake);
         let nccl = [&nccl[..], &[data("logging_nccl.c"), fakes.driver()]].concat();
@@ -140,4 +143,16 @@ fn a_process_that_dies_when_it_is_asked_for_its_log_is_reported() {
         let member = &log["facts"]["communicators"][0]["members"][rank.to_string()];
         assert_eq!(member["destroyed"], true, "rank {rank}: {log}");
     }
+}
+
+/// MPI_Init sets environment variables, which the CUDA driver reads while it starts: at the same time, the process can crash.
+#[cfg(feature = "mpi")]
+fn the_driver_starts_after_mpi() {
+    let fakes = Fakes::build();
+    let (folder, nccl) = (fakes.0.path().to_str().unwrap(), fakes.nccl());
+    let variables = [("LD_LIBRARY_PATH", folder), ("NCCL_LIBRARY", nccl.to_str().unwrap())];
+    let (mut launcher, _session) = launch(2, "doctor -T 60 --json", &variables);
+    let ended = launcher.ended();
+    let log = examination_of_logs(&ended.stdout);
+    assert_eq!(log["facts"]["communicators"][0]["ranks"], 4, "{log}");
 }

@@ -38,7 +38,11 @@ pub(crate) fn mpirun(ranks: usize, arguments: &str, variables: &[(&str, &str)]) 
 
 /// Starts `mpirun`, with a folder for its files.
 #[cfg(feature = "mpi")]
-fn launch(ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {
+pub(crate) fn launch(
+    ranks: usize,
+    arguments: &str,
+    variables: &[(&str, &str)],
+) -> (Process, tempfile::TempDir) {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
     // Launchers of Open MPI that start at the same time race for one folder in the default place.

@@ -48,7 +48,7 @@ mod selection;
 
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
-pub(crate) use selection::{Search, choose};
+pub(crate) use selection::choose;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedLoop {

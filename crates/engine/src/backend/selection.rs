@@ -1,7 +1,5 @@
 //! Selection of the backend, agreed by all processes before anything is started.
 
-use std::thread::{self, JoinHandle};
-
 use collectives::world::World;
 
 use super::host::{self, FindHostBackend};
@@ -11,37 +9,6 @@ use crate::agreement::{Discovery, exchange};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
-/// The search for GPUs in the background. It begins before the processes have joined their world, because the CUDA
-/// driver takes some tenths of a second to start.
-#[derive(Debug)]
-pub(crate) struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
-
-impl Search {
-    pub(crate) fn start(settings: &Request) -> Self {
-        if !settings.backend.may_use_gpus() {
-            return Self(None);
-        }
-        // If no thread can be started, the search runs when its result is needed.
-        Self(thread::Builder::new().name("search".to_owned()).spawn(nccl::Gpus::find).ok())
-    }
-
-    fn result(mut self) -> Result<nccl::Gpus, String> {
-        match self.0.take() {
-            Some(thread) => thread.join().unwrap_or_else(|_| Err("looking for GPUs panicked".to_owned())),
-            None => nccl::Gpus::find(),
-        }
-    }
-}
-
-impl Drop for Search {
-    /// Waits for the search, because the process must not end while the CUDA driver is starting.
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
-            let _unused = thread.join();
-        }
-    }
-}
-
 /// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program is
 /// linked to.
 ///
@@ -49,7 +16,6 @@ impl Drop for Search {
 /// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
 pub(crate) fn choose(
     settings: &Request,
-    search: Search,
     process: &dyn World,
     mpi: Option<FindHostBackend>,
 ) -> Result<Node, Stop> {
@@ -68,7 +34,9 @@ pub(crate) fn choose(
         BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
-    let processes = exchange(process, search.result())?;
+    // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA driver reads while it
+    // starts, and neither takes a lock.
+    let processes = exchange(process, nccl::Gpus::find())?;
     let without: Vec<String> = processes
         .iter()
         .enumerate()

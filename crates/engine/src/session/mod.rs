@@ -81,12 +81,10 @@ pub struct Session {
     choices_note: Option<String>,
     salvage: Salvage,
     interrupt: Interrupt,
-    search: backend::Search,
 }
 
 impl Session {
-    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP) and starts the search for GPUs in the
-    /// background.
+    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP).
     ///
     /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
     /// threads that run already would still receive the signals. A program that has installed an [`Interrupt`] before has taken
@@ -100,8 +98,7 @@ impl Session {
         };
         let salvage = Salvage::default();
         let interrupt = Interrupt::install(salvage.clone())?;
-        let search = backend::Search::start(&request);
-        Ok(Self { request, choices, choices_note, salvage, interrupt, search })
+        Ok(Self { request, choices, choices_note, salvage, interrupt })
     }
 
     /// Sets the exit code of the process when the run fails, instead of those of the supervision.
@@ -151,7 +148,7 @@ impl Session {
         observer: Arc<dyn Observer>,
         mpi: Option<backend::FindHostBackend>,
     ) -> Result<Verdict, Stop> {
-        let Self { request, choices, choices_note, salvage, interrupt, search } = self;
+        let Self { request, choices, choices_note, salvage, interrupt } = self;
         interrupt.joined(world);
         salvage.watch(&**world);
         let checked = request.check().map_err(Stop::Refused);
@@ -167,7 +164,7 @@ impl Session {
                 interrupt: &interrupt,
                 salvage: &salvage,
             };
-            let result = measure(&request, search, mpi, world, &context);
+            let result = measure(&request, mpi, world, &context);
             salvage.clear();
             result
         });
@@ -201,14 +198,13 @@ fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! 
 
 fn measure(
     request: &Request,
-    search: backend::Search,
     mpi: Option<backend::FindHostBackend>,
     process: &world::Handle,
     context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
     let mut watchdog = Watchdog::start(process, request.timeout, context.salvage)?;
     watchdog.begin_step("looking for libraries and devices");
-    let node = backend::choose(request, search, &**process, mpi)?;
+    let node = backend::choose(request, &**process, mpi)?;
     let request = &within(request, &node.capabilities);
     let ranks = world::threads(process.clone(), node.threads * node.gpus)?;
     check_ranks(request, ranks[0].size(), node.first.ranks)?;
