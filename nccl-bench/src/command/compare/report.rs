@@ -211,7 +211,7 @@ fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bo
         cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
     }
     if is_tested {
-        cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| format!("{:.3}", test.p)));
+        cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| probability(test.p)));
     }
     let slower = comparison.verdicts.iter().filter(|verdict| verdict.slower.contains(&index));
     let slower: Vec<&str> = slower.map(|verdict| comparison.files[verdict.file].letter.as_str()).collect();
@@ -349,4 +349,9 @@ fn number(value: Option<f64>) -> String {
         Some(value) if value < 1000.0 => format!("{value:.2}"),
         Some(value) => format!("{value:.0}"),
     }
+}
+
+/// Three decimals; a probability that rounds to 0 is not 0.
+fn probability(p: f64) -> String {
+    if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }
