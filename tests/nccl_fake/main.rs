@@ -47,6 +47,7 @@ mod split;
 mod states;
 mod steps;
 mod training;
+mod two_reads;
 mod uncounted;
 mod windows;
 mod woken;
