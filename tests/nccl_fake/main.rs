@@ -11,6 +11,7 @@ mod aborts;
 mod agreement;
 mod calls;
 mod capture;
+mod close_race;
 mod collective;
 mod copies;
 mod creation;
