@@ -113,7 +113,9 @@ fn first(provider: &str, mut line: &UnixStream) {
     let (mut one, to_other) = endpoint(provider, line);
     let mut description = [0; RemoteRegion::BYTES];
     line.read_exact(&mut description).unwrap();
-    let counts = rounds(&mut one, to_other, Some(RemoteRegion::from_bytes(description)));
+    // SAFETY: the other side has sent it for its region.
+    let remote = unsafe { RemoteRegion::from_bytes(description) };
+    let counts = rounds(&mut one, to_other, Some(remote));
     told(provider, &counts);
 }
 

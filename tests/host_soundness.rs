@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -72,7 +71,8 @@ fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
             let mut data = vec![1_u32; 4 << 20];
             communicator.exchange(&[1_u8], 1, &mut [0], 1).unwrap();
             own.panics.store(true, Ordering::SeqCst);
-            assert!(catch_unwind(AssertUnwindSafe(|| communicator.send(&data, 1))).is_err());
+            let error = communicator.send(&data, 1).unwrap_err().to_string();
+            assert!(error.contains("failed: World::check of the program's own world panicked"), "{error}");
             data.fill(2);
             refill.send(()).unwrap();
             // The buffer is there until the receiver is done with it.
@@ -92,6 +92,99 @@ fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
                 data.iter().filter(|&&value| value != 1).count()
             );
         });
+    });
+}
+
+/// A program's own world that panics in all reports and checks from some time on, as with a poisoned lock.
+struct BrokenWorld {
+    world: Handle,
+    broken: AtomicBool,
+}
+
+impl World for BrokenWorld {
+    fn position(&self) -> Position {
+        self.world.position()
+    }
+    fn describe(&self) -> String {
+        self.world.describe()
+    }
+    fn barrier(&self) -> Result<(), Error> {
+        self.world.barrier()
+    }
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.world.all_gather(mine)
+    }
+    fn check(&self) -> Result<(), Error> {
+        assert!(!self.broken.load(Ordering::SeqCst), "a panic of the program's world");
+        self.world.check()
+    }
+    fn fail(&self, reason: &str) {
+        assert!(!self.broken.load(Ordering::SeqCst), "a panic of the program's world");
+        self.world.fail(reason);
+    }
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.world.abort(code, message)
+    }
+}
+
+#[test]
+fn operations_end_when_the_world_panics_on_the_progress_thread() {
+    use collectives::job::{Backend, Job};
+    let worlds = world::threads(world::single(), 2).unwrap();
+    let (end, ended) = mpsc::channel();
+    for world in worlds {
+        let end = end.clone();
+        thread::spawn(move || {
+            let own = Arc::new(BrokenWorld { world, broken: AtomicBool::new(false) });
+            let group = Job::new(Arc::clone(&own) as Handle).group(Backend::Host).unwrap();
+            group.barrier().unwrap();
+            own.broken.store(true, Ordering::SeqCst);
+            let works = [0, 1, 2].map(|_| group.all_reduce(vec![1.0_f32; 8], ReduceOp::Sum));
+            end.send(works.map(|work| work.wait().is_err())).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        assert_eq!(
+            ended.recv_timeout(Duration::from_secs(10)).expect("an operation never returns"),
+            [true; 3]
+        );
+    }
+}
+
+/// The shm provider writes into endpoints of the process where they are: one is closed with those of the other ranks only.
+#[test]
+fn an_endpoint_stays_open_for_the_others_when_the_world_panics_in_its_drop() {
+    let worlds = world::threads(world::single(), 3).unwrap();
+    let gone = std::sync::Barrier::new(3);
+    thread::scope(|scope| {
+        for (rank, world) in worlds.into_iter().enumerate() {
+            let gone = &gone;
+            scope.spawn(move || {
+                let own = Arc::new(PanickingWorld { world, panics: AtomicBool::new(false) });
+                let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
+                // Connects them.
+                if rank == 0 {
+                    for from in [1, 2] {
+                        communicator.recv(&mut [0_u8], from).unwrap();
+                    }
+                } else {
+                    communicator.send(&[1_u8], 0).unwrap();
+                }
+                communicator.barrier().unwrap();
+                own.panics.store(rank == 0, Ordering::SeqCst);
+                if rank == 0 {
+                    drop(communicator);
+                    assert!(!own.panics.load(Ordering::SeqCst), "the drop has called the world");
+                    gone.wait();
+                    gone.wait();
+                } else {
+                    gone.wait();
+                    // Into memory of the endpoint that has no owner any more.
+                    communicator.send(&[7_u8; 100], 0).unwrap();
+                    gone.wait();
+                }
+            });
+        }
     });
 }
 

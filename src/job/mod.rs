@@ -111,7 +111,7 @@ impl Job {
     /// A rank of `world`, which may come from any function of [`world`].
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self::with_preparation(world, Preparation::default())
+        Self::with_preparation(world::guarded(world), Preparation::default())
     }
 
     fn with_preparation(world: world::Handle, preparation: Preparation) -> Self {

@@ -12,7 +12,10 @@
 //!   of that graph, which does not keep its buffers. A capture that began before the call is refused; CUDA has no way to prevent
 //!   one from beginning. A call can be long: a [`group`](group()), or a list of [`Prepared`] operations. Graphs of this module are
 //!   captured on private streams.
-//! - cudarc's own copies between devices, and errors that cudarc records and another thread takes: see `docs/limits.md`.
+//! - If the last owner of a registration or window is dropped *on another thread* during a call on its memory, NCCL may use it after it
+//!   is deregistered.
+//! - cudarc's own copies between devices, its reads of one slice on several streams, and errors that it records and another thread
+//!   takes: see `docs/limits.md`.
 //!
 //! # Communicators
 //! [`Library`] is libnccl, loaded at run time; [`functions`] maps NCCL's functions to this module. A [`Communicator`] is one rank
@@ -119,6 +122,8 @@ pub use operation::{
     group, simulate,
 };
 pub use unique_id::UniqueId;
+
+pub(crate) use memory::queue_read;
 
 /// All functions of NCCL's `nccl.h`: the version that introduced each one, and its place in this module. [`nccl_sys::Nccl`] has
 /// the raw functions.

@@ -16,6 +16,7 @@ use crate::Error;
 use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
 use crate::nccl::cuda::{self, Event};
 use crate::nccl::nccl_group;
+use crate::nccl::queue_read;
 
 /// The group's stream, and the streams of the program's memory.
 ///
@@ -136,6 +137,15 @@ fn queue<T>(stream: &CudaStream, call: impl FnOnce() -> Result<T, DriverError>) 
     Ok(cuda::own_result(stream.context(), call)?)
 }
 
+/// Copies a gradient. Other streams may be reading it, which cudarc's copy alone would make it forget.
+fn copy_on<T: DeviceRepr>(
+    stream: &Arc<CudaStream>,
+    view: &CudaView<'_, T>,
+    target: &mut CudaViewMut<'_, T>,
+) -> Result<(), Error> {
+    queue(stream, || queue_read(view, stream, || stream.memcpy_dtod(view, target)))
+}
+
 impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     type View<'a> = CudaView<'a, T>;
     type ViewMut<'a> = CudaViewMut<'a, T>;
@@ -227,7 +237,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         if view.is_empty() {
             return Ok(());
         }
-        queue(view.stream(), || view.stream().memcpy_dtod(view, &mut target))
+        copy_on(view.stream(), view, &mut target)
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {
@@ -238,7 +248,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
             return Ok(());
         }
         let stream = Arc::clone(target.stream());
-        queue(&stream, || stream.memcpy_dtod(view, target))
+        copy_on(&stream, view, target)
     }
 
     fn clear(&mut self, streams: &mut Streams, range: Range<usize>) -> Result<(), Error> {

@@ -11,6 +11,7 @@ use half::bf16;
 
 use crate::lock::lock;
 use crate::nccl::cuda;
+use crate::nccl::queue_read;
 use crate::{DataType, Element, Error};
 
 const THREADS: u32 = 512;
@@ -72,11 +73,13 @@ impl Rounding {
         self.expect::<T>()?;
         let count = gradient.len().min(wire.len()) as u64;
         let Some(shape) = shape(count) else { return Ok(()) };
-        let mut launch = gradient.stream().launch_builder(&self.encode);
+        let stream = gradient.stream();
+        let mut launch = stream.launch_builder(&self.encode);
         launch.arg(gradient).arg(wire).arg(&count);
         // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count` elements of `gradient`,
         // and writes as many of `wire`. The reducer orders the streams as for a copy.
-        cuda::own_result(gradient.stream().context(), || unsafe { launch.launch(shape) })?;
+        let mut encode = || unsafe { launch.launch(shape) };
+        cuda::own_result(stream.context(), || queue_read(gradient, stream, &mut encode))?;
         Ok(())
     }
 

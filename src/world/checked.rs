@@ -1,29 +1,90 @@
-//! A world whose answers are checked. Any safe program can implement [`World`], and communicators rely on ranks and lengths.
+//! A world whose answers are checked. Any safe program can implement [`World`], and the library relies on ranks, lengths, and on
+//! calls that return: a panic would end a thread on which others wait, or a drop before memory of other ranks is safe.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::mem::{self, ManuallyDrop};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{Error, Handle, Position, World};
+use super::options::Rejoin;
+use super::{Called, Error, ExitHook, Handle, Position, Wait, World, host, process_exit};
 
+/// All methods of the world are called by [`Checked::call`], those with a default, too: it would call the monitor of the world.
 struct Checked {
-    world: Handle,
+    world: ManuallyDrop<Handle>,
     /// The world's first answer, since later ones may differ.
     position: Position,
+    /// The first method that has panicked.
+    panicked: OnceLock<&'static str>,
 }
 
-/// Wraps a world: its position does not change, and it gathers a message of every rank, or fails.
+/// Wraps a world: its position does not change, it gathers a message of every rank, or fails, and after a panic it has failed.
+pub(crate) fn guarded(world: Handle) -> Handle {
+    let (position, world) = (world.position(), ManuallyDrop::new(world));
+    Arc::new(Checked { world, position, panicked: OnceLock::new() })
+}
+
+/// Wraps a world as [`guarded`] does.
 ///
 /// # Errors
 /// If the rank is outside of the world.
+#[cfg(feature = "fabric")]
 pub(crate) fn checked(world: Handle) -> Result<Handle, Error> {
-    let position = world.position();
-    if position.rank >= position.size {
-        let Position { rank, size, .. } = position;
+    let world = guarded(world);
+    let Position { rank, size, .. } = world.position();
+    if rank >= size {
         return Err(Error::Mismatch(format!(
             "a world says that it has {size} ranks, and that this is rank {rank}"
         )));
     }
-    Ok(Arc::new(Checked { world, position }))
+    Ok(world)
+}
+
+impl Checked {
+    /// Calls a method of the world. Returns `None` if it panics.
+    fn call<R>(&self, method: &'static str, call: impl FnOnce(&dyn World) -> R) -> Option<R> {
+        let result = catch(|| call(&**self.world));
+        if result.is_none() && self.panicked.set(method).is_ok() {
+            // The others wait for this rank.
+            catch(|| self.world.fail(&panicked(method)));
+        }
+        result
+    }
+
+    /// Calls a method that can fail, unless one has panicked before.
+    fn try_call<R>(
+        &self,
+        method: &'static str,
+        call: impl FnOnce(&dyn World) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if let Some(earlier) = self.panicked.get() {
+            return Err(self.failure(earlier));
+        }
+        self.call(method, call).unwrap_or_else(|| Err(self.failure(method)))
+    }
+
+    fn failure(&self, method: &str) -> Error {
+        let reason = format!("failed: {}", panicked(method));
+        Error::RankFailed { rank: self.position.rank, host: host().name, reason }
+    }
+}
+
+/// The reason of this rank's failure.
+fn panicked(method: &str) -> String {
+    format!("World::{method} of the program's own world panicked")
+}
+
+/// Returns `None` after a panic.
+fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => Some(result),
+        Err(payload) => {
+            // Its drop is code of the program, too.
+            mem::forget(payload);
+            None
+        }
+    }
 }
 
 impl World for Checked {
@@ -32,15 +93,16 @@ impl World for Checked {
     }
 
     fn describe(&self) -> String {
-        self.world.describe()
+        self.call("describe", |world| world.describe())
+            .unwrap_or_else(|| "a world that has panicked".to_owned())
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.world.barrier()
+        self.try_call("barrier", |world| world.barrier())
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let all = self.world.all_gather(mine)?;
+        let all = self.try_call("all_gather", |world| world.all_gather(mine))?;
         if all.len() != self.position.size {
             let (ranks, messages) = (self.position.size, all.len());
             return Err(Error::Mismatch(format!(
@@ -50,20 +112,86 @@ impl World for Checked {
         Ok(all)
     }
 
-    fn monitor(&self) -> Option<&dyn World> {
-        Some(&*self.world)
+    fn check(&self) -> Result<(), Error> {
+        self.try_call("check", |world| world.check())
+    }
+
+    fn fail(&self, reason: &str) {
+        self.call("fail", |world| world.fail(reason));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
-        self.world.set_limit(limit);
+        self.call("set_limit", |world| world.set_limit(limit));
+    }
+
+    fn note(&self, text: &str) -> bool {
+        self.call("note", |world| world.note(text)).unwrap_or_default()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.call("notes", |world| world.notes()).unwrap_or_default()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        self.call("compare", |world| world.compare(rank, topic, calls));
+    }
+
+    fn time_out(&self, wait: &Wait) -> bool {
+        self.call("time_out", |world| world.time_out(wait)).unwrap_or_default()
+    }
+
+    fn wants_calls(&self) -> bool {
+        self.call("wants_calls", |world| world.wants_calls()).unwrap_or_default()
+    }
+
+    fn before_exit(&self, hook: ExitHook) {
+        self.call("before_exit", |world| world.before_exit(hook));
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        self.world.abort(code, message)
+        let aborted = self.call("abort", |world| -> Infallible { world.abort(code, message) });
+        end(aborted, code, message)
+    }
+
+    fn name_ranks(&self, per_process: usize) -> bool {
+        self.call("name_ranks", |world| world.name_ranks(per_process)).unwrap_or_default()
+    }
+
+    fn rejoin(&self) -> Result<Rejoin, Error> {
+        self.try_call("rejoin", |world| world.rejoin())
+    }
+
+    fn fail_as(&self, rank: usize, reason: &str) {
+        self.call("fail_as", |world| world.fail_as(rank, reason));
+    }
+
+    fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
+        let aborted = self.call("abort_as", |world| -> Infallible { world.abort_as(rank, code, message) });
+        end(aborted, code, &format!("rank {rank}: {message}"))
+    }
+}
+
+/// Ends the process if the world has panicked in its abort.
+fn end(aborted: Option<Infallible>, code: i32, message: &str) -> ! {
+    match aborted {
+        Some(never) => match never {},
+        None => {
+            process_exit::claim();
+            process_exit::report_once(message);
+            process_exit::exit(code)
+        }
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        // SAFETY: the world is not used afterwards.
+        catch(|| unsafe { ManuallyDrop::drop(&mut self.world) });
     }
 }
 
 #[cfg(test)]
+#[cfg(feature = "fabric")]
 mod tests {
     use super::*;
 
@@ -114,5 +242,62 @@ mod tests {
         );
         let world = checked(Arc::new(Lying(position(1, 2), 2))).unwrap();
         assert_eq!(world.all_gather(&[]).unwrap().len(), 2);
+    }
+
+    /// A world that panics in all methods but the first ones, and in its drop.
+    struct Broken;
+
+    impl World for Broken {
+        fn position(&self) -> Position {
+            Position { rank: 1, size: 2, local_rank: 1, local_size: 2 }
+        }
+
+        fn describe(&self) -> String {
+            panic!("a broken world")
+        }
+
+        fn barrier(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn all_gather(&self, _: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+            panic!("a broken world")
+        }
+
+        fn monitor(&self) -> Option<&dyn World> {
+            panic!("a broken world")
+        }
+
+        fn abort(&self, _: i32, _: &str) -> ! {
+            panic!("a broken world")
+        }
+    }
+
+    impl Drop for Broken {
+        fn drop(&mut self) {
+            panic!("a broken world")
+        }
+    }
+
+    #[test]
+    fn a_panic_of_any_method_is_a_failure() {
+        let world = checked(Arc::new(Broken)).unwrap();
+        assert_eq!(world.barrier(), Ok(()));
+        let reason = "failed: World::check of the program's own world panicked".to_owned();
+        let failure = Err(Error::RankFailed { rank: 1, host: host().name, reason });
+        assert_eq!(world.check(), failure);
+        // The first one is kept, and nothing but reports reaches the world.
+        assert_eq!(world.barrier(), failure);
+        assert_eq!(world.all_gather(&[]).map(drop), failure);
+        assert_eq!(world.rejoin().map(drop), failure);
+        assert_eq!(world.describe(), "a world that has panicked");
+        world.fail("a reason");
+        world.fail_as(1, "a reason");
+        world.set_limit(None);
+        world.compare(1, 0, &[]);
+        world.before_exit(Box::new(|_, _| ()));
+        assert!(!world.note("a note") && !world.wants_calls() && !world.name_ranks(1));
+        assert_eq!(world.notes(), [""; 0]);
+        drop(world);
     }
 }

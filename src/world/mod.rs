@@ -31,7 +31,7 @@
 
 mod call;
 mod cause;
-#[cfg(feature = "fabric")]
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 mod checked;
 mod host;
 mod launcher;
@@ -80,6 +80,8 @@ pub(crate) use cause::time_out;
 #[cfg(feature = "fabric")]
 pub(crate) use checked::checked;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use checked::guarded;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use limits::COMPARE_AFTER;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use limits::MAX_MESSAGE;
@@ -96,7 +98,8 @@ use options::YEAR;
 /// ends in another way is a failure of this rank.
 ///
 /// A program's own world should also implement [`World::check`] and [`World::fail`] if it can report failures. Their
-/// defaults report none.
+/// defaults report none. A panic of one of its methods is a failure of this rank: jobs, communicators and endpoints get errors from
+/// then on.
 pub trait World: Send + Sync {
     /// This rank's position in the job and on its host.
     fn position(&self) -> Position;

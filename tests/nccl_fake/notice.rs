@@ -1,6 +1,7 @@
 //! A failure of which the ranks of a group learn at different times.
 
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -75,4 +76,63 @@ fn an_abort_comes_after_the_others_have_learned_of_the_failure() {
             });
         }
     });
+}
+
+/// A program's own world, which panics in all reports and checks from some time on, as with a poisoned lock.
+struct Panicking {
+    world: Handle,
+    panics: Arc<AtomicBool>,
+}
+
+impl Panicking {
+    fn world(&self) -> &dyn World {
+        assert!(!self.panics.load(Ordering::SeqCst), "a panic of the program's world");
+        &*self.world
+    }
+}
+
+impl World for Panicking {
+    fn position(&self) -> Position {
+        self.world.position()
+    }
+
+    fn describe(&self) -> String {
+        self.world.describe()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.world().barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        self.world().all_gather(mine)
+    }
+
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(self.world())
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.world().abort(code, message)
+    }
+}
+
+/// On the threads that notice failures and ends of operations.
+#[test]
+fn operations_end_when_the_world_panics_on_a_thread_of_the_group() {
+    let fake = Fake::new();
+    let panics = Arc::new(AtomicBool::new(false));
+    let world = Arc::new(Panicking { world: world::single(), panics: Arc::clone(&panics) });
+    let context = CudaContext::new(0).unwrap();
+    let group = Job::new(world).group_on_gpu(fake.library(), &context).unwrap();
+    let memory = || group.stream().unwrap().alloc_zeros::<f32>(5).unwrap();
+    fake.set(Knob::Hang, 1);
+    let work = group.all_reduce(memory(), ReduceOp::Sum);
+    panics.store(true, Ordering::SeqCst);
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || end.send(work.wait().map(drop).unwrap_err().to_string()));
+    let error = ended.recv_timeout(Duration::from_secs(10)).expect("the operation never returns");
+    assert!(error.contains("of the program's own world panicked"), "{error}");
+    fake.set(Knob::Hang, 0);
+    assert_eq!(group.barrier().unwrap_err().to_string(), error);
 }

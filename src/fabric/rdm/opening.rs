@@ -108,6 +108,7 @@ impl Endpoint {
 /// Opens a domain as the options ask, and endpoints in it.
 fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<Endpoint>, Error> {
     let library = Fabric::load()?;
+    let options = &Options { world: options.world.clone().map(world::guarded), ..options.clone() };
     let list = query(library, &provider::name_in(library, &options.provider), options, threading)?;
     let info = chosen(&list, library, options, threading)?;
     let check_room = |shortage: Option<String>| match shortage.filter(|_| options.provider == "shm") {

@@ -165,11 +165,12 @@ impl RemoteRegion {
 
     /// Reads a description that a peer has sent.
     ///
-    /// Over `shm` nothing checks it: long transfers go directly to that address in the peer's process, with the user's
-    /// rights, whatever is there. Only accept descriptions from peers that are trusted like processes of the same user,
-    /// which could do the same without a region.
+    /// # Safety
+    /// The bytes are those of [`to_bytes`](Self::to_bytes) of a region of the peer with which the description is used. Over `shm`
+    /// nothing checks it: long transfers go directly to that address in the peer's process, whatever is there. So only accept descriptions from peers that are trusted like processes of the same user, which could do the same
+    /// without a region.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+    pub unsafe fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let number = |index: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);

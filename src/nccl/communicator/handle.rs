@@ -120,7 +120,7 @@ pub(crate) enum State {
     Suspended,
     /// Its operations have been stopped. It can be split and shrunk.
     Revoked,
-    /// Its operations have been flushed or are being flushed.
+    /// Its operations have been flushed or are being flushed, by the end of the communicator too.
     Finalized,
     /// A thread is ending it: no other thread may use it, though NCCL may still be working on earlier operations.
     Aborting,

@@ -140,6 +140,8 @@ impl Handle {
     /// See [`Communicator::close`](super::Communicator::close).
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
+        // Before the objects are listed, so that a graph that another thread is capturing is known by then, or refused.
+        self.replace(State::Alive, State::Finalized);
         let released = self.drain_and_release(CLOSING);
         let _released = released.inspect_err(|_| self.abort_after_failure())?;
         cuda::bind(&self.context)?;

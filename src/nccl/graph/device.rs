@@ -76,20 +76,26 @@ impl PrivateStream {
         })?;
         Ok(captured)
     }
+
+    /// Ends a capture without a graph, and without a log.
+    pub(super) fn cancel_capture(&mut self) {
+        if !mem::take(&mut self.capturing) {
+            return;
+        }
+        // SAFETY: the stream is alive, its context is current, and nobody else has it or the graph.
+        let _already_failing = cuda::bind(self.context()).map(|()| unsafe {
+            result::stream::end_capture(self.raw).and_then(|graph| result::graph::destroy(graph))
+        });
+    }
 }
 
 impl Drop for PrivateStream {
     fn drop(&mut self) {
+        self.cancel_capture();
         let destroy = || {
             cuda::bind(self.context())?;
-            // SAFETY: the stream is alive, its context is current, and nobody else has it or the graph.
-            unsafe {
-                if self.capturing {
-                    let _already_failing =
-                        result::stream::end_capture(self.raw).and_then(|graph| result::graph::destroy(graph));
-                }
-                result::stream::destroy(self.raw).map_err(Error::cuda("cuStreamDestroy"))
-            }
+            // SAFETY: the stream is alive, its context is current, and nobody else has it.
+            unsafe { result::stream::destroy(self.raw).map_err(Error::cuda("cuStreamDestroy")) }
         };
         if let Err(error) = destroy() {
             tracing::warn!("destroying the stream of a capture: {error}");

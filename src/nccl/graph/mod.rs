@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::{cell::RefCell, fmt, mem};
 
 use cudarc::driver::CudaStream;
@@ -59,12 +59,29 @@ struct GraphState {
     handles: Vec<Arc<Handle>>,
     /// True if it waits for signals: other ranks may have written into windows when a launch is done.
     waits: bool,
-    /// Graphs by device; `None` once a communicator has ended. Destroyed before the fields below.
+    /// Graphs by device; `None` before the capture has ended, and once a communicator has. Destroyed before the fields below.
     graphs: Mutex<Option<Vec<DeviceGraph>>>,
-    _kept: Vec<Owner>,
+    /// Set once the capture has ended.
+    kept: OnceLock<Vec<Owner>>,
 }
 
 impl GraphState {
+    fn new(batch: &Batch<'_>) -> Arc<Self> {
+        Arc::new(Self {
+            handles: batch.members.iter().map(|member| Arc::clone(&member.handle)).collect(),
+            waits: batch.steps.iter().any(|step| step.operation.waits()),
+            graphs: Mutex::default(),
+            kept: OnceLock::new(),
+        })
+    }
+
+    /// The communicators release it before they end.
+    fn add_to_communicators(self: &Arc<Self>) {
+        for handle in &self.handles {
+            handle.add(Arc::downgrade(self) as Weak<dyn Object>);
+        }
+    }
+
     /// Destroys the graphs under the lock, so that a thread that ends another of their communicators waits for
     /// that. Logs failures without it: a subscriber of the log is the program's code, and may launch the graph.
     fn destroy(&self) {
@@ -141,22 +158,14 @@ impl Graph {
             return Err(non_blocking());
         }
         refuse_ranks_of_one_device(&batch.members)?;
-        let graphs = match batch.library {
-            Some(library) => capture(library, &mut batch)?,
-            None => Vec::new(),
-        };
-        let state = Arc::new(GraphState {
-            waits: batch.steps.iter().any(|step| step.operation.waits()),
-            graphs: Mutex::new(Some(graphs)),
-            _kept: mem::take(&mut batch.kept),
-            handles: batch.members.into_iter().map(|member| member.handle).collect(),
-        });
-        for handle in &state.handles {
-            handle.add(Arc::downgrade(&state) as Weak<dyn Object>);
+        let state = GraphState::new(&batch);
+        match batch.library {
+            Some(library) => capture(library, &mut batch, &state)?,
+            None => *lock(&state.graphs) = Some(Vec::new()),
         }
-        // If it was aborted meanwhile, the abort did not release this graph, and NCCL waits for it.
+        let _never_set_before = state.kept.set(mem::take(&mut batch.kept));
+        // A communicator that ended meanwhile has destroyed the graph.
         if state.handles.iter().any(|handle| handle.is_ending()) {
-            state.destroy();
             return Err(Error::Aborted { operation: CAPTURE });
         }
         Ok(Self { state })
@@ -213,19 +222,20 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
 
 /// Captures the operations on private streams, one per device, which keeps the order of a device's operations for any
 /// streams of the communicators. They are launched on the stream of the device's first communicator.
-fn capture(library: Library, batch: &mut Batch<'static>) -> Result<Vec<DeviceGraph>, Error> {
+fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
     let mut registered = Vec::new();
-    let graphs = capture_steps(library, batch, &mut registered);
+    let captured = capture_steps(library, batch, state, &mut registered);
     batch.keep(registered);
-    graphs
+    captured
 }
 
 /// Fills `registered` with the registrations and windows that NCCL can find, for the caller to drop without the guards.
 fn capture_steps(
     library: Library,
     batch: &Batch<'_>,
+    state: &Arc<GraphState>,
     registered: &mut Vec<RegisteredObject>,
-) -> Result<Vec<DeviceGraph>, Error> {
+) -> Result<(), Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     // Dropped without the guards: their drop can log, and a subscriber of the log is the program's code.
     let mut captures: Vec<PrivateStream> = Vec::new();
@@ -234,7 +244,10 @@ fn capture_steps(
             captures.push(PrivateStream::new(stream)?);
         }
     }
+    // A thread that ends a communicator after the guards are dropped waits here until the captures have ended.
+    let mut graphs = lock(&state.graphs);
     let guards = batch.lock(CAPTURE)?;
+    state.add_to_communicators();
     // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the guards are held.
     *registered = batch.registered();
     batch.refuse_misaligned(registered)?;
@@ -244,15 +257,32 @@ fn capture_steps(
     let private: Vec<_> = streams().filter_map(private).map(PrivateStream::raw).collect();
     let captured = run(library, batch, &private);
     drop(guards);
-    if captured? == ncclResult_t::ncclInProgress {
-        // NCCL's own thread must finish first; an abort would wait for the captures.
-        batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
-        drop(captures);
-        batch.wait_for_threads(CAPTURE)?;
-        return Err(non_blocking());
-    }
     let all = || streams().chain(batch.others.iter().map(|other| &other.stream));
-    captures.iter_mut().map(|capture| capture.end_capture(all())).collect()
+    let ended = match captured {
+        Ok(ncclResult_t::ncclInProgress) => {
+            // NCCL's own thread must finish first; an abort would wait for the captures.
+            batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
+            captures.iter_mut().for_each(PrivateStream::cancel_capture);
+            // An abort, which can be that of this thread, waits for the graph.
+            drop(graphs);
+            drop(captures);
+            batch.wait_for_threads(CAPTURE)?;
+            return Err(non_blocking());
+        }
+        captured => {
+            captured.and_then(|_| captures.iter_mut().map(|capture| capture.end_capture(all())).collect())
+        }
+    };
+    match ended {
+        Ok(ended) => {
+            *graphs = Some(ended);
+            Ok(())
+        }
+        Err(error) => {
+            captures.iter_mut().for_each(PrivateStream::cancel_capture);
+            Err(error)
+        }
+    }
 }
 
 /// Calls NCCL for every step. The guards of the communicators are held. Returns ncclInProgress if a communicator is

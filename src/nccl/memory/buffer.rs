@@ -5,6 +5,7 @@ use std::{ops::Range, sync::Arc};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop};
 
+use super::reads;
 use crate::Element;
 use crate::nccl::{allocation::Owner, communicator::Communicator, cuda, error::Error};
 
@@ -14,13 +15,21 @@ pub struct Access<'a> {
     address: CUdeviceptr,
     /// Dropped to tell the buffer's owner that the work is queued.
     queued: Option<SyncOnDrop<'a>>,
+    /// True if no other stream can have used the buffer since this one has waited for it.
+    is_exclusive: bool,
 }
 
 impl<'a> Access<'a> {
     /// `queued` is dropped once the work is queued; `None` for buffers that need no notice and wait for no events.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
-        Self { address, queued }
+        Self { address, queued, is_exclusive: false }
+    }
+
+    /// Of a buffer that is borrowed mutably, and whose earlier uses the stream has waited for.
+    #[inline]
+    fn exclusive(address: CUdeviceptr, queued: SyncOnDrop<'a>) -> Self {
+        Self { address, queued: Some(queued), is_exclusive: true }
     }
 
     /// True if the stream may wait for events of the buffer. A buffer of cudarc without events does not wait.
@@ -32,6 +41,16 @@ impl<'a> Access<'a> {
     /// Device address.
     pub fn address(&self) -> CUdeviceptr {
         self.address
+    }
+}
+
+impl Drop for Access<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.queued.take() {
+            Some(queued) if !self.is_exclusive => reads::record(queued),
+            queued => drop(queued),
+        }
     }
 }
 
@@ -63,7 +82,7 @@ pub unsafe trait DeviceBuffer {
     fn stream(&self) -> &Arc<CudaStream>;
 
     /// Returns the address for reading work on `stream`. The caller orders that work after the queued work of
-    /// [`stream`](Self::stream). This method orders it after all other work that the buffer knows of; it then returns a
+    /// [`stream`](Self::stream). This method orders it after all other writes that the buffer knows of; it then returns a
     /// `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
@@ -117,7 +136,7 @@ macro_rules! cudarc_buffer_mut {
             #[inline]
             fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
                 let (address, queued) = self.device_ptr_mut(stream);
-                Access::new(address, Some(queued))
+                Access::exclusive(address, queued)
             }
         }
     )*};

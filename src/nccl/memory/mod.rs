@@ -1,6 +1,7 @@
 //! Device memory: buffers of collectives, registrations and windows.
 
 mod buffer;
+mod reads;
 mod registered;
 mod view;
 mod window;
@@ -16,6 +17,7 @@ use crate::Element;
 pub use super::allocation::Owner;
 pub(crate) use buffer::OwnedBuffer;
 pub use buffer::{Access, DeviceBuffer, DeviceBufferMut};
+pub(crate) use reads::queue_read;
 pub use registered::Registration;
 pub(crate) use view::checked_range;
 pub use view::{MemoryView, MemoryViewMut};

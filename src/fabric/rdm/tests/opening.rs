@@ -1,6 +1,9 @@
 //! Options that can and cannot be had.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::world::{self, World};
 
 #[test]
 fn endpoints_of_one_process_do_not_know_each_other_over_shm() {
@@ -21,7 +24,8 @@ fn a_provider_that_is_not_there_is_told() {
 fn what_was_not_asked_for_is_refused() {
     let options = Options { remote_memory: false, ..options("tcp") };
     let [(mut one, to_other), _other] = acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
-    let there = RemoteRegion::from_bytes([1; RemoteRegion::BYTES]);
+    // SAFETY: not accessed, since all accesses are refused.
+    let there = unsafe { RemoteRegion::from_bytes([1; RemoteRegion::BYTES]) };
     let mut errors = vec![one.region(8).err().unwrap()];
     let (mut place, mut plain) = ([0; 8], [0; 8]);
     one.scope(|scope| {
@@ -87,4 +91,43 @@ fn a_local_address_that_is_not_there_is_told() {
     // A provider that is not there lacks more than the address.
     let told = text(Options { provider: "verbs;nothing".to_owned(), ..from(nowhere) });
     assert!(told.contains("see `nccl-bench fabric info -p 'verbs;nothing' -t rdm`"), "{told}");
+}
+
+/// A program's own world, whose checks panic.
+struct Panicking;
+
+impl World for Panicking {
+    fn position(&self) -> world::Position {
+        world::single().position()
+    }
+
+    fn describe(&self) -> String {
+        String::new()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        Ok(())
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn check(&self) -> Result<(), world::Error> {
+        panic!("a panic of the program's world")
+    }
+
+    fn abort(&self, code: i32, _: &str) -> ! {
+        std::process::exit(code)
+    }
+}
+
+#[test]
+fn a_world_that_panics_ends_a_wait_and_no_drop() {
+    let options = Options { world: Some(Arc::new(Panicking)), ..options("tcp") };
+    let [(mut one, to_other), _other] = acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
+    let mut place = [0; 8];
+    let error = one.scope(|scope| scope.receive(to_other, 1, &mut place).map(drop)).unwrap_err();
+    assert!(matches!(&error, Error::World(world::Error::RankFailed { rank: 0, .. })), "{error}");
+    assert!(one.peer_lost, "the endpoint may stay open");
 }

@@ -104,7 +104,8 @@ pub(super) fn describe(endpoint: &mut Endpoint, peer: Peer, region: RemoteRegion
 pub(super) fn described(endpoint: &mut Endpoint, peer: Peer) -> RemoteRegion {
     let mut description = [0; RemoteRegion::BYTES];
     endpoint.scope(|scope| scope.receive(peer, DESCRIPTION, &mut description).map(drop)).unwrap();
-    RemoteRegion::from_bytes(description)
+    // SAFETY: the peer has sent it for its region.
+    unsafe { RemoteRegion::from_bytes(description) }
 }
 
 /// The tag of messages with a description.

@@ -189,7 +189,8 @@ impl<'a> Job<'a> {
                 options: *options,
                 inject: *inject,
                 remote: remote.get(index).map(|&bytes| {
-                    (RemoteRegion::from_bytes(bytes), devices.get(index).map_or(0, Device::target))
+                    // SAFETY: the peer has gathered the descriptions of its regions, for its endpoints in this order.
+                    (unsafe { RemoteRegion::from_bytes(bytes) }, devices.get(index).map_or(0, Device::target))
                 }),
                 accessed,
                 region: regions.get(index).filter(|_| accessed),
