@@ -1,5 +1,8 @@
 //! Reads of one slice on two streams: cudarc keeps the event of the last read only.
 
+use std::sync::Barrier;
+use std::thread;
+
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Collectives, Config};
 use collectives::train::{Reducer, Wire};
@@ -54,6 +57,29 @@ fn a_collective_that_reads_keeps_the_order_of_an_earlier_read_before_a_write() {
     communicator.all_reduce_in_place(&mut slice, Sum).unwrap();
     assert_eq!(bugs(&fake), [""; 0]);
     drop((copy, sum));
+}
+
+#[test]
+fn reads_of_two_threads_are_both_kept() {
+    let fake = Fake::new();
+    let mut communicators = [0; 2].map(|_| fake.communicator(&Config::new()));
+    let own = communicators[0].stream().context().new_stream().unwrap();
+    let together = Barrier::new(2);
+    for _ in 0..50 {
+        let slice = own.clone_htod(&[1.0_f32; 8]).unwrap();
+        thread::scope(|scope| {
+            for communicator in &mut communicators {
+                let (slice, together) = (&slice, &together);
+                scope.spawn(move || {
+                    let mut sum = communicator.stream().alloc_zeros::<f32>(8).unwrap();
+                    together.wait();
+                    communicator.all_reduce(slice, &mut sum, Sum).unwrap();
+                });
+            }
+        });
+        drop(slice);
+        assert_eq!(bugs(&fake), [""; 0]);
+    }
 }
 
 #[test]

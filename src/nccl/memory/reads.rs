@@ -4,23 +4,51 @@
 //! the slice can be freed or written while that read goes on. So the stream of a read waits for the event before it records it.
 
 use std::mem;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 
-use cudarc::driver::{CudaStream, DevicePtr, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DriverError, SyncOnDrop};
 
 use crate::lock::lock;
 
-/// Held from the wait until the record: between them, another thread's record would be lost.
-static RECORDING: Mutex<()> = Mutex::new(());
+/// Handles of the events that threads are recording. Not one lock for all: a call of the driver can wait for work that waits for a
+/// call of another thread, with other buffers.
+static RECORDING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static RECORDED: Condvar = Condvar::new();
+
+/// Held from the wait for an event until its record: between them, another thread's record would be lost.
+struct Recording(usize);
+
+impl Recording {
+    fn begin(event: &CudaEvent) -> Self {
+        let (event, mut recording) = (event.cu_event() as usize, lock(&RECORDING));
+        while recording.contains(&event) {
+            recording = RECORDED.wait(recording).unwrap_or_else(PoisonError::into_inner);
+        }
+        recording.push(event);
+        Self(event)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        lock(&RECORDING).retain(|event| *event != self.0);
+        RECORDED.notify_all();
+    }
+}
 
 /// Records a read that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and nothing is recorded then.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
-    let _recording = lock(&RECORDING);
-    if let Err((stream, error)) = include_earlier(&queued) {
-        stream.context().record_err::<()>(Err(error));
-        mem::forget(queued);
+    let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
+    let recording = Recording::begin(event);
+    match stream.wait(event) {
+        Ok(()) => drop(queued),
+        Err(error) => {
+            stream.context().record_err::<()>(Err(error));
+            mem::forget(queued);
+        }
     }
+    drop(recording);
 }
 
 /// Calls cudarc for work on `stream` that reads a buffer, and records that in addition to earlier reads.
@@ -29,23 +57,23 @@ pub(crate) fn queue_read<T, R>(
     stream: &CudaStream,
     call: impl FnOnce() -> Result<R, DriverError>,
 ) -> Result<R, DriverError> {
-    let _recording = lock(&RECORDING);
     let (_, queued) = buffer.device_ptr(stream);
-    let included = include_earlier(&queued).map_err(|(_, error)| error);
+    let event = to_record(&queued);
     // The call records its own read.
     mem::forget(queued);
-    included.and_then(|()| call())
+    let Some((event, _)) = event else { return call() };
+    let _recording = Recording::begin(event);
+    stream.wait(event)?;
+    call()
 }
 
-/// Makes the stream that is about to record an event wait for the event. Where cudarc records nothing, as on a stream that is being
-/// captured without events, there is nothing to wait for.
-fn include_earlier<'a>(queued: &SyncOnDrop<'a>) -> Result<(), (&'a CudaStream, DriverError)> {
+/// The event that cudarc is about to record, and on which stream. Where it records nothing, as on a stream that is being captured
+/// without events, no earlier record is lost.
+fn to_record<'a>(queued: &SyncOnDrop<'a>) -> Option<(&'a CudaEvent, &'a CudaStream)> {
     match *queued {
-        SyncOnDrop::Record(Some((event, stream)))
-            if stream.context().is_managing_stream_synchronization() =>
-        {
-            stream.wait(event).map_err(|error| (stream, error))
+        SyncOnDrop::Record(recorded) => {
+            recorded.filter(|(_, stream)| stream.context().is_managing_stream_synchronization())
         }
-        _ => Ok(()),
+        SyncOnDrop::Sync(_) => None,
     }
 }
