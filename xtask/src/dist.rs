@@ -52,6 +52,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         copy(Path::new(text), &folder, None)?;
     }
 
+    // The programs contain the font.
+    copy(Path::new("nccl-bench/src/command/plot/DejaVuSans.license.txt"), &folder, None)?;
+
     let tarball = Path::new("dist").join(format!("{name}.tar.gz"));
     let status = Command::new("tar").arg("-C").arg("dist").arg("-czf").arg(&tarball).arg(&name).status()?;
     if !status.success() {

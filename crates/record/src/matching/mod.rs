@@ -20,7 +20,7 @@ pub use comparison::{
     ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, letter,
 };
 pub use measured::{Key, Rows, RunRows, TableKey, read};
-pub use repeated::{Test, one_side};
+pub use repeated::{MAX_RUNS, Test, check_runs, one_side};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -114,7 +114,18 @@ pub enum MatchError {
         "--side both has two sides for each file; with --before and --after take one: --side own or --side other"
     )]
     BothSides,
-    /// A run is named twice on its side.
+    /// More runs on a side than the test takes.
+    #[error("at most {MAX_RUNS} runs can be on each side: the exact test takes long for more")]
+    TooManyRuns,
+    /// Two files of one run.
+    #[error("{} and {} are of the same run: each run counts once; leave one out", first.display(), other.display())]
+    SameRun {
+        /// The first file.
+        first: PathBuf,
+        /// The file after it.
+        other: PathBuf,
+    },
+    /// A run is named twice.
     #[error("{} is named twice: each run counts once; name another file", .0.display())]
     NamedTwice(PathBuf),
     /// A file has no row in common with the first one.

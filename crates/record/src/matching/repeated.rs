@@ -38,16 +38,49 @@ impl Test {
     }
 }
 
+/// Largest number of runs on a side: the exact test takes long for more.
+pub const MAX_RUNS: usize = 20;
+
+/// Refuses runs that the test cannot take: too many on a side, or a run that is there twice, on one side or on both. The files
+/// `a.json` and `a.jsonl` of one run are the same run, which began at the same time on the same hosts.
+///
+/// # Errors
+/// When a side has more than [`MAX_RUNS`] runs, or a run is there twice.
+pub fn check_runs(before: &[RunRows], after: &[RunRows]) -> Result<(), MatchError> {
+    if before.len().max(after.len()) > MAX_RUNS {
+        return Err(MatchError::TooManyRuns);
+    }
+    let runs: Vec<&RunRows> = before.iter().chain(after).collect();
+    for (index, one) in runs.iter().enumerate() {
+        let path = resolved(one);
+        if let Some(earlier) = runs[..index].iter().find(|earlier| resolved(earlier) == path) {
+            return Err(MatchError::NamedTwice(earlier.path.clone()));
+        }
+        if let Some(earlier) = runs[..index].iter().find(|earlier| is_same_run(earlier, one)) {
+            return Err(MatchError::SameRun { first: earlier.path.clone(), other: one.path.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Tells from the start and the processes, which two runs do not share.
+fn is_same_run(one: &RunRows, other: &RunRows) -> bool {
+    let (one, other) = (&one.run, &other.run);
+    !one.started_at.is_empty() && one.started_at == other.started_at && one.ranks == other.ranks
+}
+
+/// The file without links and relative parts.
+fn resolved(rows: &RunRows) -> PathBuf {
+    rows.path.canonicalize().unwrap_or_else(|_| rows.path.clone())
+}
+
 /// Merges the runs of one side: their medians are its values.
 ///
 /// # Errors
-/// When a run is there twice, or there is none.
+/// When there is none.
 pub fn one_side(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
     let mut rows = Rows::default();
-    for (index, one) in runs.iter().enumerate() {
-        if runs[..index].iter().any(|earlier| earlier.path == one.path) {
-            return Err(MatchError::NamedTwice(one.path.clone()));
-        }
+    for one in &runs {
         rows.merge(&one.rows);
     }
     let lacks = |one: &RunRows| {

@@ -53,9 +53,6 @@ const EXIT_CODES: [(u8, &str); 4] = [
     (141, "nobody reads the output any more"),
 ];
 
-/// Largest number of runs on a side: the exact test takes long for more.
-const MAX_RUNS: usize = 50;
-
 /// Columns of the help before the text of an exit code.
 const INDENT: &str = "       ";
 
@@ -79,11 +76,11 @@ pub struct Arguments {
 
     /// Several runs of one side, with --after; the medians of the sides are compared, and only a difference that is significant
     /// by the Mann-Whitney U test (p < 0.05) counts; with at least 4 runs each
-    #[arg(long, value_name = "FILE", num_args = 1..=MAX_RUNS, requires = "after")]
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "after")]
     pub before: Vec<PathBuf>,
 
     /// The runs of the other side
-    #[arg(long, value_name = "FILE", num_args = 1..=MAX_RUNS, requires = "before")]
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "before")]
     pub after: Vec<PathBuf>,
 
     /// For results of --vs, which side; both: each as a file of its own
@@ -159,6 +156,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     let mut sources = read(&all, arguments)?;
     if is_repeated {
         let after = sources.split_off(arguments.before.len());
+        matching::check_runs(&sources, &after)?;
         sources = vec![matching::one_side(sources)?, matching::one_side(after)?];
     }
     let criteria = Criteria {

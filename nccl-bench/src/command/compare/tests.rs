@@ -70,7 +70,8 @@ fn sides_compared(before: &[Run], after: &[Run], more: &[&str]) -> (Result<bool,
         line.push(format!("--{side}"));
         for (index, run) in runs.iter().enumerate() {
             let path = folder.path().join(format!("{side}{index}.json"));
-            fs::write(&path, serde_json::to_string(run).unwrap()).unwrap();
+            let started_at = format!("2026-11-22T08:30:{index:02}.123Z {side}");
+            fs::write(&path, serde_json::to_string(&Run { started_at, ..run.clone() }).unwrap()).unwrap();
             line.push(path.to_str().unwrap().to_owned());
         }
     }
@@ -162,6 +163,13 @@ fn sides_that_cannot_be_tested_are_refused() {
     let path = folder.path().join("one.json");
     fs::write(&path, serde_json::to_string(one).unwrap()).unwrap();
     let path = path.to_str().unwrap();
+    // The same file by another name, the same run in another file, and one file more than the test takes.
+    let by_link = folder.path().join("link.json");
+    std::os::unix::fs::symlink(path, &by_link).unwrap();
+    let copy = folder.path().join("copy.json");
+    fs::copy(path, &copy).unwrap();
+    let (by_link, copy) = (by_link.to_str().unwrap(), copy.to_str().unwrap());
+    let many = [&["--before", path, "--after"][..], &[copy; matching::MAX_RUNS + 1]].concat();
     let parsed = |line: &[&str]| CommandLine::try_parse_from([&["compare"], line].concat());
     for line in [&["--before", path][..], &["--after", path], &[path, "--before", path, "--after", path], &[]]
     {
@@ -169,6 +177,9 @@ fn sides_that_cannot_be_tested_are_refused() {
     }
     for (line, told) in [
         (&["--before", path, path, "--after", path][..], "is named twice: each run counts once"),
+        (&["--before", path, "--after", by_link], "is named twice: each run counts once"),
+        (&["--before", path, "--after", copy], "are of the same run: each run counts once; leave one out"),
+        (&many, "at most 20 runs can be on each side"),
         (&["--before", path, "--after", path, "--side", "both"], "--side own or --side other"),
     ] {
         let error = run(&parsed(line).unwrap().arguments, &mut Vec::new()).unwrap_err();
