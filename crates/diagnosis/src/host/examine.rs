@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::facts::Facts;
 use super::gpu;
+use super::libraries::Kind;
 use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
@@ -27,7 +28,6 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
 
 /// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their absence is no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
-    let without_gpus = |facts: &Facts| Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
     let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
     examination
@@ -35,6 +35,14 @@ pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
         .push("GPUs, NVLinks and NCCL: only host memory and the network are used".to_owned());
     examination.facts = json!({ "hosts": hosts });
     examination
+}
+
+/// The facts without those about GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
+fn without_gpus(facts: &Facts) -> Facts {
+    let mut facts = Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
+    facts.libraries.retain(|library| matches!(library.kind, Kind::Libfabric | Kind::Verbs));
+    facts.messages.kinds.retain(|message| !kernel::is_about_gpus(message));
+    facts
 }
 
 fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
