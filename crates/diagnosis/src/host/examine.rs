@@ -94,7 +94,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     examination
 }
 
-/// Returns true when there is something that can be proven to work for this purpose.
+/// Returns true when what this purpose needs is visible.
 fn is_seen(facts: &Facts, purpose: Purpose) -> bool {
     match purpose {
         Purpose::Devices => sees_devices(facts),
@@ -112,7 +112,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
         let text = format!("memory and limits are not known on {}", listed(&hosts));
         let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
-            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing or full")
+            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
             .remedy(
                 "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
             );
@@ -176,8 +176,11 @@ impl Parts {
         parts.findings.extend(spark::judge(facts));
         parts.findings.extend(kernel::judge(messages, system.uptime, rules));
         if purpose == Purpose::HostMemory {
+            // The purpose has a finding of its own about it.
+            parts.findings.retain(|finding| finding.rule != "shm-small");
+            parts.findings.extend(system::judge_host_memory(system));
             match system::prove_host_memory(system) {
-                Ok(proof) => parts.proof.push(proof),
+                Ok(proof) => parts.proof.extend(proof),
                 Err(unknown) => parts.unseen.insert(0, unknown),
             }
         }

@@ -77,11 +77,10 @@ fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
 
 #[test]
 fn host_memory_that_is_not_known_is_not_healthy() {
-    let changes: [fn(&mut Facts); 4] = [
+    let changes: [fn(&mut Facts); 3] = [
         |facts| facts.system.available = None,
         |facts| facts.system.limits.known = false,
         |facts| facts.system.shm.free = None,
-        |facts| facts.system.shm.free = Some(1 << 20),
     ];
     for (index, change) in changes.into_iter().enumerate() {
         let mut facts = memory_host();
@@ -94,4 +93,29 @@ fn host_memory_that_is_not_known_is_not_healthy() {
         let unknown = both.findings.iter().find(|finding| finding.rule == "host-memory-unknown").unwrap();
         assert_eq!(unknown.hosts, ["b"], "{index}");
     }
+}
+
+#[test]
+fn a_known_and_small_shared_memory_is_degraded_and_not_unknown() {
+    let examined = |hosts: &[Facts]| examine_for_host_memory(hosts, &Rules::default());
+    let mut facts = memory_host();
+    for (free, is_small) in [(0, true), (1 << 20, true), ((32 << 20) - 1, true), (32 << 20, false)] {
+        facts.system.shm.free = Some(free);
+        let found = examined(std::slice::from_ref(&facts));
+        let (expected, health) = match is_small {
+            true => (vec![("host-memory-shm-small", Severity::Degraded)], Health::Degraded),
+            false => (Vec::new(), Health::Healthy),
+        };
+        assert_eq!((rules(&found), found.health()), (expected, health), "{free}: {:?}", found.findings);
+        assert!(!found.unseen.iter().any(|text| text.contains("host memory")), "{:?}", found.unseen);
+    }
+    facts.system.shm.free = Some(1 << 20);
+    let found = examined(std::slice::from_ref(&facts));
+    let says = "/dev/shm has 1 MiB free of 8 GiB; ranks of one host need 32 MiB";
+    assert_eq!(found.findings[0].diagnosis, says);
+    // One of two hosts: it is named, and not called unknown.
+    facts.system.name = "b".to_owned();
+    let both = examined(&[memory_host(), facts]);
+    assert_eq!(rules(&both), [("host-memory-shm-small", Severity::Degraded)]);
+    assert_eq!((both.health(), &both.findings[0].hosts[..]), (Health::Degraded, &["b".to_owned()][..]));
 }
