@@ -52,7 +52,7 @@ fn aborted(job: &Job<'_>) -> Option<String> {
     Some(format!(
         "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after an error",
         count(aborted.len(), "communicator"),
-        first.id
+        if first.id.is_empty() { "without an id" } else { &first.id }
     ))
 }
 

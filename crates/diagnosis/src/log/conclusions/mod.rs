@@ -179,7 +179,7 @@ impl<'a> Told<'a> {
     fn lines(self, is_single: bool) -> Vec<String> {
         let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
             _ if is_single => text,
-            [one] => format!("communicator {one}: {text}"),
+            [one] => format!("{}: {text}", job::name(one)),
             several => format!("{} communicators: {text}", several.len()),
         };
         self.0.into_iter().map(line).collect()

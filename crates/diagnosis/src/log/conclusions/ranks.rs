@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ends;
 use super::hits::Placed;
-use super::job::{Job, count, ranks_in_words};
+use super::job::{self, Job, count, ranks_in_words};
 use super::start;
 use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
@@ -24,7 +24,7 @@ fn aborted(job: &Job<'_>) -> Option<Placed> {
         let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
         (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
     })?;
-    let text = format!("The program aborted communicator {} on {}", communicator.id, ranks_in_words(&ranks));
+    let text = format!("The program aborted {} on {}", job::name(&communicator.id), ranks_in_words(&ranks));
     let finding = Finding {
         cause: Some(
             "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show which. The other ranks \
