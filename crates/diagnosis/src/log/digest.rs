@@ -226,6 +226,9 @@ pub struct Member {
     /// Multi-node NVLink, as NCCL reports it for this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mnnvl: Option<bool>,
+    /// Number of ranks that lines of this rank name, where it is not that of the communicator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_size: Option<u32>,
     /// `Init START` was logged.
     pub started: bool,
     /// `Init COMPLETE` was logged.

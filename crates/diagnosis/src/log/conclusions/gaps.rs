@@ -10,7 +10,15 @@ use crate::log::digest::Communicator;
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
-    let gaps = [cut, starting(ways), unconnected(ways), connecting(ways), broken_ring(ways), unknown(ways)];
+    let gaps = [
+        cut,
+        contradicting(ways),
+        starting(ways),
+        unconnected(ways),
+        connecting(ways),
+        broken_ring(ways),
+        unknown(ways),
+    ];
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
@@ -36,6 +44,19 @@ fn empty(job: &Job<'_>) -> Option<String> {
         count(empty.len(), "file"),
         first.name
     ))
+}
+
+fn contradicting(ways: &Ways<'_>) -> Option<String> {
+    let members = ways.communicator.members.iter();
+    let odd: Vec<u32> =
+        members.filter(|(_, member)| member.other_size.is_some()).map(|(&rank, _)| rank).collect();
+    (!odd.is_empty()).then(|| {
+        format!(
+            "the log has another number of ranks than {} for {}",
+            ways.communicator.ranks,
+            ranks_in_words(&odd)
+        )
+    })
 }
 
 fn starting(ways: &Ways<'_>) -> Option<String> {

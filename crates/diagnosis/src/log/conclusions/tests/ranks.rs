@@ -211,3 +211,44 @@ fn a_communicator_without_an_id_has_no_empty_name() {
     let empty = |line: &&String| line.contains("communicator :") || line.contains("communicator  ");
     assert_eq!(found.unseen.iter().find(empty), None);
 }
+
+#[test]
+fn ranks_that_name_different_sizes_are_broken_in_any_order() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
+    let real = std::fs::read_to_string(path).unwrap();
+    assert_eq!((examine(&text).health(), examine(&real).health()), (Health::Healthy, Health::Healthy));
+    for text in [&text, &real] {
+        for (name, other) in [("nranks 2", "nranks 8"), ("nranks 2", "nranks 3")] {
+            let change = |line: &str| match line.contains("cudaDev 1") {
+                true => format!("{}\n", line.replace(name, other)),
+                false => format!("{line}\n"),
+            };
+            let lines: Vec<String> = text.lines().map(change).collect();
+            let is_of_one = |line: &&String| line.contains("[1] NCCL");
+            let (one, zero): (Vec<&String>, Vec<&String>) = lines.iter().partition(is_of_one);
+            let joined = |first: &[&String], second: &[&String]| -> String {
+                first.iter().chain(second).map(|line| line.as_str()).collect()
+            };
+            for log in [lines.concat(), joined(&zero, &one), joined(&one, &zero)] {
+                let found = examine(&log);
+                let told = finding(&found, "rank-counts-differ");
+                let says = format!("name different numbers of ranks: 2 on rank 0; {} on rank 1", &other[7..]);
+                assert!(told.diagnosis.ends_with(&says), "{}", told.diagnosis);
+                assert_eq!((found.health(), found.proof.len()), (Health::Broken, 0), "{log}");
+                assert_eq!(told.ranks, [0, 1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn jobs_with_one_comm_id_may_have_different_sizes() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let first = log.text();
+    log.hosts = vec!["c", "d", "e"];
+    let via = "NET/IB/0/GDRDMA";
+    log.connections = vec![(0, 1, via), (1, 2, via), (2, 0, via)];
+    let found = examine(&(first + &log.text()));
+    assert!(found.findings.iter().all(|each| each.rule != "rank-counts-differ"), "{:?}", found.findings);
+}
