@@ -453,7 +453,12 @@ impl Communicators {
                 for member in digest.members.values_mut() {
                     member.writer = places[member.writer];
                 }
-                for (pair, Pair { transports: used, .. }) in pairs {
+                for (pair, Pair { transports: used, seen }) in pairs {
+                    for (rank, channels) in [(pair.0, seen[0] | seen[1]), (pair.1, seen[2] | seen[3])] {
+                        if let Some(member) = digest.members.get_mut(&rank).filter(|_| channels != 0) {
+                            member.logs_connections = true;
+                        }
+                    }
                     let connection = used
                         .into_iter()
                         .map(|(index, channels)| {

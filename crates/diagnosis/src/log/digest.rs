@@ -235,6 +235,9 @@ pub struct Member {
     pub complete: bool,
     /// `Connected all rings` or `trees` was logged.
     pub connected: bool,
+    /// The rank itself logged a connection, as sender or receiver.
+    #[serde(skip)]
+    pub logs_connections: bool,
     /// `Destroy COMPLETE` was logged.
     pub destroyed: bool,
     /// `Abort COMPLETE` was logged.

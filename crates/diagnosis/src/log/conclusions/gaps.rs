@@ -15,6 +15,7 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
         contradicting(ways),
         starting(ways),
         unconnected(ways),
+        silent(job, ways),
         connecting(ways),
         broken_ring(ways),
         unknown(ways),
@@ -84,6 +85,25 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
             "the log shows no connection of {}: NCCL connects at the first collective, and writes it with NCCL_DEBUG=INFO \
              (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
             ranks_in_words(&unconnected)
+        )
+    })
+}
+
+/// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of other ranks have.
+/// A rank that has connected its rings or trees sends at least to one neighbour, and logs that.
+fn silent(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+    let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
+    let logging: BTreeSet<usize> =
+        all.filter(|member| member.logs_connections).map(|member| member.writer).collect();
+    let members = ways.communicator.members.iter();
+    let (heard, silent): (Vec<_>, Vec<_>) = members.partition(|(_, member)| logging.contains(&member.writer));
+    let unconnected = ways.unconnected();
+    let silent: Vec<u32> =
+        silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
+    (!heard.is_empty() && !silent.is_empty()).then(|| {
+        format!(
+            "the own lines of {} have no connection, and those of other ranks have: the log is cut or filtered there",
+            ranks_in_words(&silent)
         )
     })
 }

@@ -243,6 +243,35 @@ fn ranks_that_name_different_sizes_are_broken_in_any_order() {
 }
 
 #[test]
+fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
+    let real = std::fs::read_to_string(path).unwrap();
+    let made = pair("IB", "NET/IB/0/GDRDMA").text();
+    let without = |text: &str, is_dropped: &dyn Fn(&str) -> bool| -> String {
+        text.lines().filter(|line| !is_dropped(line)).map(|line| format!("{line}\n")).collect()
+    };
+    let is_channel = |line: &str| line.contains("NCCL INFO Channel ") && line.contains(" via ");
+    for text in [&real, &made] {
+        let found = examine(&without(text, &|line| is_channel(line) && line.contains("[1] NCCL INFO")));
+        assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0), "{:?}", found.findings);
+        let says = "the own lines of rank 1 have no connection, and those of other ranks have";
+        assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
+    }
+    // A rank that logs some connection, here as the receiver alone, is seen.
+    let received = made.replace(
+        "[1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send]",
+        "[1] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [receive]",
+    );
+    assert_eq!(examine(&received).health(), Health::Healthy);
+    // One without lines that none else reaches, either, is told once.
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    log.hosts = vec!["a", "b", "c"];
+    let found = log.examine();
+    let of_third = found.unseen.iter().filter(|line| line.contains("rank 2")).count();
+    assert_eq!((found.health(), of_third), (Health::CannotTell, 1), "{:?}", found.unseen);
+}
+
+#[test]
 fn jobs_with_one_comm_id_may_have_different_sizes() {
     let mut log = pair("IB", "NET/IB/0/GDRDMA");
     let first = log.text();
