@@ -341,6 +341,9 @@ pub struct Example {
 /// A warning that no rule knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unknown {
+    /// True for lines of level ERROR.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
     /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
     /// The last message, where there are more.
