@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::facts::Facts;
 use super::gpu;
+use super::libraries::Kind;
 use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
@@ -27,7 +28,6 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
 
 /// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their absence is no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
-    let without_gpus = |facts: &Facts| Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
     let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
     examination
@@ -35,6 +35,14 @@ pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
         .push("GPUs, NVLinks and NCCL: only host memory and the network are used".to_owned());
     examination.facts = json!({ "hosts": hosts });
     examination
+}
+
+/// The facts without those about GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
+fn without_gpus(facts: &Facts) -> Facts {
+    let mut facts = Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
+    facts.libraries.retain(|library| matches!(library.kind, Kind::Libfabric | Kind::Verbs));
+    facts.messages.kinds.retain(|message| !kernel::is_about_gpus(message));
+    facts
 }
 
 fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
@@ -86,7 +94,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     examination
 }
 
-/// Returns true when there is something that can be proven to work for this purpose.
+/// Returns true when what this purpose needs is visible.
 fn is_seen(facts: &Facts, purpose: Purpose) -> bool {
     match purpose {
         Purpose::Devices => sees_devices(facts),
@@ -104,7 +112,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
         let text = format!("memory and limits are not known on {}", listed(&hosts));
         let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
-            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing or full")
+            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
             .remedy(
                 "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
             );
@@ -168,8 +176,11 @@ impl Parts {
         parts.findings.extend(spark::judge(facts));
         parts.findings.extend(kernel::judge(messages, system.uptime, rules));
         if purpose == Purpose::HostMemory {
+            // The purpose has a finding of its own about it.
+            parts.findings.retain(|finding| finding.rule != "shm-small");
+            parts.findings.extend(system::judge_host_memory(system));
             match system::prove_host_memory(system) {
-                Ok(proof) => parts.proof.push(proof),
+                Ok(proof) => parts.proof.extend(proof),
                 Err(unknown) => parts.unseen.insert(0, unknown),
             }
         }

@@ -1,5 +1,7 @@
 //! Whole hosts, made up below roots or as facts.
 
+mod memory;
+
 use std::path::Path;
 
 use super::counters::Counter;
@@ -47,53 +49,6 @@ fn an_empty_machine_cannot_be_told_and_says_why() {
     assert_eq!(examination.health(), Health::Broken);
     assert_eq!(examination.findings[0].diagnosis, "0 GPUs of 8 expected are usable");
     assert_eq!(examination.findings[1].diagnosis, "0 RDMA devices of 1 expected are up");
-}
-
-/// A host of which memory, limits and `/dev/shm` are known.
-fn memory_host() -> Facts {
-    let mut facts = Facts::default();
-    facts.system.name = "a".to_owned();
-    facts.system.available = Some(20 << 30);
-    facts.system.limits.known = true;
-    (facts.system.shm.size, facts.system.shm.free) = (Some(8 << 30), Some(4 << 30));
-    facts
-}
-
-#[test]
-fn a_host_without_gpus_is_healthy_for_host_memory_alone() {
-    let mut lost = memory_host();
-    lost.gpus.problem = Some(Problem::NoLibrary("NVML is not installed".to_owned()));
-    lost.gpus.lost.push(Lost { index: 0, error: "GPU is lost".to_owned() });
-    for facts in [memory_host(), lost] {
-        assert_ne!(examined(std::slice::from_ref(&facts)).health(), Health::Healthy);
-        let examination = examine_for_host_memory(std::slice::from_ref(&facts), &Rules::default());
-        assert_eq!(examination.health(), Health::Healthy, "{:?}", examination.findings);
-        assert_eq!(examination.proof, ["host memory: 20 GiB available, 4 GiB free in /dev/shm"]);
-        let about_gpus = |text: &String| text.contains("GPU");
-        assert!(!examination.unseen.iter().any(about_gpus), "{:?}", examination.unseen);
-        assert_eq!(examination.not_applicable.iter().filter(|text| about_gpus(text)).count(), 1);
-    }
-}
-
-#[test]
-fn host_memory_that_is_not_known_is_not_healthy() {
-    let changes: [fn(&mut Facts); 4] = [
-        |facts| facts.system.available = None,
-        |facts| facts.system.limits.known = false,
-        |facts| facts.system.shm.free = None,
-        |facts| facts.system.shm.free = Some(1 << 20),
-    ];
-    for (index, change) in changes.into_iter().enumerate() {
-        let mut facts = memory_host();
-        change(&mut facts);
-        let alone = examine_for_host_memory(std::slice::from_ref(&facts), &Rules::default());
-        assert_eq!(alone.health(), Health::CannotTell, "{index}: {alone:?}");
-        facts.system.name = "b".to_owned();
-        let both = examine_for_host_memory(&[memory_host(), facts], &Rules::default());
-        assert_ne!(both.health(), Health::Healthy, "{index}: {both:?}");
-        let unknown = both.findings.iter().find(|finding| finding.rule == "host-memory-unknown").unwrap();
-        assert_eq!(unknown.hosts, ["b"], "{index}");
-    }
 }
 
 #[test]

@@ -94,6 +94,17 @@ impl Communicators {
         self.all.get(communicator).map_or(0, |state| state.digest.ranks)
     }
 
+    /// Returns true for the number of ranks of a communicator, and for the other one that this member names.
+    fn has_size(&self, membership: Membership, ranks: u32) -> bool {
+        let Some(Communicator { ranks: own, members, .. }) =
+            self.all.get(membership.communicator).map(|state| &state.digest)
+        else {
+            return false;
+        };
+        let told = || members.get(&membership.rank).and_then(|member| member.other_size);
+        *own == ranks || told() == Some(ranks)
+    }
+
     /// Notes an event of a communicator, and returns the member that it is about.
     pub(super) fn note(
         &mut self,
@@ -103,8 +114,7 @@ impl Communicators {
         position: Position,
     ) -> Option<Membership> {
         let known = self.addresses.get(&(process, life.address)).copied();
-        let known =
-            known.filter(|known| known.rank == life.rank && self.ranks(known.communicator) == life.ranks);
+        let known = known.filter(|known| known.rank == life.rank && self.has_size(*known, life.ranks));
         let membership = match (life.event, known) {
             // The address of a communicator that was destroyed is used again.
             (Event::Start, _) | (Event::Complete, None) => self
@@ -125,7 +135,10 @@ impl Communicators {
             state.digest.made_by = text::name(life.made_by);
         }
         state.digest.nodes = life.nodes.or(state.digest.nodes);
+        // Only the commId proves that two sizes are of one communicator.
+        let is_other = life.id.is_some() && life.ranks != state.digest.ranks;
         let member = self.member(membership, writer)?;
+        member.other_size = is_other.then_some(life.ranks).or(member.other_size);
         member.nvml = life.nvml.or(member.nvml);
         member.mnnvl = life.mnnvl.or(member.mnnvl);
         if let Some(bus) = life.bus
@@ -231,6 +244,7 @@ impl Communicators {
             }
             (None, None) => return None,
         };
+        self.forget_whole(&key, life);
         let id = match &key {
             key if self.keys.contains_key(key) => String::new(),
             Key::Id(id) => format!("{id:#x}"),
@@ -242,6 +256,19 @@ impl Communicators {
         };
         let communicator = self.communicator(key, id, life.ranks, position)?;
         Some(Membership { communicator, rank: life.rank })
+    }
+
+    /// Lets a communicator of another size begin, where all ranks completed the one with this commId: jobs with the same
+    /// NCCL_COMM_ID have the same commId.
+    fn forget_whole(&mut self, key: &Key, life: &Life<'_>) {
+        let is_whole = |index: &usize| {
+            let Communicator { ranks, members, .. } = &self.all[*index].digest;
+            let complete = members.values().filter(|member| member.complete && member.other_size.is_none());
+            *ranks != life.ranks && complete.count() == *ranks as usize
+        };
+        if life.event == Event::Start && self.keys.get(key).is_some_and(is_whole) {
+            self.keys.remove(key);
+        }
     }
 
     fn communicator(&mut self, key: Key, id: String, ranks: u32, first: Position) -> Option<usize> {
@@ -426,7 +453,12 @@ impl Communicators {
                 for member in digest.members.values_mut() {
                     member.writer = places[member.writer];
                 }
-                for (pair, Pair { transports: used, .. }) in pairs {
+                for (pair, Pair { transports: used, seen }) in pairs {
+                    for (rank, channels) in [(pair.0, seen[0] | seen[1]), (pair.1, seen[2] | seen[3])] {
+                        if let Some(member) = digest.members.get_mut(&rank).filter(|_| channels != 0) {
+                            member.logs_connections = true;
+                        }
+                    }
                     let connection = used
                         .into_iter()
                         .map(|(index, channels)| {

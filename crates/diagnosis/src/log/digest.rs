@@ -226,12 +226,18 @@ pub struct Member {
     /// Multi-node NVLink, as NCCL reports it for this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mnnvl: Option<bool>,
+    /// Number of ranks that lines of this rank name, where it is not that of the communicator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_size: Option<u32>,
     /// `Init START` was logged.
     pub started: bool,
     /// `Init COMPLETE` was logged.
     pub complete: bool,
     /// `Connected all rings` or `trees` was logged.
     pub connected: bool,
+    /// The rank itself logged a connection, as sender or receiver.
+    #[serde(skip)]
+    pub logs_connections: bool,
     /// `Destroy COMPLETE` was logged.
     pub destroyed: bool,
     /// `Abort COMPLETE` was logged.
@@ -335,6 +341,9 @@ pub struct Example {
 /// A warning that no rule knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unknown {
+    /// True for lines of level ERROR.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
     /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
     /// The last message, where there are more.

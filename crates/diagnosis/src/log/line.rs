@@ -14,6 +14,8 @@ pub(super) enum Level {
     Info,
     /// `WARN`, and `ABORT` of old versions.
     Warn,
+    /// `ERROR`, which NCCL itself does not write, but builds of others and plugins can.
+    Error,
     /// `TRACE` and `CALL`.
     Trace,
     /// `DIAG`: NCCL's own diagnostics.
@@ -144,7 +146,8 @@ impl Splitter {
         let (nccl, level, message) = self.level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
         let Some((mut source, position)) = source(&line[from..nccl], level) else {
-            return match is_torn || level != Level::Warn || can_begin_warning(&line[from..nccl]) {
+            let is_warning = matches!(level, Level::Warn | Level::Error);
+            return match is_torn || !is_warning || can_begin_warning(&line[from..nccl]) {
                 true => Some(without),
                 false => self.mark(line, message, false, glued),
             };
@@ -175,6 +178,7 @@ impl Splitter {
                 [b'T', b'R', b'A', b'C', b'E', b' ', ..] => (Level::Trace, 6),
                 [b'C', b'A', b'L', b'L', b' ', ..] => (Level::Trace, 5),
                 [b'A', b'B', b'O', b'R', b'T', b' ', ..] => (Level::Warn, 6),
+                [b'E', b'R', b'R', b'O', b'R', b' ' | b':', ..] => (Level::Error, 6),
                 [b'D', b'I', b'A', b'G', b' ', ..] => (Level::Diagnostics, 5),
                 // A warning without text, or one that was cut.
                 [b'W', b'A', b'R', b'N'] => (Level::Warn, 4),

@@ -92,7 +92,15 @@ impl Messages {
 
     /// Notes a warning that no rule knows.
     pub(super) fn unknown(&mut self, message: &[u8], place: Place<'_>) {
-        let text = fold(message);
+        self.note_unknown(fold(message), message, place, false);
+    }
+
+    /// Notes a line of level ERROR that no rule knows.
+    pub(super) fn unknown_error(&mut self, message: &[u8], place: Place<'_>) {
+        self.note_unknown([b"ERROR ", &fold(message)[..]].concat(), message, place, true);
+    }
+
+    fn note_unknown(&mut self, text: Vec<u8>, message: &[u8], place: Place<'_>, is_error: bool) {
         let index = match self.by_text.get(&text) {
             Some(index) => *index,
             None if self.unknown.len() == UNKNOWN => {
@@ -100,7 +108,7 @@ impl Messages {
                 return;
             }
             None => {
-                self.unknown.push(Unknown::default());
+                self.unknown.push(Unknown { is_error, ..Unknown::default() });
                 self.by_text.insert(text, self.unknown.len() - 1);
                 self.unknown.len() - 1
             }

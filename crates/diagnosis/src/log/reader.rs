@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             match entry {
                 Entry::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, which is part of what a writer is.
-                    let source = source.filter(|_| matches!(level, Level::Info | Level::Warn));
+                    let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
                     let thread = source.and_then(|source| self.writers.thread(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
@@ -202,6 +202,12 @@ impl<'a> Reader<'a> {
             Level::Warn => {
                 if !self.find(message, Origin::Nccl, place) {
                     self.messages.unknown(message, place);
+                }
+            }
+            // Frameworks write these words before messages of their own as well.
+            Level::Error => {
+                if !self.find(message, Origin::Nccl, place) && !self.find(message, Origin::Any, place) {
+                    self.messages.unknown_error(message, place);
                 }
             }
             Level::Diagnostics => {

@@ -7,7 +7,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, sections};
+pub(super) use findings::{is_about_gpus, judge, sections};
 pub(super) use read::read;
 
 /// Messages that matter.

@@ -148,3 +148,8 @@ fn device(line: &[u8]) -> Option<String> {
 pub(super) fn error_name(text: &str) -> String {
     error_of_gpu(text.as_bytes()).unwrap_or_else(|| "a message".to_owned())
 }
+
+/// True for a message with an error of NVIDIA's driver or of its switches.
+pub(super) fn names_gpu_error(text: &str) -> bool {
+    text.contains("NVRM:") || error_of_gpu(text.as_bytes()).is_some()
+}

@@ -55,19 +55,41 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
     findings
 }
 
-/// The sentence that proves that host memory can be used, or else the one about what is not known of it.
-pub(crate) fn prove_host_memory(system: &System) -> Result<String, String> {
+/// The sentence that proves that host memory can be used, or else the one about what is not known of it; `None` where a known value
+/// is too small, which [`judge_host_memory`] tells.
+pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, String> {
     let unknown = |what: &str| format!("host memory: {what}");
     let available =
         system.available.ok_or_else(|| unknown("/proc/meminfo does not tell what is available"))?;
     let free = system.shm.free.ok_or_else(|| unknown("there is no /dev/shm, or its size cannot be read"))?;
-    if free < LEAST_SHARED {
-        return Err(unknown(&format!("/dev/shm has only {} free", sized(free))));
-    }
     if !system.limits.known {
         return Err(unknown("the limits of this process cannot be read (/proc/self/limits)"));
     }
-    Ok(format!("host memory: {} available, {} free in /dev/shm", sized(available), sized(free)))
+    Ok((free >= LEAST_SHARED)
+        .then(|| format!("host memory: {} available, {} free in /dev/shm", sized(available), sized(free))))
+}
+
+/// The finding about a `/dev/shm` that is too small for ranks over host memory.
+pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
+    let free = system.shm.free.filter(|free| *free < LEAST_SHARED)?;
+    let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", sized(size)));
+    let text =
+        format!("/dev/shm has {} free{size}; ranks of one host need {}", sized(free), sized(LEAST_SHARED));
+    Some(
+        Finding::new("host-memory-shm-small", Severity::Degraded, text)
+            .cause("ranks of one host exchange data there, and fail or use the network when it is full")
+            .remedy(enlarge_shared(system)),
+    )
+}
+
+/// The remedy of a small `/dev/shm`.
+fn enlarge_shared(system: &System) -> String {
+    give(
+        system,
+        "start the container with --shm-size=8g, or --ipc=host",
+        "mount an emptyDir with medium: Memory at /dev/shm",
+        "mount -o remount,size=50% /dev/shm; remove what fills it: ls -l /dev/shm",
+    )
 }
 
 fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
@@ -139,12 +161,7 @@ fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
 }
 
 fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
-    let remedy = give(
-        system,
-        "start the container with --shm-size=8g, or --ipc=host",
-        "mount an emptyDir with medium: Memory at /dev/shm",
-        "mount -o remount,size=50% /dev/shm; remove what fills it: ls -l /dev/shm",
-    );
+    let remedy = enlarge_shared(system);
     let (Some(size), Some(free)) = (system.shm.size, system.shm.free) else {
         return Some(
             Finding::new(

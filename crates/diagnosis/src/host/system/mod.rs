@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(super) use facts::section;
-pub(super) use findings::{judge, prove_host_memory, unseen};
+pub(super) use findings::{judge, judge_host_memory, prove_host_memory, unseen};
 pub use limits::{ControlGroup, Limits};
 pub use pci::{Bridge, Iommu};
 pub use services::{Driver, Services};

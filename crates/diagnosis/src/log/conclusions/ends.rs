@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::hits::Placed;
-use super::job::{Job, ranks_in_words};
+use super::job::{self, Job, ranks_in_words};
 use super::start;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member};
@@ -24,9 +24,9 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let writers: Vec<usize> =
         silent.iter().filter_map(|rank| Some(communicator.members.get(rank)?.writer)).collect();
     let text = format!(
-        "The lines of {} stop before the end of communicator {}, which {} destroyed",
+        "The lines of {} stop before the end of {}, which {} destroyed",
         ranks_in_words(&silent),
-        communicator.id,
+        job::name(&communicator.id),
         ranks_in_words(&destroyed)
     );
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);

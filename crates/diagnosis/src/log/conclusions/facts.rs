@@ -188,7 +188,7 @@ fn ranks(job: &Job<'_>) -> Vec<Vec<String>> {
 fn communicator(communicator: &Communicator) -> Vec<String> {
     let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
     vec![
-        communicator.id.clone(),
+        if communicator.id.is_empty() { "without an id".to_owned() } else { communicator.id.clone() },
         communicator.made_by.clone(),
         format!("{} of {}", communicator.members.len(), communicator.ranks),
         number(communicator.nodes),

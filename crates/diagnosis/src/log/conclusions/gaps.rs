@@ -10,7 +10,16 @@ use crate::log::digest::Communicator;
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
-    let gaps = [cut, starting(ways), unconnected(ways), connecting(ways), broken_ring(ways), unknown(ways)];
+    let gaps = [
+        cut,
+        contradicting(ways),
+        starting(ways),
+        unconnected(ways),
+        silent(job, ways),
+        connecting(ways),
+        broken_ring(ways),
+        unknown(ways),
+    ];
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
@@ -38,6 +47,19 @@ fn empty(job: &Job<'_>) -> Option<String> {
     ))
 }
 
+fn contradicting(ways: &Ways<'_>) -> Option<String> {
+    let members = ways.communicator.members.iter();
+    let odd: Vec<u32> =
+        members.filter(|(_, member)| member.other_size.is_some()).map(|(&rank, _)| rank).collect();
+    (!odd.is_empty()).then(|| {
+        format!(
+            "the log has another number of ranks than {} for {}",
+            ways.communicator.ranks,
+            ranks_in_words(&odd)
+        )
+    })
+}
+
 fn starting(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
     let open: Vec<u32> = members.filter(|(_, member)| !member.complete).map(|(&rank, _)| rank).collect();
@@ -52,7 +74,7 @@ fn aborted(job: &Job<'_>) -> Option<String> {
     Some(format!(
         "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after an error",
         count(aborted.len(), "communicator"),
-        first.id
+        if first.id.is_empty() { "without an id" } else { &first.id }
     ))
 }
 
@@ -63,6 +85,25 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
             "the log shows no connection of {}: NCCL connects at the first collective, and writes it with NCCL_DEBUG=INFO \
              (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
             ranks_in_words(&unconnected)
+        )
+    })
+}
+
+/// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of other ranks have.
+/// A rank that has connected its rings or trees sends at least to one neighbour, and logs that.
+fn silent(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+    let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
+    let logging: BTreeSet<usize> =
+        all.filter(|member| member.logs_connections).map(|member| member.writer).collect();
+    let members = ways.communicator.members.iter();
+    let (heard, silent): (Vec<_>, Vec<_>) = members.partition(|(_, member)| logging.contains(&member.writer));
+    let unconnected = ways.unconnected();
+    let silent: Vec<u32> =
+        silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
+    (!heard.is_empty() && !silent.is_empty()).then(|| {
+        format!(
+            "the own lines of {} have no connection, and those of other ranks have: the log is cut or filtered there",
+            ranks_in_words(&silent)
         )
     })
 }

@@ -68,12 +68,16 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
         let told = if text.is_empty() { "a warning without text, or one that was cut" } else { &text };
+        let (rule, verb) = match unknown.is_error {
+            true => ("unknown-error", "reports an error"),
+            false => ("unknown-warning", "warns"),
+        };
         let finding = Finding {
             ranks: ranks(job, &unknown.writers, &unknown.examples),
             hosts: job.hosts(unknown.writers.iter().copied()),
             evidence: unknown.examples.iter().map(|example| job.example(example)).collect(),
             occurrences: unknown.count,
-            ..Finding::new("unknown-warning", Severity::Unknown, format!("NCCL warns: {told}"))
+            ..Finding::new(rule, Severity::Unknown, format!("NCCL {verb}: {told}"))
         };
         let (examples, writers) = (unknown.examples.clone(), unknown.writers.clone());
         let is_of_network = examples.first().is_some_and(is_of_network);

@@ -160,6 +160,14 @@ impl<'a> Job<'a> {
     }
 }
 
+/// The words for a communicator: with its id, or without one where the log has none.
+pub(super) fn name(id: &str) -> String {
+    match id {
+        "" => "a communicator without an id".to_owned(),
+        id => format!("communicator {id}"),
+    }
+}
+
 /// Returns true for a communicator that does not start the job again: a split, one whose start is not in the log, and one
 /// that all its ranks completed and connected.
 fn is_no_start(communicator: &Communicator) -> bool {

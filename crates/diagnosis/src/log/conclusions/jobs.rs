@@ -166,7 +166,13 @@ fn part(digest: &Digest, lines: Range<u64>) -> Digest {
                 ..Example::default()
             });
         }
-        (!examples.is_empty()).then_some(Unknown { examples, last: None, count, writers })
+        (!examples.is_empty()).then_some(Unknown {
+            is_error: unknown.is_error,
+            examples,
+            last: None,
+            count,
+            writers,
+        })
     };
     let variable = |variable: &VariableSeen| {
         let writers = all(&variable.writers);

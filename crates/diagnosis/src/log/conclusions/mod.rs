@@ -93,6 +93,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let ways = groups.next();
     let others: Vec<Ways<'_>> = groups.collect();
     let mut found: Vec<Placed> = ranks::versions(&job);
+    found.extend(ranks::sizes(&job));
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
     explained::explain(&job, &mut found);
@@ -179,7 +180,7 @@ impl<'a> Told<'a> {
     fn lines(self, is_single: bool) -> Vec<String> {
         let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
             _ if is_single => text,
-            [one] => format!("communicator {one}: {text}"),
+            [one] => format!("{}: {text}", job::name(one)),
             several => format!("{} communicators: {text}", several.len()),
         };
         self.0.into_iter().map(line).collect()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ends;
 use super::hits::Placed;
-use super::job::{Job, count, ranks_in_words};
+use super::job::{self, Job, count, ranks_in_words};
 use super::start;
 use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
@@ -24,7 +24,7 @@ fn aborted(job: &Job<'_>) -> Option<Placed> {
         let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
         (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
     })?;
-    let text = format!("The program aborted communicator {} on {}", communicator.id, ranks_in_words(&ranks));
+    let text = format!("The program aborted {} on {}", job::name(&communicator.id), ranks_in_words(&ranks));
     let finding = Finding {
         cause: Some(
             "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show which. The other ranks \
@@ -71,6 +71,43 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
         found.extend(differ(job, values, rule, name, severity).map(Placed::derived));
     }
     found
+}
+
+/// Ranks of one communicator that name different numbers of ranks.
+pub(super) fn sizes(job: &Job<'_>) -> Option<Placed> {
+    let differs = |each: &&Communicator| each.members.values().any(|member| member.other_size.is_some());
+    let communicator = job.digest.communicators.iter().find(differs)?;
+    let mut sizes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (&rank, member) in &communicator.members {
+        sizes.entry(member.other_size.unwrap_or(communicator.ranks)).or_default().push(rank);
+    }
+    let list: Vec<String> =
+        sizes.iter().map(|(size, ranks)| format!("{size} on {}", ranks_in_words(ranks))).collect();
+    let text = format!(
+        "The ranks of {} name different numbers of ranks: {}",
+        job::name(&communicator.id),
+        list.join("; ")
+    );
+    let first = |(size, ranks): (&u32, &Vec<u32>)| {
+        job.fact(communicator.members.get(ranks.first()?)?.writer, format!("nranks {size}"))
+    };
+    let finding = Finding {
+        cause: Some(
+            "The processes were started with different sizes, by a launcher or by variables such as WORLD_SIZE: the start cannot \
+             complete, or ranks exchange data with the wrong ones."
+                .to_owned(),
+        ),
+        remedy: Some(
+            "Start all processes of the job with one number of ranks: compare mpirun -n, --nnodes, --nproc-per-node, WORLD_SIZE on \
+             all hosts."
+                .to_owned(),
+        ),
+        evidence: sizes.iter().filter_map(first).take(4).collect(),
+        ranks: communicator.members.keys().copied().collect(),
+        hosts: job.hosts(communicator.members.values().map(|member| member.writer)),
+        ..Finding::new("rank-counts-differ", Severity::Broken, text)
+    };
+    Some(Placed::derived_root(finding))
 }
 
 /// The builds of NCCL. Only some processes write the commit: a build without it is the same as one with it.

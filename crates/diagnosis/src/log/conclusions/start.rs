@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::failures;
 use super::hits::Placed;
-use super::job::{Job, ranks_in_words};
+use super::job::{self, Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::Communicator;
 
@@ -26,10 +26,10 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let writers = open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer));
     let writers: Vec<usize> = writers.collect();
     let text = format!(
-        "{} of {} started communicator {} and did not complete it",
+        "{} of {} started {} and did not complete it",
         ranks_in_words(&open),
         communicator.ranks,
-        communicator.id
+        job::name(&communicator.id)
     );
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
@@ -113,7 +113,7 @@ fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
 pub(super) fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
     let writer = job.writer(index)?;
     let text = match writer.last_text.as_str() {
-        "" => format!("communicator {} - Init START", communicator.id),
+        "" => format!("{} - Init START", job::name(&communicator.id)),
         text => text.to_owned(),
     };
     Some(job.evidence(writer.last, Some(index), text))

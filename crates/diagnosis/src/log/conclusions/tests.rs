@@ -125,6 +125,9 @@ fn a_job_that_did_not_end_well_is_not_healthy() {
     let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
     for line in [
         "a:100:100 [0] NCCL WARN",
+        "a:100:100 [0] NCCL ERROR foo bad",
+        "NCCL ERROR: foo bad",
+        "ERROR: job exited with status 1",
         "a:100:100 [0] NCCL INFO enqueue.cc:70 -> 3",
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
         "python3: malloc.c:2617: sysmalloc: Assertion `old_size >= MINSIZE' failed.",
@@ -150,6 +153,23 @@ fn unknown_warnings_are_shown_and_leave_the_health_open() {
     assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
     assert_eq!(found.findings[0].cause, None);
     assert_eq!(found.findings[0].evidence[0].line, Some(16));
+}
+
+#[test]
+fn unknown_errors_leave_the_health_open_and_known_ones_have_their_rule() {
+    let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+    let found = examine(&format!("{healthy}b:101:101 [1] NCCL ERROR foo bad\n"));
+    let told = finding(&found, "unknown-error");
+    assert_eq!(told.diagnosis, "NCCL reports an error: foo bad");
+    assert_eq!((found.health(), &told.ranks[..]), (Health::CannotTell, &[1][..]));
+    let memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
+    let found = examine(&format!("{healthy}b:101:101 [1] NCCL ERROR {memory}\n"));
+    assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
+    // A program's own words, which do not stand where NCCL's lines do.
+    for line in ["no NCCL ERROR was found", "0 lines with NCCL ERROR in train.log", "NCCL ERRORS: 0"] {
+        assert_eq!(examine(&format!("{healthy}{line}\n")).health(), Health::Healthy, "{line}");
+    }
+    assert_eq!(examine(&format!("{healthy}job exited with status 0\n")).health(), Health::Healthy);
 }
 
 #[test]

@@ -198,3 +198,86 @@ fn a_log_that_is_cut_in_the_start_cannot_tell() {
     }
     assert_eq!(examine(&whole).health(), Health::Healthy);
 }
+
+#[test]
+fn a_communicator_without_an_id_has_no_empty_name() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    // Connections of other processes, whose start is not in the log.
+    let line = "c:300:300 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA\n";
+    let found = examine(&(text + line));
+    assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+    let says = "a communicator without an id: the logs of rank 0 are not here; proven is only: ";
+    assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
+    let empty = |line: &&String| line.contains("communicator :") || line.contains("communicator  ");
+    assert_eq!(found.unseen.iter().find(empty), None);
+}
+
+#[test]
+fn ranks_that_name_different_sizes_are_broken_in_any_order() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
+    let real = std::fs::read_to_string(path).unwrap();
+    assert_eq!((examine(&text).health(), examine(&real).health()), (Health::Healthy, Health::Healthy));
+    for text in [&text, &real] {
+        for (name, other) in [("nranks 2", "nranks 8"), ("nranks 2", "nranks 3")] {
+            let change = |line: &str| match line.contains("cudaDev 1") {
+                true => format!("{}\n", line.replace(name, other)),
+                false => format!("{line}\n"),
+            };
+            let lines: Vec<String> = text.lines().map(change).collect();
+            let is_of_one = |line: &&String| line.contains("[1] NCCL");
+            let (one, zero): (Vec<&String>, Vec<&String>) = lines.iter().partition(is_of_one);
+            let joined = |first: &[&String], second: &[&String]| -> String {
+                first.iter().chain(second).map(|line| line.as_str()).collect()
+            };
+            for log in [lines.concat(), joined(&zero, &one), joined(&one, &zero)] {
+                let found = examine(&log);
+                let told = finding(&found, "rank-counts-differ");
+                let says = format!("name different numbers of ranks: 2 on rank 0; {} on rank 1", &other[7..]);
+                assert!(told.diagnosis.ends_with(&says), "{}", told.diagnosis);
+                assert_eq!((found.health(), found.proof.len()), (Health::Broken, 0), "{log}");
+                assert_eq!(told.ranks, [0, 1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
+    let real = std::fs::read_to_string(path).unwrap();
+    let made = pair("IB", "NET/IB/0/GDRDMA").text();
+    let without = |text: &str, is_dropped: &dyn Fn(&str) -> bool| -> String {
+        text.lines().filter(|line| !is_dropped(line)).map(|line| format!("{line}\n")).collect()
+    };
+    let is_channel = |line: &str| line.contains("NCCL INFO Channel ") && line.contains(" via ");
+    for text in [&real, &made] {
+        let found = examine(&without(text, &|line| is_channel(line) && line.contains("[1] NCCL INFO")));
+        assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0), "{:?}", found.findings);
+        let says = "the own lines of rank 1 have no connection, and those of other ranks have";
+        assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
+    }
+    // A rank that logs some connection, here as the receiver alone, is seen.
+    let received = made.replace(
+        "[1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send]",
+        "[1] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [receive]",
+    );
+    assert_eq!(examine(&received).health(), Health::Healthy);
+    // One without lines that none else reaches, either, is told once.
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    log.hosts = vec!["a", "b", "c"];
+    let found = log.examine();
+    let of_third = found.unseen.iter().filter(|line| line.contains("rank 2")).count();
+    assert_eq!((found.health(), of_third), (Health::CannotTell, 1), "{:?}", found.unseen);
+}
+
+#[test]
+fn jobs_with_one_comm_id_may_have_different_sizes() {
+    let mut log = pair("IB", "NET/IB/0/GDRDMA");
+    let first = log.text();
+    log.hosts = vec!["c", "d", "e"];
+    let via = "NET/IB/0/GDRDMA";
+    log.connections = vec![(0, 1, via), (1, 2, via), (2, 0, via)];
+    let found = examine(&(first + &log.text()));
+    assert!(found.findings.iter().all(|each| each.rule != "rank-counts-differ"), "{:?}", found.findings);
+}
