@@ -6,7 +6,7 @@
 use std::io::{self, Stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub(super) struct Recorder {
     brief: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
-    begun: AtomicBool,
+    begun: Arc<AtomicBool>,
     state: Mutex<State>,
     text: Mutex<Text>,
 }
@@ -104,7 +104,7 @@ impl Recorder {
             algorithm: arguments.show_algorithm,
             brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
-            begun: AtomicBool::new(false),
+            begun: Arc::default(),
             state: Mutex::default(),
             text: Mutex::default(),
         }
@@ -162,8 +162,8 @@ impl Recorder {
     }
 
     /// True once the run has begun: a signal that comes earlier leaves neither a table nor files.
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::SeqCst)
+    pub(super) fn begun(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.begun)
     }
 
     /// Prints, unless standard output is closed.
