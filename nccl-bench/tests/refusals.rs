@@ -181,6 +181,32 @@ fn processes_of_different_commands_are_told_so() {
 }
 
 #[test]
+#[ignore = "the second process of the next test"]
+fn a_process_joins_the_job_and_leaves() {
+    drop(collectives::world::from_environment(&collectives::world::Options::default()).unwrap());
+}
+
+#[test]
+fn a_run_that_fails_before_it_begins_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", reserve_port());
+    let start = |mut command: Command, rank: &str| {
+        command.env("NCCL_BENCH_RANK", rank).env("NCCL_BENCH_SIZE", "2").env("NCCL_BENCH_ADDR", &address);
+        command.current_dir(&folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let measuring = start(nccl_bench(&format!("{SHORT} -J run.json --output run.jsonl")), "0");
+    let mut other = Command::new(std::env::current_exe().unwrap());
+    other.args(["--ignored", "--exact", "a_process_joins_the_job_and_leaves"]);
+    let other = start(other, "1").wait_with_output().unwrap();
+    assert!(other.status.success(), "{}{}", out(&other), err(&other));
+    let ended = measuring.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), out(&ended).as_str()), (Some(1), ""), "{}", err(&ended));
+    assert!(err(&ended).contains("has left the job"), "{}", err(&ended));
+    let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files, [""; 0]);
+}
+
+#[test]
 fn what_nobody_would_verify_or_could_measure_is_refused() {
     let gather = "gather --backend fabric -e 64 -n 1";
     assert_refused(

@@ -184,12 +184,13 @@ impl RankSweep<'_> {
     fn rounds(&mut self, work: &Work) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();
-        let budget = plan.request.budget.unwrap_or(DEFAULT_BUDGET);
+        let mut budget = plan.request.budget.unwrap_or(DEFAULT_BUDGET);
         let mut timed_loop = plan.timed_loop();
         if plan.request.budget.is_some() {
-            timed_loop.iterations = self.affordable(work, budget)?;
+            let statistics;
+            (timed_loop.iterations, statistics) = self.affordable(work, budget)?;
+            budget = budget.saturating_sub(statistics);
         }
-        let operations = timed_loop.operations();
         let mut roles: Vec<(BackendRole, RankRounds)> =
             self.roles(work.placement).iter().map(|&role| (role, RankRounds::default())).collect();
         let mut common = vec![Vec::new(); roles.len()];
@@ -197,7 +198,7 @@ impl RankSweep<'_> {
         for round in 1.. {
             for (role, rounds) in &mut roles {
                 self.activate(*role)?;
-                rounds.add(self.timed(work, &timed_loop)?, operations);
+                rounds.add(self.timed(work, &timed_loop)?, &timed_loop);
             }
             if plan.request.until_stable.is_none() && round >= plan.request.rounds {
                 break;
@@ -227,21 +228,31 @@ impl RankSweep<'_> {
         Ok((roles.into_iter().map(|(_, rounds)| rounds).collect(), stable))
     }
 
-    /// Number of iterations that fit into the budget, at most that of the timed loop. The same on every rank.
-    fn affordable(&mut self, work: &Work, budget: Duration) -> anyhow::Result<usize> {
+    /// Number of iterations that fit into the budget with the pass for the statistics, at most that of the timed loop, and the
+    /// time of that pass. The same on every rank.
+    fn affordable(&mut self, work: &Work, budget: Duration) -> anyhow::Result<(usize, Duration)> {
         let timed_loop = self.plan.timed_loop();
         let rounds = if self.plan.request.until_stable.is_some() { 1 } else { self.plan.request.rounds };
         let launches = timed_loop.graph_launches.max(1) * rounds;
-        fitting(budget.as_secs_f64() / launches as f64, timed_loop.iterations, |iterations| {
+        let mut each = 0.0;
+        let iterations = fitting(budget.as_secs_f64(), timed_loop.iterations, |iterations| {
             let trial = TimedLoop { iterations, graph_launches: 0, each: false, ..timed_loop };
-            let mut seconds = Vec::new();
+            let mut seconds = vec![0.0];
+            if self.has_statistics_pass() {
+                self.activate(BackendRole::Primary)?;
+                seconds[0] = self.timed(work, &TimedLoop { each: true, ..trial })?.total.as_secs_f64();
+            }
             for &role in self.roles(work.placement) {
                 self.activate(role)?;
-                seconds.push(self.timed(work, &trial)?.total.as_secs_f64());
+                seconds.push(self.timed(work, &trial)?.total.as_secs_f64() * launches as f64);
             }
             let all = gather(self.world, &RoundTimes { seconds, over: false })?;
-            Ok(all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max))
-        })
+            let statistics = all.iter().filter_map(|rank| rank.seconds.first().copied()).fold(0.0, f64::max);
+            each = statistics / iterations as f64;
+            Ok(all.iter().map(|rank| rank.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max))
+        })?;
+        let statistics = Duration::try_from_secs_f64(each * iterations as f64).unwrap_or(budget);
+        Ok((iterations, statistics))
     }
 
     fn timed(&mut self, work: &Work, timed_loop: &TimedLoop) -> anyhow::Result<Times> {
@@ -271,8 +282,15 @@ impl RankSweep<'_> {
         if !self.plan.request.statistics || !rounds.each_us.is_empty() {
             return Ok(rounds.each_us.clone());
         }
-        let timed_loop = TimedLoop { graph_launches: 0, each: true, ..self.plan.timed_loop() };
+        let iterations = rounds.iterations;
+        let timed_loop = TimedLoop { iterations, graph_launches: 0, each: true, ..self.plan.timed_loop() };
         Ok(self.timed(work, &timed_loop)?.each_us)
+    }
+
+    /// True when each iteration is timed in a pass of its own: not asked for with the timed ones, or these are a graph.
+    fn has_statistics_pass(&self) -> bool {
+        let request = &self.plan.request;
+        request.statistics && (!request.per_iteration || request.graph_launches > 0)
     }
 
     fn verify(&mut self, work: &Work) -> anyhow::Result<Mismatches> {

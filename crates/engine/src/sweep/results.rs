@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::SweepPlan;
-use crate::backend::{BackendRole, StreamRounds, Times};
+use crate::backend::{BackendRole, StreamRounds, TimedLoop, Times};
 use crate::collective::{Bandwidth, Work};
 use crate::data::Tally;
 use record::provenance::now_utc;
@@ -15,6 +15,8 @@ use record::{Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
 /// Times of the rounds of one backend on this rank.
 #[derive(Default)]
 pub(super) struct RankRounds {
+    /// Iterations of a round.
+    pub(super) iterations: usize,
     pub(super) operations: usize,
     /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
@@ -25,8 +27,10 @@ pub(super) struct RankRounds {
 }
 
 impl RankRounds {
-    pub(super) fn add(&mut self, times: Times, operations: usize) {
+    pub(super) fn add(&mut self, times: Times, timed_loop: &TimedLoop) {
+        let operations = timed_loop.operations();
         let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
+        self.iterations = timed_loop.iterations;
         self.operations += operations;
         self.seconds.push(per_operation(times.total));
         self.enqueue.push(per_operation(times.enqueue));

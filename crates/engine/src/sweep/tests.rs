@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use collectives::world;
 
@@ -61,11 +62,17 @@ fn two_batches_that_differ_are_not_stable() {
 
 /// Records the calls, in order.
 #[derive(Clone, Default)]
-struct Told(Rc<RefCell<Vec<&'static str>>>);
+struct Told {
+    calls: Rc<RefCell<Vec<&'static str>>>,
+    /// The timed loops, as iterations and whether each is timed.
+    loops: Rc<RefCell<Vec<(usize, bool)>>>,
+    /// Time of an iteration.
+    iteration: Duration,
+}
 
 impl Told {
     fn add(&self, what: &'static str) {
-        self.0.borrow_mut().push(what);
+        self.calls.borrow_mut().push(what);
     }
 }
 
@@ -96,7 +103,10 @@ impl Backend for Told {
             (1, 1, 1) => "one graph",
             _ => "something else",
         });
-        Ok(Times::default())
+        self.loops.borrow_mut().push((iterations, timed_loop.each));
+        let total = self.iteration * iterations as u32 * graph_launches.max(1) as u32;
+        let each_us = vec![1.0; if timed_loop.each { iterations } else { 0 }];
+        Ok(Times { total, each_us, ..Times::default() })
     }
 
     fn corrupt(&mut self, _: &Work, _: u64, _: usize) -> anyhow::Result<()> {
@@ -154,7 +164,7 @@ fn all(plan: &SweepPlan) -> Vec<&'static str> {
     let (mut backend, mut observer) = (told.clone(), told.clone());
     let position = GroupPosition { rank: 0, ranks: 1, color: 0 };
     run(plan, &*world::single(), position, &mut backend, &mut observer).unwrap();
-    told.0.take()
+    told.calls.take()
 }
 
 /// Calls of the first measurement of a sweep.
@@ -290,6 +300,37 @@ fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
     assert_eq!(fits(1.0, 100, 0.0, 0.25), (4, vec![1]));
     assert_eq!(fits(1.0, 100, 0.0, 3.0), (1, vec![1]));
     assert_eq!(fits(1.0, 1, 0.0, 0.0), (1, vec![1]));
+}
+
+#[test]
+fn the_pass_for_the_statistics_is_within_the_budget() {
+    let loops = |change: fn(&mut Request)| {
+        let told = Told { iteration: Duration::from_millis(10), ..Told::default() };
+        let (mut backend, mut observer) = (told.clone(), told.clone());
+        let mut plan = plan(|request| {
+            (request.iterations, request.checks, request.statistics) = (1000, 0, true);
+            request.budget = Some(Duration::from_secs(1));
+            change(request);
+        });
+        plan.out_of_place_only = vec![Collective::AllReduce];
+        let position = GroupPosition { rank: 0, ranks: 1, color: 0 };
+        run(&plan, &*world::single(), position, &mut backend, &mut observer).unwrap();
+        told.loops.take()
+    };
+    // The trials of one and of some come first, of both passes. 100 operations take a second.
+    let trials = [(1, true), (1, false), (5, true), (5, false)];
+    let found = loops(|_| ());
+    assert_eq!(found, [&trials[..], &[(50, false), (50, true)]].concat());
+    // Three rounds and the pass.
+    let found = loops(|request| request.rounds = 3);
+    assert_eq!(found, [&trials[..2], &[(25, false); 3], &[(25, true)]].concat());
+    // No pass of their own.
+    let found = loops(|request| request.statistics = false);
+    assert_eq!(found[found.len() - 1], (100, false));
+    let found = loops(|request| request.per_iteration = true);
+    assert_eq!(found[found.len() - 1], (100, true));
+    // Without a budget nothing is cut.
+    assert_eq!(loops(|request| request.budget = None), [(1000, false), (1000, true)]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::result_file::{is_no_space, shortened};
 use crate::run::{Measurement, Outcome, Provenance, Rank, Run, Settings};
 
 /// The first line: the run without its measurements.
@@ -129,8 +130,8 @@ pub(super) struct JsonLines {
     out: File,
     /// Bytes of whole lines.
     length: u64,
-    /// Number of measurements written.
-    measurements: usize,
+    /// Where the line of each measurement begins.
+    starts: Vec<u64>,
     /// The transport in the lines written.
     transport: Option<String>,
     /// True when another process has changed the file's length.
@@ -140,7 +141,7 @@ pub(super) struct JsonLines {
 impl JsonLines {
     /// Continues after the header of `run`, of `length` bytes.
     pub(super) fn after(out: File, length: u64, run: &Run) -> Self {
-        Self { out, length, measurements: 0, transport: run.provenance.transport.clone(), damaged: false }
+        Self { out, length, starts: Vec::new(), transport: run.provenance.transport.clone(), damaged: false }
     }
 
     /// Adds the transport, unless the lines have it, with the notes so far.
@@ -166,28 +167,63 @@ impl JsonLines {
     /// # Errors
     /// When it cannot be written: then the file ends with the line before.
     pub(super) fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+        let start = self.length;
         self.add(&line(&MeasurementLine { kind: "measurement", measurement })?)?;
-        self.measurements += 1;
+        self.starts.push(start);
         Ok(())
     }
 
-    /// Adds the missing measurements and the last line.
+    /// Adds the missing measurements and the last line. On a full disk the last line replaces as many measurements as it needs
+    /// the space of.
     ///
     /// # Errors
     /// See [`measurement`](Self::measurement).
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
+        let added = self.add_rest(run);
+        if let Err(error) = &added
+            && is_no_space(error)
+        {
+            self.end_shortened(run, error)?;
+        }
+        self.out.sync_all().and(added)
+    }
+
+    fn add_rest(&mut self, run: &Run) -> io::Result<()> {
         self.connected(run)?;
-        let missing = run.measurements.get(self.measurements..).unwrap_or_default();
+        let missing = run.measurements.get(self.starts.len()..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
-        self.add(&end(run)?)?;
-        self.out.sync_all()
+        self.add(&end(run)?)
+    }
+
+    /// Adds the last line of a run that has lost its last measurements for this reason.
+    fn end_shortened(&mut self, run: &Run, reason: &io::Error) -> io::Result<()> {
+        let full = self.length;
+        loop {
+            if self.starts.len() < run.measurements.len() {
+                let last = end(&shortened(run, self.starts.len(), reason))?;
+                // More would not help: the file system cannot write at all.
+                let is_enough = full - self.length > last.len() as u64;
+                if self.add(&last).is_ok() || is_enough {
+                    return Ok(());
+                }
+            }
+            let Some(start) = self.starts.pop() else { return Ok(()) };
+            self.length = start;
+            self.cut()?;
+        }
+    }
+
+    /// Removes what is behind the whole lines.
+    fn cut(&mut self) -> io::Result<()> {
+        self.out.set_len(self.length)?;
+        self.out.seek(SeekFrom::Start(self.length)).map(drop)
     }
 
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         self.damaged |= self.out.metadata()?.len() != self.length;
         if let Err(error) = self.out.write_all(line) {
             // Removes an incomplete line. If this fails too, readers ignore the line.
-            let _ = self.out.set_len(self.length).and_then(|()| self.out.seek(SeekFrom::Start(self.length)));
+            let _ = self.cut();
             return Err(error);
         }
         self.length += line.len() as u64;

@@ -26,7 +26,7 @@ pub(crate) use read::read_each;
 pub use read::{ReadError, ReadProblem, check_names, read};
 
 use crate::run::{Measurement, Run};
-use result_file::ResultFile;
+use result_file::{Content, LINES, ResultFile};
 
 /// A file to write (`--output`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,11 +133,18 @@ impl Files {
                 Ok(target)
             });
             match target {
-                Ok(target) => files.push(ResultFile::new(output.clone(), target)),
+                Ok(target) => {
+                    files.push(ResultFile::new(output.path.clone(), Content::Own(output.format), target));
+                }
                 Err(reason) => failures.push((output.path.clone(), reason)),
             }
         }
         WriteError::unless_empty(failures).map(|()| Self { files })
+    }
+
+    /// Adds the file of nccl-tests' JSON that [`nccl_tests::target`] has created.
+    pub fn add_nccl_tests(&mut self, path: PathBuf) {
+        self.files.push(ResultFile::new(path.clone(), Content::NcclTests, path));
     }
 
     /// Returns true when `path` names one of the files, with links resolved.
@@ -180,13 +187,13 @@ impl Files {
     /// the others are. A file that cannot be replaced keeps its older content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
         // The fastest first: a launcher may kill the process within a second.
-        self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
+        self.files.sort_by_key(|file| file.content != LINES);
         self.each(|file| file.finish(run))
     }
 
     /// Calls `act` for all files, even when it fails for one.
     fn each(&mut self, mut act: impl FnMut(&mut ResultFile) -> io::Result<()>) -> Result<(), WriteError> {
-        let act = |file: &mut ResultFile| act(file).err().map(|reason| (file.output.path.clone(), reason));
+        let act = |file: &mut ResultFile| act(file).err().map(|reason| (file.path.clone(), reason));
         WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())
     }
 }

@@ -40,8 +40,8 @@ pub enum TargetError {
     },
 }
 
-/// Creates the file for `path`: with that name, or `path.0`, `path.1`, ... if it exists. It is empty; [`write()`] the
-/// unfinished run at once, so that it is always valid.
+/// Creates the file for `path`: with that name, or `path.0`, `path.1`, ... if it exists. It is empty, for
+/// [`Files::add_nccl_tests`](super::Files::add_nccl_tests).
 ///
 /// # Errors
 /// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to fill it.
@@ -73,14 +73,6 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
             Err(source) => return Err(TargetError::Create { path: name, source }),
         }
     }
-}
-
-/// Replaces the content of the file by `text`, or leaves the file unchanged.
-///
-/// # Errors
-/// When the folder cannot be written or the disk is full.
-pub fn write(path: &Path, text: &str) -> io::Result<()> {
-    replacement::write(path, |out| out.write_all(text.as_bytes()))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -5,19 +5,32 @@ use std::path::PathBuf;
 
 use super::json_lines::{self, JsonLines};
 use super::reserve::Reserve;
-use super::{Format, Output, csv, json, markdown, replacement};
+use super::{Format, csv, json, markdown, nccl_tests, replacement};
 use crate::run::{Measurement, Outcome, Run};
+
+pub(super) const LINES: Content = Content::Own(Format::JsonLines);
 
 /// Bytes of a row of CSV that its measurement does not have: the run, the machine and the settings.
 const ROW: u64 = 1024;
 /// Bytes of a line of JSON around a measurement.
 const LINE: u64 = 16;
 
+/// What a file contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Results in a format of nccl-bench.
+    Own(Format),
+    /// The JSON of nccl-tests.
+    NcclTests,
+}
+
 /// A file on the process of rank 0.
 #[derive(Debug)]
 pub(super) struct ResultFile {
-    pub(super) output: Output,
-    /// The replaced file: `output.path` with links resolved.
+    /// The path for messages.
+    pub(super) path: PathBuf,
+    pub(super) content: Content,
+    /// The replaced file: `path` with links resolved.
     pub(super) target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
     lines: Option<JsonLines>,
@@ -28,8 +41,8 @@ pub(super) struct ResultFile {
 }
 
 impl ResultFile {
-    pub(super) fn new(output: Output, target: PathBuf) -> Self {
-        Self { output, target, lines: None, reserve: None, is_full: false }
+    pub(super) fn new(path: PathBuf, content: Content, target: PathBuf) -> Self {
+        Self { path, content, target, lines: None, reserve: None, is_full: false }
     }
 
     /// Replaces the file by the unfinished run.
@@ -37,7 +50,7 @@ impl ResultFile {
     /// # Errors
     /// When it cannot be written.
     pub(super) fn start(&mut self, run: &Run) -> io::Result<()> {
-        if self.output.format != Format::JsonLines {
+        if self.content != LINES {
             self.write(run)?;
             self.reserve = Some(Reserve::beside(&self.target)?);
             return Ok(());
@@ -63,7 +76,7 @@ impl ResultFile {
     /// # Errors
     /// When there is no space for it.
     pub(super) fn measurement(&mut self, measurement: &Measurement, bytes: u64) -> io::Result<()> {
-        let around = if self.output.format == Format::Csv { ROW } else { LINE };
+        let around = if self.content == Content::Own(Format::Csv) { ROW } else { LINE };
         let added = match (&mut self.lines, &mut self.reserve) {
             (Some(lines), _) => lines.measurement(measurement),
             (None, Some(reserve)) => reserve.add(bytes + around),
@@ -78,10 +91,7 @@ impl ResultFile {
     /// # Errors
     /// When not all of the run can be written, unless [`measurement`](Self::measurement) has failed before.
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
-        let written = match self.output.format {
-            Format::JsonLines => self.finish_lines(run),
-            _ => self.finish_whole(run),
-        };
+        let written = if self.content == LINES { self.finish_lines(run) } else { self.finish_whole(run) };
         match written {
             Err(error) if self.is_full && is_no_space(&error) => Ok(()),
             written => written,
@@ -113,17 +123,18 @@ impl ResultFile {
 
     /// Replaces the file by the whole run.
     fn write(&self, run: &Run) -> io::Result<()> {
-        replacement::write(&self.target, |out| match self.output.format {
-            Format::Json => json::write(run, out),
-            Format::Csv => csv::write(run, out),
-            Format::Markdown => markdown::write(run, out),
-            Format::JsonLines => json_lines::write(run, out),
+        replacement::write(&self.target, |out| match self.content {
+            Content::Own(Format::Json) => json::write(run, out),
+            Content::Own(Format::Csv) => csv::write(run, out),
+            Content::Own(Format::Markdown) => markdown::write(run, out),
+            Content::Own(Format::JsonLines) => json_lines::write(run, out),
+            Content::NcclTests => out.write_all(nccl_tests::render(run).as_bytes()),
         })
     }
 }
 
 /// The run with its first measurements only. It is not complete.
-fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
+pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
     let missing = run.measurements.len() - measurements;
     let left_out = format!("the last {missing} measurement(s) are left out: {reason}");
     let outcome = match &run.outcome {
@@ -138,7 +149,7 @@ fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
     }
 }
 
-fn is_no_space(error: &io::Error) -> bool {
+pub(super) fn is_no_space(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }

@@ -235,6 +235,7 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
+        (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),
     ] {
         let message = problem(content);
         assert!(message.contains(expected) && message.contains("file: "), "{expected}: {message}");

@@ -7,6 +7,7 @@ mod request;
 mod values;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
@@ -101,16 +102,18 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     let ParsedMeasurement { arguments, request } = measurement;
     let join_request = JoinRequest::from(&request);
     (context.program.hand_over)(&join_request)?;
-    let recorder = Arc::new(Recorder::new(&arguments, &request));
+    let recorder = Recorder::new(&arguments, &request);
+    let begun = recorder.begun();
     let session = Session::new(request).map_err(Stop::from)?;
     let world = (context.program.join)(&join_request)?;
-    match session.run(&world, Arc::clone(&recorder) as _, context.program.mpi) {
+    // Only the session has the recorder, and drops it before it ends the process: then the files that it has only created go.
+    match session.run(&world, Arc::new(recorder), context.program.mpi) {
         Ok(verdict) => {
             // A table ends with the signal. It came before there was one.
             if let Verdict::Stopped(signal) = verdict
                 && signal != Signal::SIGPIPE
                 && world.rank() == 0
-                && !recorder.has_begun()
+                && !begun.load(Ordering::SeqCst)
             {
                 print_message(format_args!("nccl-bench: ended by {signal}"));
             }

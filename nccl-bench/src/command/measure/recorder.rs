@@ -4,9 +4,9 @@
 //! early.
 
 use std::io::{self, Stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub(super) struct Recorder {
     brief: bool,
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
-    begun: AtomicBool,
+    begun: Arc<AtomicBool>,
     state: Mutex<State>,
     text: Mutex<Text>,
 }
@@ -80,14 +80,13 @@ enum State {
 struct Reports {
     files: Files,
     nccl_tests_json: Option<PathBuf>,
-    /// True once something has been written to the files.
-    started: bool,
 }
 
 impl Drop for Reports {
-    /// Removes the file that was created as a test, if nothing was written.
+    /// Removes the file that was only created, if nothing was written.
     fn drop(&mut self) {
-        if let Some(path) = self.nccl_tests_json.as_ref().filter(|_| !self.started) {
+        let is_empty = |path: &&PathBuf| path.metadata().is_ok_and(|found| found.len() == 0);
+        if let Some(path) = self.nccl_tests_json.as_ref().filter(is_empty) {
             let _gone = std::fs::remove_file(path);
         }
     }
@@ -104,7 +103,7 @@ impl Recorder {
             algorithm: arguments.show_algorithm,
             brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
-            begun: AtomicBool::new(false),
+            begun: Arc::default(),
             state: Mutex::default(),
             text: Mutex::default(),
         }
@@ -149,9 +148,7 @@ impl Recorder {
         run.ended_at = Some(now_utc());
         run.outcome = outcome;
         run.notes.extend(too_slow(&run));
-        let written = std::mem::take(&mut reports.files).finish(&run);
-        let json = reports.nccl_tests_json.as_ref().map(|path| write_json(path, &run));
-        Some(json.transpose().map(drop).and(written.map_err(Into::into)))
+        Some(std::mem::take(&mut reports.files).finish(&run).map_err(Into::into))
     }
 
     fn with(&self, action: impl FnOnce(&mut Reports, &mut Run) -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -162,8 +159,8 @@ impl Recorder {
     }
 
     /// True once the run has begun: a signal that comes earlier leaves neither a table nor files.
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::SeqCst)
+    pub(super) fn begun(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.begun)
     }
 
     /// Prints, unless standard output is closed.
@@ -191,12 +188,15 @@ impl Observer for Recorder {
     /// Opens all files.
     fn prepare(&self) -> Result<(), Stop> {
         let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
-        let files = Files::open(&self.outputs, self.force).map_err(|error| refused(&error))?;
+        let mut files = Files::open(&self.outputs, self.force).map_err(|error| refused(&error))?;
         named_once(self.nccl_tests_json.as_ref(), &files)?;
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
             self.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
-        let reports = Reports { files, nccl_tests_json, started: false };
+        if let Some(path) = &nccl_tests_json {
+            files.add_nccl_tests(path.clone());
+        }
+        let reports = Reports { files, nccl_tests_json };
         *self.state() = State::Open(Box::new(reports));
         Ok(())
     }
@@ -205,10 +205,6 @@ impl Observer for Recorder {
         let Start { run, plan, position, reduced_to } = start;
         let mut state = self.state();
         let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
-        if let Some(path) = &reports.nccl_tests_json {
-            write_json(path, &run)?;
-        }
-        reports.started = true;
         self.begun.store(true, Ordering::SeqCst);
         let started = reports.files.start(&run);
         let json = reports.nccl_tests_json.clone();
@@ -263,7 +259,8 @@ impl Observer for Recorder {
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
         let why = not_whole(&outcome);
         let Some(written) = self.write_files(outcome) else { return Ok(()) };
-        self.text().end(why);
+        let unwritten = written.as_ref().err().map(|error| format!("{error:#}"));
+        self.text().end(why.or(unwritten));
         written
     }
 
@@ -339,11 +336,6 @@ fn print(text: &str) -> anyhow::Result<()> {
     use io::Write as _;
     let mut out = io::stdout();
     open_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
-}
-
-fn write_json(path: &Path, run: &Run) -> anyhow::Result<()> {
-    let written = nccl_tests_json::write(path, &nccl_tests_json::render(run));
-    written.with_context(|| format!("writing {}", path.display()))
 }
 
 /// The traffic of each rank in an alltoallv, as nccl-tests reports it.

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 use super::*;
+use crate::files::Files;
 use crate::sample::row as sample;
 use crate::statistics::Statistics;
 
@@ -133,9 +134,12 @@ fn a_file_that_is_there_is_kept() {
     fs::write(&path, "precious").unwrap();
     let names: Vec<PathBuf> = (0..2).map(|_| target(&path).unwrap()).collect();
     assert_eq!(names, ["results.JSON.0", "results.JSON.1"].map(|name| folder.path().join(name)));
-    write(&names[0], "{}").unwrap();
+    let mut files = Files::default();
+    files.add_nccl_tests(names[0].clone());
+    let run = crate::sample::full();
+    files.finish(&run).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-    assert_eq!(fs::read_to_string(&names[0]).unwrap(), "{}");
+    assert_eq!(fs::read_to_string(&names[0]).unwrap(), render(&run));
     // And nothing else is left.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
@@ -151,7 +155,9 @@ fn a_file_that_cannot_be_written_is_said_and_what_it_held_stays() {
     let taken = folder.path().join("folder.json");
     fs::create_dir(&taken).unwrap();
     fs::write(taken.join("inside"), "precious").unwrap();
-    assert!(write(&taken, "{}").is_err());
+    let mut files = Files::default();
+    files.add_nccl_tests(taken.clone());
+    assert!(files.finish(&crate::sample::full()).is_err());
     assert_eq!(fs::read_to_string(taken.join("inside")).unwrap(), "precious");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -161,9 +161,10 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
     }
 }
 
-/// Fails when a native file has a newer version of the format than this program knows.
+/// Fails when a native file has another version of the format than this program knows; the first was 1.
 pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), ReadProblem> {
     match fields.get("schema_version").and_then(Value::as_u64) {
+        Some(0) => Err(ReadProblem::Damaged("it has version 0 of the format, and the first is 1".to_owned())),
         Some(found) if found > u64::from(SCHEMA_VERSION) => {
             Err(ReadProblem::Newer { found, known: SCHEMA_VERSION })
         }

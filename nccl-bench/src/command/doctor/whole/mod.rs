@@ -16,7 +16,7 @@ use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
 use engine::request::{BackendChoice, Request, Step};
 use engine::session::{Observer, Session};
-use engine::supervision::{Stop, Verdict, interrupted, signal_code};
+use engine::supervision::{Salvage, Stop, Verdict, interrupted, signal_code};
 
 use super::output::{self, Output};
 use super::{environment, host};
@@ -86,8 +86,10 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         examined => examined?,
     }
     let mut result = session.run(&world, Arc::clone(&observer), context.program.mpi);
+    // A process may still die before rank 0 has its log.
+    salvage.set(move |outcome| observer.salvage(outcome));
     if let Err(Stop::Refused(_)) = result
-        && let Some(signal) = interrupt.requested_by_any(&*world).map_err(Stop::Failed)?
+        && let Some(signal) = or_end(interrupt.requested_by_any(&*world), &*world, &salvage)
     {
         // It came before anything was measured, where no process looks for it.
         result = Ok(Verdict::Stopped(signal));
@@ -98,6 +100,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         Ok(Verdict::Stopped(signal)) => {
             // The same signal on every process: rank 0 reports, and the others wait for that.
             collector.salvage(interrupted(signal));
+            salvage.clear();
             return Ok(signal_code(signal));
         }
         Ok(_) => End::Complete,
@@ -107,17 +110,20 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         }
         Err(stop) => return Err(stop.into()),
     };
-    // A process may still die before rank 0 has its log.
-    salvage.set(move |outcome| observer.salvage(outcome));
     match report(arguments, &world, &collector, end) {
         Err(ExitError::Stopped(Stop::Failed(error))) if error.is::<world::Error>() => {
-            salvage.end(&*world, Health::Broken.code(), &format!("{error:#}"))
+            or_end(Err(error), &*world, &salvage)
         }
         reported => {
             salvage.clear();
             reported
         }
     }
+}
+
+/// The value, or the end of this process and the job, as broken and with the report, when another process has gone.
+fn or_end<T>(value: anyhow::Result<T>, world: &dyn world::World, salvage: &Salvage) -> T {
+    value.unwrap_or_else(|error| salvage.end(world, Health::Broken.code(), &format!("{error:#}")))
 }
 
 /// Examines the environments and the hosts. Collective.
@@ -177,4 +183,62 @@ fn report(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use engine::supervision::Interrupt;
+    use record::Outcome;
+
+    use super::*;
+
+    /// A world whose other process has gone. Its end is a panic with the exit code.
+    struct Left;
+
+    impl Left {
+        fn error() -> world::Error {
+            let reason = "has left the job".to_owned();
+            world::Error::RankFailed { rank: 1, host: "there".to_owned(), reason }
+        }
+    }
+
+    impl world::World for Left {
+        fn position(&self) -> world::Position {
+            world::Position { rank: 0, size: 2, local_rank: 0, local_size: 2 }
+        }
+
+        fn describe(&self) -> String {
+            String::new()
+        }
+
+        fn barrier(&self) -> Result<(), world::Error> {
+            Err(Self::error())
+        }
+
+        fn all_gather(&self, _: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+            Err(Self::error())
+        }
+
+        fn check(&self) -> Result<(), world::Error> {
+            Err(Self::error())
+        }
+
+        fn abort(&self, code: i32, _: &str) -> ! {
+            resume_unwind(Box::new(code))
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_gone_after_a_refusal_is_reported_as_broken() {
+        let (saved, salvage) = (Arc::new(Mutex::new(None)), Salvage::default());
+        let hooked = Arc::clone(&saved);
+        salvage.set(move |outcome| *lock(&hooked) = Some(outcome));
+        let asked = || or_end(Interrupt::default().requested_by_any(&Left), &Left, &salvage);
+        let ended = catch_unwind(AssertUnwindSafe(asked)).unwrap_err();
+        assert_eq!(ended.downcast_ref(), Some(&i32::from(Health::Broken.code())));
+        let reported = lock(&saved).take();
+        assert_eq!(reported, Some(Outcome::Failed { message: Left::error().to_string() }));
+    }
 }
