@@ -8,8 +8,6 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[cfg(feature = "mpi")]
-use crate::mpirun::launch;
 use crate::process::{Ended, Process, bench, host, reserve_port, start};
 use crate::{Tests, tests};
 
@@ -17,14 +15,13 @@ pub(crate) const TESTS: Tests = tests![
     the_lines_of_a_rank_that_closes_late_are_in_the_report,
     a_rank_that_dies_while_it_closes_is_reported,
     a_process_that_dies_when_it_is_asked_for_its_log_is_reported,
-    the_driver_starts_after_mpi,
 ];
 
 /// The folder of the fakes, with the driver `libcuda.so` and NCCL.
-struct Fakes(TempDir);
+pub(crate) struct Fakes(pub(crate) TempDir);
 
 impl Fakes {
-    fn build() -> Self {
+    pub(crate) fn build() -> Self {
         let fakes = Self(tempfile::tempdir().unwrap());
         let driver = ["log.c", "cuda.c", "memory.c", "effects.c", "order.c", "graphs.c"].map(fake);
         let driver = [&driver[..], &[data("measured_gpu.c")]].concat();
@@ -42,7 +39,7 @@ impl Fakes {
         self.0.path().join("libcuda.so")
     }
 
-    fn nccl(&self) -> PathBuf {
+    pub(crate) fn nccl(&self) -> PathBuf {
         self.0.path().join("libnccl.so.2")
     }
 
@@ -83,7 +80,7 @@ fn compile(sources: &[PathBuf], output: &Path, flags: &[&str]) {
 }
 
 /// The examination of the logs in a report.
-fn examination_of_logs(report: &str) -> Value {
+pub(crate) fn examination_of_logs(report: &str) -> Value {
     let report: Value = serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}: {report}"));
     let examinations = report["examinations"].as_array().unwrap();
     examinations.iter().find(|one| one["subject"] == "log").unwrap_or_else(|| panic!("{report}")).clone()
@@ -143,16 +140,4 @@ fn a_process_that_dies_when_it_is_asked_for_its_log_is_reported() {
         let member = &log["facts"]["communicators"][0]["members"][rank.to_string()];
         assert_eq!(member["destroyed"], true, "rank {rank}: {log}");
     }
-}
-
-/// MPI_Init sets environment variables, which the CUDA driver reads while it starts: at the same time, the process can crash.
-#[cfg(feature = "mpi")]
-fn the_driver_starts_after_mpi() {
-    let fakes = Fakes::build();
-    let (folder, nccl) = (fakes.0.path().to_str().unwrap(), fakes.nccl());
-    let variables = [("LD_LIBRARY_PATH", folder), ("NCCL_LIBRARY", nccl.to_str().unwrap())];
-    let (mut launcher, _session) = launch(2, "doctor -T 60 --json", &variables);
-    let ended = launcher.ended();
-    let log = examination_of_logs(&ended.stdout);
-    assert_eq!(log["facts"]["communicators"][0]["ranks"], 4, "{log}");
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::crashes::assert_watchdog_named_rank_1;
 use crate::doctor::{DOCTOR, assert_interrupted, wait_for_thread};
+use crate::logs::{Fakes, examination_of_logs};
 use crate::process::*;
 use crate::tests;
 
@@ -15,6 +16,7 @@ pub(crate) const TESTS: crate::Tests = tests![
     a_stopped_rank_of_mpirun_is_named_by_the_watchdog,
     a_signal_to_mpirun_ends_its_ranks,
     a_signal_of_mpirun_interrupts_the_doctor,
+    the_driver_starts_after_mpi,
 ];
 
 /// `mpirun` and the processes of its ranks, which rank 0 lists.
@@ -38,11 +40,7 @@ pub(crate) fn mpirun(ranks: usize, arguments: &str, variables: &[(&str, &str)]) 
 
 /// Starts `mpirun`, with a folder for its files.
 #[cfg(feature = "mpi")]
-pub(crate) fn launch(
-    ranks: usize,
-    arguments: &str,
-    variables: &[(&str, &str)],
-) -> (Process, tempfile::TempDir) {
+fn launch(ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
     // Launchers of Open MPI that start at the same time race for one folder in the default place.
@@ -133,4 +131,16 @@ fn a_signal_of_mpirun_interrupts_the_doctor() {
 pub(crate) fn is_running(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+/// MPI_Init sets environment variables, which the CUDA driver reads while it starts: at the same time, the process can crash.
+#[cfg(feature = "mpi")]
+fn the_driver_starts_after_mpi() {
+    let fakes = Fakes::build();
+    let (folder, nccl) = (fakes.0.path().to_str().unwrap(), fakes.nccl());
+    let variables = [("LD_LIBRARY_PATH", folder), ("NCCL_LIBRARY", nccl.to_str().unwrap())];
+    let (mut launcher, _session) = launch(2, "doctor -T 60 --json", &variables);
+    let ended = launcher.ended();
+    let log = examination_of_logs(&ended.stdout);
+    assert_eq!(log["facts"]["communicators"][0]["ranks"], 4, "{log}");
 }

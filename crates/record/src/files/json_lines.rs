@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::result_file::{is_no_space, shortened};
+use super::reserve::{is_no_space, shortened};
 use crate::run::{Measurement, Outcome, Provenance, Rank, Run, Settings};
 
 /// The first line: the run without its measurements.

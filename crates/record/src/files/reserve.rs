@@ -1,10 +1,11 @@
-//! Space on the disk for a file that is written when the run ends.
+//! Space on the disk for a file that is written when the run ends, and what is written when there is none.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use super::replacement;
+use crate::run::{Outcome, Run};
 
 /// Bytes by which the reserve grows: a block of most file systems.
 const BLOCK: [u8; 4096] = [0; 4096];
@@ -62,4 +63,25 @@ impl Reserve {
         }
         Ok(())
     }
+}
+
+/// The run with its first measurements only. It is not complete.
+pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
+    let missing = run.measurements.len() - measurements;
+    let left_out = format!("the last {missing} measurement(s) are left out: {reason}");
+    let outcome = match &run.outcome {
+        Outcome::Complete => Outcome::Failed { message: left_out.clone() },
+        outcome => outcome.clone(),
+    };
+    Run {
+        outcome,
+        measurements: run.measurements[..measurements].to_vec(),
+        notes: [&run.notes[..], &[left_out]].concat(),
+        ..run.clone()
+    }
+}
+
+pub(super) fn is_no_space(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use super::json_lines::{self, JsonLines};
-use super::reserve::Reserve;
+use super::reserve::{Reserve, is_no_space, shortened};
 use super::{Format, csv, json, markdown, nccl_tests, replacement};
-use crate::run::{Measurement, Outcome, Run};
+use crate::run::{Measurement, Run};
 
 pub(super) const LINES: Content = Content::Own(Format::JsonLines);
 
@@ -131,25 +131,4 @@ impl ResultFile {
             Content::NcclTests => out.write_all(nccl_tests::render(run).as_bytes()),
         })
     }
-}
-
-/// The run with its first measurements only. It is not complete.
-pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
-    let missing = run.measurements.len() - measurements;
-    let left_out = format!("the last {missing} measurement(s) are left out: {reason}");
-    let outcome = match &run.outcome {
-        Outcome::Complete => Outcome::Failed { message: left_out.clone() },
-        outcome => outcome.clone(),
-    };
-    Run {
-        outcome,
-        measurements: run.measurements[..measurements].to_vec(),
-        notes: [&run.notes[..], &[left_out]].concat(),
-        ..run.clone()
-    }
-}
-
-pub(super) fn is_no_space(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
