@@ -21,6 +21,9 @@ const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Initialises MPI and joins its `MPI_COMM_WORLD`. Once per process: MPI cannot be initialised again.
 ///
+/// MPI_Init sets environment variables. Call this before other threads read variables, as the CUDA driver and NCCL do while they start: with
+/// glibc before 2.41 such a process can crash.
+///
 /// MPI does not report failed ranks, and waits forever for one that hangs. The ranks therefore monitor each other over TCP
 /// like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`] apply. However,
 /// [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread that waits inside MPI. If the other ranks
