@@ -20,10 +20,24 @@ mod host;
 
 use host::{on_every_rank, over};
 
-/// A program's own world, whose next check panics on demand.
+/// A program's own world whose checks and reports panic from some time on, as with a poisoned lock.
 struct PanickingWorld {
     world: Handle,
     panics: AtomicBool,
+    has_panicked: AtomicBool,
+}
+
+impl PanickingWorld {
+    fn new(world: Handle) -> Arc<Self> {
+        Arc::new(Self { world, panics: AtomicBool::new(false), has_panicked: AtomicBool::new(false) })
+    }
+
+    fn panic_on_demand(&self) {
+        if self.panics.load(Ordering::SeqCst) {
+            self.has_panicked.store(true, Ordering::SeqCst);
+            panic!("a panic of the program's world");
+        }
+    }
 }
 
 impl World for PanickingWorld {
@@ -44,11 +58,12 @@ impl World for PanickingWorld {
     }
 
     fn check(&self) -> Result<(), Error> {
-        assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic of the program's world");
+        self.panic_on_demand();
         self.world.check()
     }
 
     fn fail(&self, reason: &str) {
+        self.panic_on_demand();
         self.world.fail(reason);
     }
 
@@ -66,7 +81,7 @@ fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
     let (end, ended) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let own = Arc::new(PanickingWorld { world: sending, panics: AtomicBool::new(false) });
+            let own = PanickingWorld::new(sending);
             let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
             let mut data = vec![1_u32; 4 << 20];
             communicator.exchange(&[1_u8], 1, &mut [0], 1).unwrap();
@@ -95,38 +110,6 @@ fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
     });
 }
 
-/// A program's own world that panics in all reports and checks from some time on, as with a poisoned lock.
-struct BrokenWorld {
-    world: Handle,
-    broken: AtomicBool,
-}
-
-impl World for BrokenWorld {
-    fn position(&self) -> Position {
-        self.world.position()
-    }
-    fn describe(&self) -> String {
-        self.world.describe()
-    }
-    fn barrier(&self) -> Result<(), Error> {
-        self.world.barrier()
-    }
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.world.all_gather(mine)
-    }
-    fn check(&self) -> Result<(), Error> {
-        assert!(!self.broken.load(Ordering::SeqCst), "a panic of the program's world");
-        self.world.check()
-    }
-    fn fail(&self, reason: &str) {
-        assert!(!self.broken.load(Ordering::SeqCst), "a panic of the program's world");
-        self.world.fail(reason);
-    }
-    fn abort(&self, code: i32, message: &str) -> ! {
-        self.world.abort(code, message)
-    }
-}
-
 #[test]
 fn operations_end_when_the_world_panics_on_the_progress_thread() {
     use collectives::job::{Backend, Job};
@@ -135,10 +118,10 @@ fn operations_end_when_the_world_panics_on_the_progress_thread() {
     for world in worlds {
         let end = end.clone();
         thread::spawn(move || {
-            let own = Arc::new(BrokenWorld { world, broken: AtomicBool::new(false) });
+            let own = PanickingWorld::new(world);
             let group = Job::new(Arc::clone(&own) as Handle).group(Backend::Host).unwrap();
             group.barrier().unwrap();
-            own.broken.store(true, Ordering::SeqCst);
+            own.panics.store(true, Ordering::SeqCst);
             let works = [0, 1, 2].map(|_| group.all_reduce(vec![1.0_f32; 8], ReduceOp::Sum));
             end.send(works.map(|work| work.wait().is_err())).unwrap();
         });
@@ -160,7 +143,7 @@ fn an_endpoint_stays_open_for_the_others_when_the_world_panics_in_its_drop() {
         for (rank, world) in worlds.into_iter().enumerate() {
             let gone = &gone;
             scope.spawn(move || {
-                let own = Arc::new(PanickingWorld { world, panics: AtomicBool::new(false) });
+                let own = PanickingWorld::new(world);
                 let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
                 // Connects them.
                 if rank == 0 {
@@ -174,7 +157,7 @@ fn an_endpoint_stays_open_for_the_others_when_the_world_panics_in_its_drop() {
                 own.panics.store(rank == 0, Ordering::SeqCst);
                 if rank == 0 {
                     drop(communicator);
-                    assert!(!own.panics.load(Ordering::SeqCst), "the drop has called the world");
+                    assert!(own.has_panicked.load(Ordering::SeqCst), "the drop has not called the world");
                     gone.wait();
                     gone.wait();
                 } else {

@@ -50,11 +50,9 @@ impl ExitError {
             Self::Parser(answer) if answer.use_stderr() => {
                 let text = answer.render();
                 // The parser would write it in pieces.
-                if anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never {
-                    print_message(text.to_string().trim_end());
-                } else {
-                    print_message(text.ansi().to_string().trim_end());
-                }
+                let is_plain = anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never;
+                let text = if is_plain { text.to_string() } else { text.ansi().to_string() };
+                print_message(text.trim_end());
                 u8::try_from(answer.exit_code()).unwrap_or(REFUSED)
             }
             Self::Parser(answer) => {

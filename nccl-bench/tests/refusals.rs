@@ -306,8 +306,8 @@ fn help_that_cannot_be_written_is_a_failure() {
     }
 }
 
-/// What the process writes on standard error, each write by itself.
-fn written(mut command: Command) -> Vec<String> {
+/// Runs a command and returns its writes to standard error, each by itself.
+fn record_writes(mut command: Command) -> Vec<String> {
     let mut ends = [0; 2];
     // SAFETY: the call fills two descriptors. In this mode, each read gives what one write has put in.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_DIRECT) }, 0);
@@ -332,13 +332,13 @@ fn written(mut command: Command) -> Vec<String> {
 
 #[test]
 fn a_message_is_one_write() {
-    assert_eq!(written(nccl_bench("fabric bw -b 1M -e 1K")), ["error: -b 1M is more than -e 1K\n"]);
+    assert_eq!(record_writes(nccl_bench("fabric bw -b 1M -e 1K")), ["error: -b 1M is more than -e 1K\n"]);
     let mut second = nccl_bench("topo");
     second.envs([("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")]);
     second.env_remove("TORCHELASTIC_RUN_ID");
-    let [note] = &written(second)[..] else { panic!("not one write") };
+    let [note] = &record_writes(second)[..] else { panic!("not one write") };
     assert!(note.starts_with("note: the variables of ") && note.ends_with(" on rank 0 alone\n"), "{note}");
-    let [parser] = &written(nccl_bench("fabric bw --enpoints 2"))[..] else { panic!("not one write") };
+    let [parser] = &record_writes(nccl_bench("fabric bw --enpoints 2"))[..] else { panic!("not one write") };
     assert!(parser.starts_with("error: unexpected argument '--enpoints' found\n"), "{parser}");
     assert!(parser.contains("--endpoints") && parser.ends_with("'--help'.\n"), "{parser}");
 }

@@ -94,9 +94,10 @@ impl<W: Write> TextReport<W> {
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
-            text.push_str(&match self.columns.brief {
-                true => table::title(collective),
-                false => table::start(collective, &self.settings, self.on_gpus),
+            text.push_str(&if self.columns.brief {
+                table::title(collective)
+            } else {
+                table::start(collective, &self.settings, self.on_gpus)
             });
         }
         text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());

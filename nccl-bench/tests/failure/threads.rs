@@ -12,7 +12,7 @@ pub(crate) const TESTS: Tests = tests![
     a_command_without_a_thread_says_so,
 ];
 
-/// What can be done.
+/// The end of each message.
 const ADVICE: &str = "raise the limit on processes and threads (ulimit -u; of a container or pod: pids.max, podPidsLimit) or on \
                       memory (ulimit -v), or start fewer ranks on this host";
 

@@ -71,7 +71,7 @@ impl Options {
         let library = Fabric::load()?;
         let threading = fabric_sys::FI_THREAD_DOMAIN;
         let list = query(library, &provider::name_in(library, &self.provider), self, threading)?;
-        chosen(&list, library, self, threading).map(drop)
+        choose_entry(&list, library, self, threading).map(drop)
     }
 }
 
@@ -110,9 +110,9 @@ fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<
     let library = Fabric::load()?;
     let options = &Options { world: options.world.clone().map(world::guarded), ..options.clone() };
     let list = query(library, &provider::name_in(library, &options.provider), options, threading)?;
-    let info = chosen(&list, library, options, threading)?;
+    let info = choose_entry(&list, library, options, threading)?;
     let check_room = |shortage: Option<String>| match shortage.filter(|_| options.provider == "shm") {
-        Some(problem) => Err(unfit(options, problem)),
+        Some(problem) => Err(refuse_provider(options, problem)),
         None => Ok(()),
     };
     check_room(shm::shortage_before_open(count))?;
@@ -125,12 +125,12 @@ fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<
     endpoints.collect()
 }
 
-fn unfit(options: &Options, problem: String) -> Error {
+fn refuse_provider(options: &Options, problem: String) -> Error {
     Error::Provider { provider: options.provider.clone(), problem }
 }
 
 /// The entry to open among those that libfabric has for the options.
-fn chosen<'a>(
+fn choose_entry<'a>(
     list: &'a InfoList,
     library: &'static Fabric,
     options: &Options,
@@ -143,7 +143,7 @@ fn chosen<'a>(
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
     let info = list.iter().find(wanted);
-    info.ok_or_else(|| unfit(options, unavailable(library, &name, options, threading)))
+    info.ok_or_else(|| refuse_provider(options, unavailable(library, &name, options, threading)))
 }
 
 fn open_endpoint(
@@ -167,11 +167,11 @@ fn open_endpoint(
                 "its completion queues have nothing that a thread could sleep on ({}): poll instead",
                 failure.text
             );
-            unfit(options, problem)
+            refuse_provider(options, problem)
         }
         // Some providers check the address only when they bind to it.
         Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
-            unfit(options, no_address(&name, options))
+            refuse_provider(options, no_address(&name, options))
         }
         other => other,
     })?;

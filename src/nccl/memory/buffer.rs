@@ -26,7 +26,7 @@ impl<'a> Access<'a> {
         Self { address, queued, is_exclusive: false }
     }
 
-    /// Of a buffer that is borrowed mutably, and whose earlier uses the stream has waited for.
+    /// The access to a buffer that is borrowed mutably, and whose earlier uses the stream has waited for.
     #[inline]
     fn exclusive(address: CUdeviceptr, queued: SyncOnDrop<'a>) -> Self {
         Self { address, queued: Some(queued), is_exclusive: true }

@@ -159,7 +159,7 @@ struct Parts {
 impl Parts {
     fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
-        let mut parts = Self { unseen: unseen(facts, purpose), ..Self::default() };
+        let mut parts = Self { unseen: list_unseen(facts, purpose), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
         parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
@@ -224,7 +224,7 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
 }
 
 /// Sentences about all that cannot be seen.
-fn unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
+fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     let mut unseen = Vec::new();
     let gpus = &facts.gpus;
     match &gpus.problem {

@@ -15,7 +15,7 @@ const ROW: u64 = 1024;
 /// Bytes of a line of JSON around a measurement.
 const LINE: u64 = 16;
 
-/// What a file contains.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Results in a format of nccl-bench.

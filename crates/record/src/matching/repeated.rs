@@ -52,8 +52,8 @@ pub fn check_runs(before: &[RunRows], after: &[RunRows]) -> Result<(), MatchErro
     }
     let runs: Vec<&RunRows> = before.iter().chain(after).collect();
     for (index, one) in runs.iter().enumerate() {
-        let path = resolved(one);
-        if let Some(earlier) = runs[..index].iter().find(|earlier| resolved(earlier) == path) {
+        let path = resolve_path(one);
+        if let Some(earlier) = runs[..index].iter().find(|earlier| resolve_path(earlier) == path) {
             return Err(MatchError::NamedTwice(earlier.path.clone()));
         }
         if let Some(earlier) = runs[..index].iter().find(|earlier| is_same_run(earlier, one)) {
@@ -70,7 +70,7 @@ fn is_same_run(one: &RunRows, other: &RunRows) -> bool {
 }
 
 /// The file without links and relative parts.
-fn resolved(rows: &RunRows) -> PathBuf {
+fn resolve_path(rows: &RunRows) -> PathBuf {
     rows.path.canonicalize().unwrap_or_else(|_| rows.path.clone())
 }
 

@@ -211,7 +211,7 @@ fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bo
         cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
     }
     if is_tested {
-        cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| probability(test.p)));
+        cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| format_probability(test.p)));
     }
     let slower = comparison.verdicts.iter().filter(|verdict| verdict.slower.contains(&index));
     let slower: Vec<&str> = slower.map(|verdict| comparison.files[verdict.file].letter.as_str()).collect();
@@ -299,12 +299,12 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
             verdict.faster
         ));
     }
-    lines.extend(tested(comparison, verdict));
+    lines.extend(describe_test(comparison, verdict));
     lines
 }
 
 /// The lines about the test of several runs on each side.
-fn tested(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
+fn describe_test(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
     let (a, b) = (&comparison.files[0], &comparison.files[verdict.file]);
     let mut lines = Vec::new();
     if verdict.untestable > 0 {
@@ -352,6 +352,6 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// Three decimals; a probability that rounds to 0 is not 0.
-fn probability(p: f64) -> String {
+fn format_probability(p: f64) -> String {
     if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }

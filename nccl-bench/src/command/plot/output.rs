@@ -42,7 +42,7 @@ impl FileType {
 
     /// The content of a drawing in this type.
     pub(super) fn of_drawing(self, svg: String) -> anyhow::Result<Vec<u8>> {
-        if self == Self::Png { png::of_svg(&svg, MARK) } else { Ok(svg.into_bytes()) }
+        if self == Self::Png { png::draw_png(&svg, MARK) } else { Ok(svg.into_bytes()) }
     }
 
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {

@@ -25,7 +25,7 @@ const HEADER: usize = 33;
 ///
 /// # Errors
 /// When the picture is too large.
-pub(super) fn of_svg(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
+pub(super) fn draw_png(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let mut font = Vec::new();
     GzDecoder::new(FONT).read_to_end(&mut font)?;
     let mut fonts = fontdb::Database::new();
@@ -39,12 +39,12 @@ pub(super) fn of_svg(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let mut picture = picture.context("the picture is too large; use --split, or name a drawing (.svg)")?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut picture.as_mut());
     let mut file = picture.encode_png().context("the picture cannot be encoded")?;
-    file.splice(HEADER..HEADER, comment(text));
+    file.splice(HEADER..HEADER, encode_comment(text));
     Ok(file)
 }
 
 /// The chunk of a comment: length, type and data, and the checksum of both.
-fn comment(text: &str) -> Vec<u8> {
+fn encode_comment(text: &str) -> Vec<u8> {
     let content = [b"tEXtComment\0", text.as_bytes()].concat();
     let mut checksum = Crc::new();
     checksum.update(&content);

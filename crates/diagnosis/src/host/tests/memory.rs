@@ -30,7 +30,7 @@ fn a_host_without_gpus_is_healthy_for_host_memory_alone() {
 }
 
 /// A message of the kernel, and the rule that knows it.
-fn message(rule: Option<&str>, text: &str) -> KernelMessage {
+fn kernel_message(rule: Option<&str>, text: &str) -> KernelMessage {
     KernelMessage {
         rule: rule.map(str::to_owned),
         text: text.to_owned(),
@@ -52,17 +52,20 @@ fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
     facts.libraries = vec![driver, library("2.28.9", "aa"), library("2.30.7", "bb")];
     facts.messages.place = Some("/dev/kmsg".to_owned());
     facts.messages.kinds = vec![
-        message(Some("xid-off-the-bus"), "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."),
-        message(None, "NVRM: Xid (PCI:0000:3b:00): 99999, news"),
-        message(None, "nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 99999, news"),
-        message(Some("nvidia-version-mismatch"), "NVRM: API mismatch: the client has the version 580"),
+        kernel_message(
+            Some("xid-off-the-bus"),
+            "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        ),
+        kernel_message(None, "NVRM: Xid (PCI:0000:3b:00): 99999, news"),
+        kernel_message(None, "nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 99999, news"),
+        kernel_message(Some("nvidia-version-mismatch"), "NVRM: API mismatch: the client has the version 580"),
     ];
     let examined = |facts: &Facts| examine_for_host_memory(std::slice::from_ref(facts), &Rules::built_in());
     let found = examined(&facts);
     assert_eq!((rules(&found), found.health()), (Vec::new(), Health::Healthy), "{:?}", found.findings);
     // What is about memory, the network or libfabric still matters.
     let text = "Memory failure: 0x1234: recovery action for dirty page: Failed";
-    facts.messages.kinds.push(message(Some("host-memory-uncorrected"), text));
+    facts.messages.kinds.push(kernel_message(Some("host-memory-uncorrected"), text));
     let libfabric = |build: &str| Library {
         kind: Kind::Libfabric,
         name: "libfabric.so.1".to_owned(),

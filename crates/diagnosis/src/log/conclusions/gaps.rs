@@ -12,10 +12,10 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
     let gaps = [
         cut,
-        contradicting(ways),
+        describe_contradiction(ways),
         starting(ways),
         unconnected(ways),
-        silent(job, ways),
+        describe_silent_ranks(job, ways),
         connecting(ways),
         broken_ring(ways),
         unknown(ways),
@@ -47,7 +47,7 @@ fn empty(job: &Job<'_>) -> Option<String> {
     ))
 }
 
-fn contradicting(ways: &Ways<'_>) -> Option<String> {
+fn describe_contradiction(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
     let odd: Vec<u32> =
         members.filter(|(_, member)| member.other_size.is_some()).map(|(&rank, _)| rank).collect();
@@ -91,7 +91,7 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
 
 /// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of other ranks have.
 /// A rank that has connected its rings or trees sends at least to one neighbour, and logs that.
-fn silent(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let logging: BTreeSet<usize> =
         all.filter(|member| member.logs_connections).map(|member| member.writer).collect();

@@ -93,7 +93,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let ways = groups.next();
     let others: Vec<Ways<'_>> = groups.collect();
     let mut found: Vec<Placed> = ranks::versions(&job);
-    found.extend(ranks::sizes(&job));
+    found.extend(ranks::find_other_sizes(&job));
     found.extend(torch::find(&job));
     found.extend(hits::find(&job, rules));
     explained::explain(&job, &mut found);

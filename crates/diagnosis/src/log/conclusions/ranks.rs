@@ -74,7 +74,7 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
 }
 
 /// Ranks of one communicator that name different numbers of ranks.
-pub(super) fn sizes(job: &Job<'_>) -> Option<Placed> {
+pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     let differs = |each: &&Communicator| each.members.values().any(|member| member.other_size.is_some());
     let communicator = job.digest.communicators.iter().find(differs)?;
     let mut sizes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
