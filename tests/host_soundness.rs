@@ -20,16 +20,19 @@ mod host;
 
 use host::{on_every_rank, over};
 
-/// A program's own world whose checks and reports panic from some time on, as with a poisoned lock.
+/// A program's own world whose checks panic from some time on, as with a poisoned lock.
 struct PanickingWorld {
     world: Handle,
     panics: AtomicBool,
+    /// True if reports of a failure panic, too: no other rank learns of it.
+    reports_panic: bool,
     has_panicked: AtomicBool,
 }
 
 impl PanickingWorld {
-    fn new(world: Handle) -> Arc<Self> {
-        Arc::new(Self { world, panics: AtomicBool::new(false), has_panicked: AtomicBool::new(false) })
+    fn new(world: Handle, reports_panic: bool) -> Arc<Self> {
+        let (panics, has_panicked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { world, panics, reports_panic, has_panicked })
     }
 
     fn panic_on_demand(&self) {
@@ -63,7 +66,9 @@ impl World for PanickingWorld {
     }
 
     fn fail(&self, reason: &str) {
-        self.panic_on_demand();
+        if self.reports_panic {
+            self.panic_on_demand();
+        }
         self.world.fail(reason);
     }
 
@@ -81,7 +86,7 @@ fn a_message_of_a_rank_that_panicked_is_not_taken_for_what_it_sent() {
     let (end, ended) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let own = PanickingWorld::new(sending);
+            let own = PanickingWorld::new(sending, false);
             let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
             let mut data = vec![1_u32; 4 << 20];
             communicator.exchange(&[1_u8], 1, &mut [0], 1).unwrap();
@@ -118,7 +123,7 @@ fn operations_end_when_the_world_panics_on_the_progress_thread() {
     for world in worlds {
         let end = end.clone();
         thread::spawn(move || {
-            let own = PanickingWorld::new(world);
+            let own = PanickingWorld::new(world, true);
             let group = Job::new(Arc::clone(&own) as Handle).group(Backend::Host).unwrap();
             group.barrier().unwrap();
             own.panics.store(true, Ordering::SeqCst);
@@ -143,7 +148,7 @@ fn an_endpoint_stays_open_for_the_others_when_the_world_panics_in_its_drop() {
         for (rank, world) in worlds.into_iter().enumerate() {
             let gone = &gone;
             scope.spawn(move || {
-                let own = PanickingWorld::new(world);
+                let own = PanickingWorld::new(world, false);
                 let mut communicator = Communicator::new(Arc::clone(&own) as Handle, &over("shm")).unwrap();
                 // Connects them.
                 if rank == 0 {
