@@ -6,17 +6,21 @@ use std::sync::Arc;
 use super::error::Error;
 
 /// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its type (none
-/// for a text), its field of the C struct, and the first version of NCCL with that field.
+/// for a text), its field of the C struct, and the first version of NCCL with that field. Methods under `unsafe` are
+/// unsafe.
 macro_rules! settings {
     ($owner:ident for $raw:ty {
         $($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*
     } texts {
         $($(#[$text_doc:meta])* $text:ident => $text_field:ident since $text_since:expr;)*
+    } unsafe {
+        $($(#[$unsafe_doc:meta])* $promise:ident($unsafe_type:ty) => $unsafe_field:ident since $unsafe_since:expr;)*
     }) => {
         #[derive(Clone, Debug, Default)]
         struct Settings {
             $($method: Option<$type>,)*
             $($text: Option<Text>,)*
+            $($promise: Option<$unsafe_type>,)*
         }
 
         impl $owner {
@@ -42,6 +46,14 @@ macro_rules! settings {
                     self
                 }
             )*
+            $(
+                $(#[$unsafe_doc])*
+                #[must_use]
+                pub unsafe fn $promise(mut self, value: $unsafe_type) -> Self {
+                    self.settings.$promise = Some(value);
+                    self
+                }
+            )*
         }
 
         impl Settings {
@@ -54,6 +66,10 @@ macro_rules! settings {
                     let setting = concat!(stringify!($owner), "::", stringify!($text));
                     library.require(setting, $text_since)?;
                     raw.$text_field = text.as_ptr(setting)?;
+                })*
+                $(if let Some(value) = self.$promise {
+                    library.require(concat!(stringify!($owner), "::", stringify!($promise)), $unsafe_since)?;
+                    raw.$unsafe_field = value.into();
                 })*
                 Ok(())
             }

@@ -14,9 +14,11 @@ use crate::reference::fresh_seed;
 
 pub(crate) fn settings_of_the_loaded_version() {
     let gpus = Gpus::all();
-    let mut config = Config::new().min_ctas(1).max_ctas(8).split_share(true);
+    // SAFETY: the communicator and its part are used one after the other, and neither is aborted.
+    let mut config = unsafe { Config::new().min_ctas(1).max_ctas(8).split_share(true) };
     if gpus.is_at_least(2, 27, 0) {
-        config = config.name("gpu test").shrink_share(true);
+        // SAFETY: as above.
+        config = unsafe { config.name("gpu test").shrink_share(true) };
     }
     if gpus.is_at_least(2, 28, 0) {
         config = config.nvlink_centric_sched(true);

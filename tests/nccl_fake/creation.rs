@@ -185,7 +185,7 @@ fn settings_are_passed_to_nccl_and_newer_ones_are_refused() {
     };
     wrong(&Config::new().network("a\0b"), "Config::network");
     wrong(&Config::new().name("\0"), "Config::name");
-    drop(init(fake.old_library(), &Config::new().network("Socket").split_share(true)).unwrap());
+    drop(init(fake.old_library(), &Config::new().network("Socket").max_ctas(4)).unwrap());
 }
 
 #[test]

@@ -454,3 +454,20 @@ fn objects_of_a_communicator_outlive_its_abort() {
     child.close().unwrap();
     assert_eq!(fake.log().last().unwrap(), "destroy comm2");
 }
+
+/// NCCL would derive both from one parent, on two threads.
+#[test]
+fn a_communicator_is_not_split_or_shrunk_twice_in_one_group() {
+    let fake = Fake::new();
+    let streams = [fake.stream(0), fake.stream(1)];
+    let [first, second] =
+        Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap().try_into().unwrap();
+    fake.log();
+    let result = Communicator::split_all([(&first, key(0)), (&second, key(0)), (&first, key(1))]);
+    let error = result.unwrap_err().to_string();
+    assert_eq!(error, "ncclCommSplit: communicator 2 of the list is there twice");
+    let result = Communicator::shrink_all([&second, &second], &Shrink::without(&[0]));
+    let error = result.unwrap_err().to_string();
+    assert_eq!(error, "ncclCommShrink: communicator 1 of the list is there twice");
+    assert_eq!(fake.log(), [""; 0]);
+}

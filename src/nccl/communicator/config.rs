@@ -32,31 +32,22 @@ settings! { Config for ncclConfig_t {
     min_ctas(i32) => minCTAs since Version::new(2, 17, 0);
     /// Maximum number of thread blocks of NCCL's kernels. NCCL 2.17, field `maxCTAs`.
     max_ctas(i32) => maxCTAs since Version::new(2, 17, 0);
-    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field `splitShare`.
-    split_share(bool) => splitShare since Version::new(2, 18, 0);
     /// Traffic class of the network. NCCL 2.26, field `trafficClass`.
     traffic_class(i32) => trafficClass since Version::new(2, 26, 0);
     /// True to allow in-network reductions (SHARP). NCCL 2.27, field `collnetEnable`.
     collnet(bool) => collnetEnable since Version::new(2, 27, 0);
     /// Policy for thread blocks: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since Version::new(2, 27, 0);
-    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
-    shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
     /// Thread blocks of kernels that use NVLink SHARP. NCCL 2.27, field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since Version::new(2, 27, 0);
     /// Channels per network peer in send and receive. NCCL 2.28, field `nChannelsPerNetPeer`.
     channels_per_net_peer(i32) => nChannelsPerNetPeer since Version::new(2, 28, 0);
     /// True to schedule work for NVLink. NCCL 2.28, field `nvlinkCentricSched`.
     nvlink_centric_sched(bool) => nvlinkCentricSched since Version::new(2, 28, 0);
-    /// Use with CUDA graphs: 0 none, 1 one graph, 2 several graphs, or graphs and other work. NCCL 2.29, field
-    /// `graphUsageMode`.
-    graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
     /// Contexts for one-sided operations. NCCL 2.29, field `numRmaCtx`.
     rma_contexts(i32) => numRmaCtx since Version::new(2, 29, 0);
     /// Maximum number of peers of send and receive. NCCL 2.30, field `maxP2pPeers`.
     max_p2p_peers(i32) => maxP2pPeers since Version::new(2, 30, 0);
-    /// True to order launches in a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
-    graph_stream_ordering(bool) => graphStreamOrdering since Version::new(2, 30, 7);
     /// True to launch operations of several communicators in the order of the host's calls. NCCL 2.31, field
     /// `launchOrderImplicit`.
     launch_order_implicit(bool) => launchOrderImplicit since Version::new(2, 31, 0);
@@ -73,6 +64,32 @@ settings! { Config for ncclConfig_t {
     network => netName since Version::new(2, 17, 0);
     /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
     name => commName since Version::new(2, 27, 0);
+} unsafe {
+    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field `splitShare`.
+    ///
+    /// # Safety
+    /// Operations of this communicator and of those that share its resources are never queued at the same time by
+    /// several threads, and none is used after one of them was aborted or revoked: NCCL shares its queues and its flag of
+    /// the abort, without a lock.
+    split_share(bool) => splitShare since Version::new(2, 18, 0);
+    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
+    ///
+    /// # Safety
+    /// As for [`Config::split_share`].
+    shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
+    /// Use with CUDA graphs: 0 none, 1 one graph, 2 (default) several graphs, or graphs and other work. NCCL 2.29, field
+    /// `graphUsageMode`.
+    ///
+    /// # Safety
+    /// The communicator is used as the value says: with 0 not in a graph, with 1 in one graph only, whose launches are
+    /// ordered with all its other operations. NCCL does not order them itself, and they share its buffers.
+    graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
+    /// True to order launches in a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
+    ///
+    /// # Safety
+    /// With `false`, the caller orders the communicator's operations in graphs with one another and with its other
+    /// operations: they share NCCL's buffers.
+    graph_stream_ordering(bool) => graphStreamOrdering since Version::new(2, 30, 7);
 }}
 
 impl Config {

@@ -333,7 +333,8 @@ impl Communicator {
     }
 }
 
-/// Starts several ranks of one thread in one NCCL group.
+/// Starts several ranks of one thread in one NCCL group. NCCL derives each from its parent on a thread of its own, and
+/// two of these must not use one parent.
 fn start_all<'a, T>(
     operation: &'static str,
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
@@ -343,5 +344,11 @@ fn start_all<'a, T>(
     let ranks: Vec<_> = ranks.into_iter().collect();
     let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
     let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
+    if let Some(at) =
+        (1..parents.len()).find(|&at| parents[..at].iter().any(|other| ptr::eq(*other, parents[at])))
+    {
+        let reason = format!("communicator {at} of the list is there twice");
+        return Err(Error::argument(operation, reason));
+    }
     Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))
 }

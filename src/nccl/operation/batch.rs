@@ -5,7 +5,7 @@ use std::{cell::RefCell, num::NonZeroU64, ops::Range, ptr, sync::Arc};
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Buffers, OtherStreams, Queued, check_recorded, refuse_misread};
+use super::buffers::{Accesses, Buffers, OtherStreams, check_recorded, refuse_misread};
 use super::call::Submission;
 use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
@@ -26,8 +26,9 @@ pub(crate) struct Batch<'env> {
     pub(crate) steps: Vec<Step>,
     /// Communicators, without duplicates. Steps and streams refer to them by index.
     pub(crate) members: Vec<Member>,
-    /// Keep the buffers' addresses valid, and delay cudarc's record of the accesses until the work is queued.
-    accesses: Vec<Queued<'env>>,
+    /// Keep the buffers' addresses valid. A batch that is dropped before its work was queued records no events: the
+    /// streams may have become part of a capture, in which cudarc would replace the events of earlier work.
+    accesses: Vec<Accesses<'env>>,
     has_events: bool,
     pub(crate) others: Vec<OtherStream>,
     /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every launch.
@@ -94,7 +95,7 @@ impl<'env> Batch<'env> {
         let accesses = communicator.access(operation, buffers, false, &mut others)?;
         let addresses = communicator.addresses(operation, offsets, &accesses)?;
         self.has_events |= accesses.have_events();
-        self.accesses.push(accesses.queued());
+        self.accesses.push(accesses);
         self.push(submission, addresses, None, others)
     }
 
@@ -262,7 +263,7 @@ impl<'env> Batch<'env> {
 
     /// Returns the buffers to cudarc, and makes their streams wait for those of the communicators.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
-        self.accesses.clear();
+        self.accesses.drain(..).for_each(|accesses| drop(accesses.queued()));
         // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
         let led = each_first_error(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;

@@ -47,6 +47,7 @@ settings! { CallConfig for ncclCollConfig_t {
 } texts {
     /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field `algSelection`.
     algorithm => algSelection since SINCE;
+} unsafe {
 }}
 
 impl CallConfig {
