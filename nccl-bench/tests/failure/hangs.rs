@@ -23,6 +23,7 @@ pub(crate) const TESTS: crate::Tests = tests![
     a_rank_that_never_comes_is_named,
     the_rendezvous_may_have_its_own_limit,
     saving_cannot_hold_up_the_end,
+    a_timeout_is_the_only_reason_when_a_rank_falls_silent_later,
     the_results_are_saved_when_another_rank_dies,
     what_is_not_limited_may_take_its_time,
 ];
@@ -112,21 +113,20 @@ pub(crate) fn this_program(steps: &str) -> Command {
 /// Panics unless all processes end with code 4 and the message `expected`, which rank 0 found and all saved.
 pub(crate) fn assert_timed_out(mut job: Vec<Process>, expected: &str) {
     for (rank, process) in job.iter_mut().enumerate() {
-        let ended = process.ended();
-        assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
-        let who = format!("rank 0 on host {}", host());
-        let line = match rank {
-            0 => format!("{who}: nccl-bench: {expected}\n"),
-            _ => {
-                format!("{who} aborted with exit code 4: nccl-bench: {expected}; rank {rank} ends with it\n")
-            }
-        };
-        assert_eq!(ended.stderr, line, "rank {rank}");
-        assert!(
-            ended.stdout.contains("saved: ") && ended.stdout.contains(expected),
-            "rank {rank}: {ended:?}"
-        );
+        assert_rank_timed_out(rank, &process.ended(), expected);
     }
+}
+
+/// Panics unless this process ended with code 4 and the message `expected`, which rank 0 found and this rank saved.
+fn assert_rank_timed_out(rank: usize, ended: &Ended, expected: &str) {
+    assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
+    let who = format!("rank 0 on host {}", host());
+    let line = match rank {
+        0 => format!("{who}: nccl-bench: {expected}\n"),
+        _ => format!("{who} aborted with exit code 4: nccl-bench: {expected}; rank {rank} ends with it\n"),
+    };
+    assert_eq!(ended.stderr, line, "rank {rank}");
+    assert!(ended.stdout.contains("saved: ") && ended.stdout.contains(expected), "rank {rank}: {ended:?}");
 }
 
 fn a_rank_that_hangs_is_told_from_those_that_wait() {
@@ -226,6 +226,19 @@ fn saving_cannot_hold_up_the_end() {
         let ended = process.ended();
         assert_eq!(ended.code, Some(4), "{ended:?}");
         assert!(ended.stdout.contains("saved: "), "it was begun: {ended:?}");
+    }
+}
+
+/// The rank stops once rank 0 has begun to save, which takes longer than the silence after which a rank is dead.
+fn a_timeout_is_the_only_reason_when_a_rank_falls_silent_later() {
+    let steps = "stuck-hook init hang@1 barrier";
+    let mut job = start_job(3, || this_program(steps), &[("NCCL_BENCH_DEAD_AFTER", "3")]);
+    job[0].read_to("saved: ");
+    job[1].signal(libc::SIGSTOP);
+    let who = format!("rank 1 on {} (GPU 1)", host());
+    let expected = format!("{who} did not finish initialising NCCL within 2 s; rank 0, 2 wait in a barrier");
+    for rank in [0, 2] {
+        assert_rank_timed_out(rank, &job[rank].ended(), &expected);
     }
 }
 
