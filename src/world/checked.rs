@@ -144,6 +144,18 @@ impl World for Checked {
         self.call("wants_calls", |world| world.wants_calls()).unwrap_or_default()
     }
 
+    fn aged_notes(&self) -> Vec<(String, Duration)> {
+        self.call("aged_notes", |world| world.aged_notes()).unwrap_or_default()
+    }
+
+    fn hold_silence(&self, holds: bool) {
+        self.call("hold_silence", |world| world.hold_silence(holds));
+    }
+
+    fn begin_end(&self) -> Result<(), (Error, i32)> {
+        self.call("begin_end", |world| world.begin_end()).unwrap_or(Ok(()))
+    }
+
     fn before_exit(&self, hook: ExitHook) {
         self.call("before_exit", |world| world.before_exit(hook));
     }
@@ -297,7 +309,8 @@ mod tests {
         world.compare(1, 0, &[]);
         world.before_exit(Box::new(|_, _| ()));
         assert!(!world.note("a note") && !world.wants_calls() && !world.name_ranks(1));
-        assert_eq!(world.notes(), [""; 0]);
+        assert_eq!((world.notes(), world.aged_notes(), world.begin_end()), (vec![], vec![], Ok(())));
+        world.hold_silence(true);
         drop(world);
     }
 }

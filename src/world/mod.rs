@@ -189,6 +189,13 @@ pub trait World: Send + Sync {
         self.monitor().map(World::notes).unwrap_or_default()
     }
 
+    /// The notes that have come from other processes, each with the time since then. Like [`World::notes`], in rank 0's
+    /// process only.
+    #[doc(hidden)]
+    fn aged_notes(&self) -> Vec<(String, Duration)> {
+        self.monitor().map(World::aged_notes).unwrap_or_default()
+    }
+
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the
     /// communicator and is the same on all ranks. If two ranks report different calls with the same place and number, the
     /// operations of all ranks fail with [`Error::Mismatch`], which describes both. `rank` is [`World::rank`]; a world that
@@ -213,6 +220,26 @@ pub trait World: Send + Sync {
     #[doc(hidden)]
     fn wants_calls(&self) -> bool {
         self.monitor().is_some_and(World::wants_calls)
+    }
+
+    /// While `holds` is true, silence of another process is no failure: this process knows of a limit that has passed before,
+    /// and is about to end the job because of that. The silence counts again afterwards.
+    #[doc(hidden)]
+    fn hold_silence(&self, holds: bool) {
+        if let Some(monitor) = self.monitor() {
+            monitor.hold_silence(holds);
+        }
+    }
+
+    /// Begins the end of this process for a reason of its own, which a call of [`World::abort`] must follow: until then,
+    /// failures that the transport finds here are neither recorded nor sent to the others, since each process must end for one
+    /// reason. Rank 0 may still send a failure that it has found first. Tells the others nothing.
+    ///
+    /// # Errors
+    /// The failure of another process for which this one ends already, with its exit code.
+    #[doc(hidden)]
+    fn begin_end(&self) -> Result<(), (Error, i32)> {
+        self.monitor().map_or(Ok(()), World::begin_end)
     }
 
     /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at

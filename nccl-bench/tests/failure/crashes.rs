@@ -38,13 +38,11 @@ fn a_stopped_rank_is_named() {
     }
 }
 
-/// Panics unless this process ended because the watchdog found that rank 1 keeps the others waiting.
+/// Panics unless this process ended because the watchdog found that rank 1, which is stopped, keeps the others waiting.
 pub(crate) fn assert_watchdog_named_rank_1(stderr: &str) {
-    let named = stderr.contains(&format!("rank 1 on {} (host memory)", host()));
-    // All can stand in the same operation, which no rank can finish without the others.
-    let late = stderr.contains(" did not finish ") || stderr.contains("no rank has finished ");
-    let limit = format!(" within {WATCHDOG_S} s");
-    assert!(named && late && stderr.contains(&limit), "{stderr}");
+    let named = stderr.contains(&format!("rank 1 on {} (host memory) was last heard ", host()));
+    // Which rank is behind depends on the moment of the stop.
+    assert!(named && stderr.contains(&format!(" within {WATCHDOG_S} s")), "{stderr}");
 }
 
 fn a_stopped_rank_is_named_by_the_watchdog() {

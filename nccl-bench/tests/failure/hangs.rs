@@ -23,6 +23,8 @@ pub(crate) const TESTS: crate::Tests = tests![
     a_rank_that_never_comes_is_named,
     the_rendezvous_may_have_its_own_limit,
     saving_cannot_hold_up_the_end,
+    a_timeout_is_the_only_reason_when_a_rank_falls_silent_later,
+    a_stopped_rank_is_named_with_the_time_at_which_it_was_heard,
     the_results_are_saved_when_another_rank_dies,
     what_is_not_limited_may_take_its_time,
 ];
@@ -86,13 +88,20 @@ pub(crate) fn rank(steps: &str) {
                         "error" if mine => end(&"lost its device"),
                         "panic" if mine => std::panic::resume_unwind(Box::new("as the test wants it")),
                         "hang" if mine => thread::sleep(Duration::from_secs(600)),
+                        // SAFETY: `raise` touches no memory.
+                        "stop" if mine => drop(unsafe { libc::raise(libc::SIGSTOP) }),
+                        "heard" if mine => {
+                            while !world.notes().iter().skip(1).all(|note| note.contains("a barrier")) {
+                                thread::sleep(Duration::from_millis(10));
+                            }
+                        }
                         // SAFETY: `kill` touches no memory, and the number is this process' own.
                         "kill" if mine => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
                         "rest" => {
                             watched.begin_unlimited_step("writing a report");
                             thread::sleep(Duration::from_secs(5));
                         }
-                        "hang" | "kill" | "stuck-hook" | "early" | "error" | "panic" => {}
+                        "hang" | "stop" | "heard" | "kill" | "stuck-hook" | "early" | "error" | "panic" => {}
                         other => panic!("unknown step {other}"),
                     }
                 }
@@ -112,21 +121,20 @@ pub(crate) fn this_program(steps: &str) -> Command {
 /// Panics unless all processes end with code 4 and the message `expected`, which rank 0 found and all saved.
 pub(crate) fn assert_timed_out(mut job: Vec<Process>, expected: &str) {
     for (rank, process) in job.iter_mut().enumerate() {
-        let ended = process.ended();
-        assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
-        let who = format!("rank 0 on host {}", host());
-        let line = match rank {
-            0 => format!("{who}: nccl-bench: {expected}\n"),
-            _ => {
-                format!("{who} aborted with exit code 4: nccl-bench: {expected}; rank {rank} ends with it\n")
-            }
-        };
-        assert_eq!(ended.stderr, line, "rank {rank}");
-        assert!(
-            ended.stdout.contains("saved: ") && ended.stdout.contains(expected),
-            "rank {rank}: {ended:?}"
-        );
+        assert_rank_timed_out(rank, &process.ended(), expected);
     }
+}
+
+/// Panics unless this process ended with code 4 and the message `expected`, which rank 0 found and this rank saved.
+fn assert_rank_timed_out(rank: usize, ended: &Ended, expected: &str) {
+    assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
+    let who = format!("rank 0 on host {}", host());
+    let line = match rank {
+        0 => format!("{who}: nccl-bench: {expected}\n"),
+        _ => format!("{who} aborted with exit code 4: nccl-bench: {expected}; rank {rank} ends with it\n"),
+    };
+    assert_eq!(ended.stderr, line, "rank {rank}");
+    assert!(ended.stdout.contains("saved: ") && ended.stdout.contains(expected), "rank {rank}: {ended:?}");
 }
 
 fn a_rank_that_hangs_is_told_from_those_that_wait() {
@@ -226,6 +234,39 @@ fn saving_cannot_hold_up_the_end() {
         let ended = process.ended();
         assert_eq!(ended.code, Some(4), "{ended:?}");
         assert!(ended.stdout.contains("saved: "), "it was begun: {ended:?}");
+    }
+}
+
+/// The rank stops once rank 0 has begun to save, which takes longer than the silence after which a rank is dead.
+fn a_timeout_is_the_only_reason_when_a_rank_falls_silent_later() {
+    let steps = "stuck-hook init hang@1 barrier";
+    let mut job = start_job(3, || this_program(steps), &[("NCCL_BENCH_DEAD_AFTER", "3")]);
+    job[0].read_to("saved: ");
+    job[1].signal(libc::SIGSTOP);
+    let who = format!("rank 1 on {} (GPU 1)", host());
+    let expected = format!("{who} did not finish initialising NCCL within 2 s; rank 0, 2 wait in a barrier");
+    for rank in [0, 2] {
+        assert_rank_timed_out(rank, &job[rank].ended(), &expected);
+    }
+}
+
+/// The rank stops in a step of which it has told nobody: after a barrier, to which rank 0 comes once it has heard that the
+/// others wait there. The time limit passes before the silence after which a rank is dead, which ends before the watchdog acts.
+fn a_stopped_rank_is_named_with_the_time_at_which_it_was_heard() {
+    for dead_after in ["3.5", "0"] {
+        let steps = "init heard@0 barrier init stop@1 barrier";
+        let mut job = start_job(3, || this_program(steps), &[("NCCL_BENCH_DEAD_AFTER", dead_after)]);
+        let zero = job[0].ended();
+        let first = format!("no progress within 2 s: rank 1 on {} (GPU 1) was last heard ", host());
+        let said = zero.stderr.split_once(&first).unwrap_or_else(|| panic!("{dead_after}: {zero:?}")).1;
+        let (age, rest) = said.split_once(" s ago, in ").unwrap();
+        assert!(age.parse::<u64>().unwrap() >= 2, "{zero:?}");
+        // A note can have left between the barrier and the stop.
+        let step = rest.split_once("; ").unwrap().0;
+        assert!(["initialising NCCL", "a barrier"].contains(&step), "{zero:?}");
+        let expected = format!("{first}{age} s ago, in {step}; rank 0, 2 wait in a barrier");
+        assert_rank_timed_out(0, &zero, &expected);
+        assert_rank_timed_out(2, &job[2].ended(), &expected);
     }
 }
 

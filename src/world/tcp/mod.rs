@@ -1,6 +1,7 @@
 //! A world over TCP: every rank is connected to rank 0, which forwards messages.
 
 mod connection;
+mod end;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub(crate) mod poll;
@@ -164,7 +165,21 @@ impl World for Tcp {
     }
 
     fn notes(&self) -> Vec<String> {
-        lock(&self.state.notes).clone()
+        lock(&self.state.notes).iter().map(|note| note.text.clone()).collect()
+    }
+
+    fn aged_notes(&self) -> Vec<(String, Duration)> {
+        let notes = lock(&self.state.notes);
+        let others = notes.iter().skip(1);
+        others.filter_map(|note| Some((note.text.clone(), note.came?.elapsed()))).collect()
+    }
+
+    fn hold_silence(&self, holds: bool) {
+        self.state.holds_silence.store(holds, Ordering::SeqCst);
+    }
+
+    fn begin_end(&self) -> Result<(), (Error, i32)> {
+        self.state.begin_end()
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {

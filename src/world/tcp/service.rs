@@ -229,7 +229,7 @@ impl<'a> Service<'a> {
 /// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after) before the
 /// poll. Data that arrived since then is read after the next one.
 fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
-    let Some(dead_after) = state.options.dead_after else { return };
+    let Some(dead_after) = state.options.dead_after.filter(|_| !state.ignores_silence()) else { return };
     if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
         let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
         state.fail(state.rank_failed(peer.rank, reason), 1);
@@ -307,7 +307,7 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
         Frame::WantCalls if !at_root => state.wants_calls.store(true, Ordering::SeqCst),
         Frame::Released(number) if !at_root => state.receive_result(number, None),
         Frame::Gathered(number, messages) if !at_root => state.receive_result(number, Some(&messages)),
-        Frame::Failed(code, error) if !at_root => state.fail(error, code),
+        Frame::Failed(code, error) if !at_root => state.follow(error, code),
         _ => return false,
     }
     true

@@ -8,21 +8,16 @@ use crate::world::call::{
 };
 use crate::world::limits::REPORT_TIME;
 use crate::world::sync::SpinPark;
-use crate::world::{Called, Error, ExitHook, OnFailure, Options, Wait, process_exit};
+use crate::world::{Called, Error, ExitHook, Options, Wait};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
-const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Approximate maximum size of the calls that rank 0 forwards to each rank when it leaves, in bytes.
 const MAX_FORWARDED_BYTES: usize = 64 << 10;
-/// Time limit for an aborting thread to wait for the service thread, which ends the process if another process has
-/// failed first. Longer than the service thread takes.
-const SERVICE_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) struct TcpState {
     pub(crate) rank: usize,
@@ -39,15 +34,19 @@ pub(crate) struct TcpState {
     /// First reason for `stopped`: a failure, or the departure of rank 0.
     stop_reason: OnceLock<Error>,
     pub(crate) failure: OnceLock<Failure>,
-    /// Held while the first failure is sent and recorded.
-    stopping: Mutex<()>,
+    /// Held while the first failure is sent and recorded, or the end of this process begins.
+    pub(super) stopping: Mutex<()>,
+    /// True once this process ends for a reason of its own.
+    pub(super) ending: AtomicBool,
+    /// True while silence of another process is no failure.
+    pub(super) holds_silence: AtomicBool,
     /// True once the failure is queued for the ranks that this one tells of it.
     pub(crate) failure_sent: AtomicBool,
     pub(crate) closing: AtomicBool,
     /// Time limit of a collective call, from its first rank to its last.
     pub(crate) limit: Mutex<Option<Duration>>,
     /// Notes by rank; at rank 0 only.
-    pub(crate) notes: Mutex<Vec<String>>,
+    pub(crate) notes: Mutex<Vec<Note>>,
     /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
     call_log: Mutex<CallLog>,
     /// True once ranks that wait are to report their calls.
@@ -70,6 +69,14 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
     /// True if this rank has reported it of itself and lives on ([`World::fail`](crate::world::World::fail)).
     pub(crate) own: bool,
+}
+
+/// The latest note of a process.
+#[derive(Clone, Default)]
+pub(crate) struct Note {
+    pub(crate) text: String,
+    /// `None` before the first one.
+    pub(crate) came: Option<Instant>,
 }
 
 /// The current or next collective call.
@@ -112,10 +119,12 @@ impl TcpState {
             stop_reason: OnceLock::new(),
             failure: OnceLock::new(),
             stopping: Mutex::new(()),
+            ending: AtomicBool::new(false),
+            holds_silence: AtomicBool::new(false),
             failure_sent: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             limit: Mutex::default(),
-            notes: Mutex::new(vec![String::new(); at_root]),
+            notes: Mutex::new(vec![Note::default(); at_root]),
             call_log: Mutex::default(),
             wants_calls: AtomicBool::new(false),
             timed_out: Mutex::default(),
@@ -134,20 +143,27 @@ impl TcpState {
         (call.number, call.result.take())
     }
 
-    /// Fails all operations of this rank, and at rank 0 those of all others. Only the first failure counts.
+    /// Fails all operations of this rank, and at rank 0 those of all others, unless this process ends for a reason of its
+    /// own. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
-        self.stop(failure, &Frame::Failed(code, error));
+        self.stop_unless_ending(failure, &Frame::Failed(code, error));
+    }
+
+    /// Fails all operations of this rank because of a failure that rank 0 has sent to all.
+    pub(crate) fn follow(&self, error: Error, code: i32) {
+        let failure = Failure { error: error.clone(), code, own: false };
+        self.stop(lock(&self.stopping), failure, &Frame::Failed(code, error));
     }
 
     /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Tells rank 0.
     pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: String) {
         let error = self.own_failure(rank, &reason);
         let frame = self.own_frame(code, rank, reason);
-        self.stop(Failure { error, code, own: true }, &frame);
+        self.stop_unless_ending(Failure { error, code, own: true }, &frame);
     }
 
-    fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
+    pub(super) fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
         if self.rank == 0 {
             Frame::Failed(code, self.own_failure(rank, &reason))
         } else {
@@ -166,8 +182,14 @@ impl TcpState {
         self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
     }
 
-    fn stop(&self, failure: Failure, frame: &Frame) {
+    fn stop_unless_ending(&self, failure: Failure, frame: &Frame) {
         let stopping = lock(&self.stopping);
+        if !self.ending.load(Ordering::SeqCst) {
+            self.stop(stopping, failure, frame);
+        }
+    }
+
+    fn stop(&self, stopping: MutexGuard<'_, ()>, failure: Failure, frame: &Frame) {
         if self.failure.get().is_some() {
             return;
         }
@@ -189,42 +211,7 @@ impl TcpState {
         self.numbering.failed(rank, None, self.host(rank), &reason.into())
     }
 
-    pub(crate) fn exit_message(&self, error: &Error) -> String {
-        format!("{error}; {} with it", self.numbering.ends(self.rank))
-    }
-
-    /// Reports here and to all others that this process ends the job. Ends this process because of another one instead if
-    /// that is known to have failed.
-    pub(crate) fn announce_end(&self, code: i32, rank: Option<usize>, message: &str) {
-        self.exit_if_peer_failed();
-        process_exit::claim();
-        self.report_exit(rank, message);
-        self.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
-    }
-
-    fn exit_if_peer_failed(&self) {
-        let Some(failure) = self.failure.get().filter(|failure| !failure.own) else { return };
-        if self.options.on_failure == OnFailure::Exit {
-            thread::sleep(SERVICE_EXIT_TIMEOUT);
-        }
-        process_exit::claim();
-        process_exit::report_once(&self.exit_message(&failure.error));
-        process_exit::exit(failure.code);
-    }
-
-    fn report_exit(&self, rank: Option<usize>, message: &str) {
-        let line = match self.failure.get() {
-            // The failure of one of its ranks is more specific.
-            Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
-            _ => {
-                let (rank, ranks) = self.numbering.name(self.rank, rank);
-                format!("rank {rank} on host {}: {message}{ranks}", self.host(self.rank))
-            }
-        };
-        process_exit::report_once(&line);
-    }
-
-    fn host(&self, rank: usize) -> &str {
+    pub(super) fn host(&self, rank: usize) -> &str {
         self.members.get(rank).map_or("unknown", |member| &member.host.name)
     }
 
@@ -319,7 +306,12 @@ impl TcpState {
             .filter(|&process| call.count > 0 && call.contributions[process].is_none())
             .map(|process| {
                 let (rank, ranks) = self.numbering.name(process, None);
-                LateRank { rank, ranks, host: self.host(process).to_owned(), note: notes[process].clone() }
+                LateRank {
+                    rank,
+                    ranks,
+                    host: self.host(process).to_owned(),
+                    note: notes[process].text.clone(),
+                }
             })
             .collect();
         drop((notes, call));
@@ -330,7 +322,7 @@ impl TcpState {
 
     pub(crate) fn set_note(&self, rank: usize, text: String) {
         if let Some(note) = lock(&self.notes).get_mut(rank) {
-            *note = text;
+            *note = Note { text, came: Some(Instant::now()) };
         }
     }
 
@@ -467,16 +459,5 @@ impl TcpState {
 
     fn stop_reason(&self) -> Error {
         self.stop_reason.get().cloned().unwrap_or_else(|| self.departed_error(0))
-    }
-
-    /// Tells all others that this rank aborts the job, and waits up to a second until the frames are sent.
-    pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: &str) {
-        self.broadcast(&self.own_frame(code, rank, reason.to_owned()));
-        let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;
-        while self.connections.iter().flatten().any(|connection| !connection.flush())
-            && Instant::now() < deadline
-        {
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 }

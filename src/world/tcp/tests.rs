@@ -1,5 +1,6 @@
 use super::*;
 use crate::world::{Awaited, Host};
+use std::io::Read;
 use std::sync::{Weak, mpsc};
 use std::time::Instant;
 
@@ -41,18 +42,22 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     leaving.join().unwrap();
 }
 
+/// Rank 0 of 2 without a service thread, and the other end of its connection.
+fn root() -> (TcpState, UnixStream) {
+    let (own, other) = UnixStream::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let connection = Connection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
+    let (wake, _) = UnixStream::pair().unwrap();
+    let host = Host { name: "a".to_owned(), id: "a".to_owned() };
+    let members = vec![Member { host, local: None }; 2];
+    (TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake), other)
+}
+
 /// A process that exits as soon as it sees a failure has sent it to the others.
 #[test]
 fn a_failure_is_sent_before_it_is_visible() {
-    use std::io::Read;
     for _ in 0..200 {
-        let (own, mut other) = UnixStream::pair().unwrap();
-        other.set_nonblocking(true).unwrap();
-        let connection = Connection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
-        let (wake, _woken) = UnixStream::pair().unwrap();
-        let host = Host { name: "a".to_owned(), id: "a".to_owned() };
-        let members = vec![Member { host, local: None }; 2];
-        let state = TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake);
+        let (state, mut other) = root();
         thread::scope(|scope| {
             scope.spawn(|| state.fail(state.rank_failed(1, "called nothing more, and left"), 1));
             while state.failure.get().is_none() {
@@ -62,6 +67,33 @@ fn a_failure_is_sent_before_it_is_visible() {
             assert!(other.read(&mut frame).is_ok_and(|length| length > 0), "the failure was seen first");
         });
     }
+}
+
+#[test]
+fn the_first_reason_of_an_end_is_the_only_one() {
+    let (state, mut other) = root();
+    let error = state.rank_failed(1, "died: its connection closed");
+    assert_eq!(state.begin_end(), Ok(()));
+    assert!(state.ignores_silence());
+    state.fail(error.clone(), 1);
+    state.fail_own(1, None, "failed: lost its peer".to_owned());
+    assert!(state.failure.get().is_none());
+    let sent = other.read(&mut [0; 1024]).map_err(|error| error.kind());
+    assert_eq!(sent, Err(io::ErrorKind::WouldBlock), "the others read it");
+    // The others end because of a failure that rank 0 has sent.
+    state.follow(error.clone(), 3);
+    assert_eq!(state.begin_end(), Err((error, 3)));
+
+    let (state, _other) = root();
+    let error = state.rank_failed(1, "died: its connection closed");
+    state.fail(error.clone(), 1);
+    assert_eq!(state.begin_end(), Err((error, 1)));
+    assert!(!state.ignores_silence());
+
+    // A failure of its own is no other reason.
+    let (state, _other) = root();
+    state.fail_own(1, None, "failed: lost its device".to_owned());
+    assert_eq!(state.begin_end(), Ok(()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Saving of results when a run ends early: on a signal, after a timeout, or because a rank has failed.
 
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,8 @@ struct HookState {
     /// Nothing while it runs, and after that.
     ready: Option<Hook>,
     running: bool,
+    /// True once a thread ends the job.
+    ending: bool,
     /// Exit code of a failure instead of the caller's.
     failure_code: Option<u8>,
 }
@@ -101,8 +104,7 @@ impl Salvage {
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error, code| {
-            let failed = || Outcome::Failed { message: error.to_string() };
-            let outcome = signal_of_code(code).map_or_else(failed, interrupted);
+            let outcome = outcome_of(error, code);
             salvage.save(outcome.clone());
             let of_failure = salvage.failure_code(&outcome);
             if let Some(code) = of_failure {
@@ -113,12 +115,30 @@ impl Salvage {
         }));
     }
 
-    /// Saves the results with `outcome` and ends the job with an exit code and a message. Signals, the watchdog and failed
-    /// ranks all end here.
+    /// Saves the results with `outcome` and ends the job with an exit code and a message, unless another rank is known to have
+    /// failed: then because of that. Signals, the watchdog and failed ranks all end here, of which only the first counts.
     pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
+        self.end_with(world, outcome, code, &format!("nccl-bench: {message}"))
+    }
+
+    fn end_with(&self, world: &dyn World, outcome: Outcome, code: u8, line: &str) -> ! {
+        self.claim_end();
+        // Before saving, which takes time: a failure that the world finds meanwhile would be a second reason.
+        let outcome = match world.begin_end() {
+            Ok(()) => outcome,
+            Err((error, code)) => outcome_of(&error, code),
+        };
         let code = self.code(&outcome, code);
         self.save(outcome);
-        world.abort(code, &format!("nccl-bench: {message}"))
+        world.abort(code, line)
+    }
+
+    /// Returns for the first thread only; others sleep until it has ended the process, so that what is saved, printed and
+    /// returned has one reason.
+    fn claim_end(&self) {
+        while mem::replace(&mut self.lock().ending, true) {
+            thread::sleep(Duration::from_secs(3600));
+        }
     }
 
     /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message name that
@@ -137,11 +157,7 @@ impl Salvage {
         };
         let outcome = Outcome::Failed { message: outcome };
         match cause {
-            Some(cause) => {
-                let code = self.code(&outcome, code);
-                self.save(outcome);
-                rank.abort(code, &cause.to_string())
-            }
+            Some(cause) => self.end_with(rank, outcome, code, &cause.to_string()),
             None => self.end_job(rank, outcome, code, message),
         }
     }
@@ -155,6 +171,12 @@ impl Salvage {
         let ended = self.0.ended.wait_timeout_while(state, LIMIT, |state| state.running);
         !ended.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
+}
+
+/// The outcome of a run that ends because another rank has failed, or was interrupted.
+fn outcome_of(error: &Error, code: i32) -> Outcome {
+    let failed = || Outcome::Failed { message: error.to_string() };
+    signal_of_code(code).map_or_else(failed, interrupted)
 }
 
 /// Marks the hook as ended when it is dropped.

@@ -179,11 +179,13 @@ impl Watcher {
             }
             let collects = is_heard && self.process.rank() == 0;
             if collects {
-                let notes = self.process.notes();
-                ranks
-                    .extend(notes.iter().skip(1).flat_map(|note| note.lines()).filter_map(RankStatus::parse));
+                ranks.extend(self.others());
             }
             let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
+            if collects {
+                // The silence of a rank can run out while this process waits for notes. The limit passed first.
+                self.process.hold_silence(is_late);
+            }
             let patience = match (is_heard, collects) {
                 (false, _) => Duration::ZERO,
                 (true, true) => COLLECT,
@@ -200,6 +202,7 @@ impl Watcher {
                 if is_heard {
                     self.process.note("");
                 }
+                self.process.hold_silence(false);
                 return;
             }
         }
@@ -216,9 +219,20 @@ impl Watcher {
                 number: step.number,
                 step: step.name.replace('\n', " "),
                 age: step.limited.then(|| step.since.elapsed()),
+                heard: Duration::ZERO,
             }
         };
         ranks.iter().map(status).collect()
+    }
+
+    /// The ranks of the other processes, as these have described them last.
+    fn others(&self) -> Vec<RankStatus> {
+        let notes = self.process.aged_notes();
+        let ranks = |(note, heard): &(String, Duration)| {
+            let heard = *heard;
+            note.lines().filter_map(|line| RankStatus::parse(line, heard)).collect::<Vec<_>>()
+        };
+        notes.iter().flat_map(ranks).collect()
     }
 
     fn end(&self, ranks: &[RankStatus]) -> ! {

@@ -1,7 +1,8 @@
 //! The status of a rank as a line of text, and the message that names late ranks.
 
-use std::fmt::Write as _;
 use std::time::Duration;
+
+use super::COLLECT;
 
 /// Maximum number of ranks that a message names with their devices.
 const MOST_NAMED: usize = 8;
@@ -17,6 +18,8 @@ pub(super) struct RankStatus {
     pub(super) step: String,
     /// Time since the step began; `None` when the step has no time limit.
     pub(super) age: Option<Duration>,
+    /// Time since the process of this rank described it so.
+    pub(super) heard: Duration,
 }
 
 impl RankStatus {
@@ -27,8 +30,8 @@ impl RankStatus {
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
     }
 
-    /// Parses a line; `None` for any other text, such as a line that was cut.
-    pub(super) fn parse(line: &str) -> Option<Self> {
+    /// Parses a line that came `heard` ago; `None` for any other text, such as a line that was cut.
+    pub(super) fn parse(line: &str, heard: Duration) -> Option<Self> {
         let mut parts = line.splitn(4, " | ");
         let (name, location) = parts.next()?.split_once(" on ")?;
         let number = parts.next()?.strip_prefix("step ")?.parse().ok()?;
@@ -37,34 +40,69 @@ impl RankStatus {
             age => Some(Duration::from_millis(age.strip_suffix(" ms")?.parse().ok()?)),
         };
         let step = parts.next()?.to_owned();
-        Some(Self { name: name.to_owned(), location: location.to_owned(), number, step, age })
+        Some(Self { name: name.to_owned(), location: location.to_owned(), number, step, age, heard })
     }
 
     pub(super) fn is_late(&self, limit: Duration) -> bool {
         self.age.is_some_and(|age| age > limit)
     }
+
+    /// True if its process has sent nothing while rank 0's process waited for notes: its step is what it was then.
+    fn is_silent(&self) -> bool {
+        self.heard > COLLECT
+    }
 }
 
 /// Describes which ranks are stuck and which wait for them. The ranks in the earliest step are stuck; the others cannot
-/// go on without them.
+/// go on without them. A silent rank may be in a later step than the last one that is known of it.
 pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     let mut ranks: Vec<&RankStatus> = ranks.iter().collect();
-    ranks.sort_by_key(|rank| rank.number);
-    let mut groups = ranks.chunk_by(|one, other| one.number == other.number);
+    ranks.sort_by_key(|rank| (rank.number, rank.heard.as_secs()));
     let limit = limit.as_secs_f64();
-    let Some(stuck) = groups.next() else { return format!("nothing was done within {limit} s") };
-    let waiting: Vec<&[&RankStatus]> = groups.collect();
-    let step = &stuck[0].step;
-    let mut text = match (stuck, waiting.is_empty()) {
-        ([one], _) => format!("{} on {} did not finish {step} within {limit} s", one.name, one.location),
-        (several, true) => format!("no rank has finished {step} within {limit} s: {}", named(several)),
-        (several, false) => format!("these did not finish {step} within {limit} s: {}", named(several)),
+    let Some(earliest) = ranks.first().map(|rank| rank.number) else {
+        return format!("nothing was done within {limit} s");
     };
-    for group in waiting {
-        let verb = if group.len() == 1 { "waits" } else { "wait" };
-        let _ = write!(text, "; {} {verb} in {}", counted(group), group[0].step);
+    let (silent, heard): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|rank| rank.is_silent());
+    let mut heard = heard.chunk_by(|one, other| one.number == other.number).peekable();
+    let mut parts = Vec::new();
+    if silent.first().is_some_and(|rank| rank.number == earliest) {
+        parts.push(format!("no progress within {limit} s: {}", last_heard(&silent)));
+    } else if let Some(stuck) = heard.next() {
+        let is_all = heard.peek().is_none() && silent.is_empty();
+        let step = &stuck[0].step;
+        parts.push(match (stuck, is_all) {
+            ([one], _) => format!("{} on {} did not finish {step} within {limit} s", one.name, one.location),
+            (several, true) => format!("no rank has finished {step} within {limit} s: {}", named(several)),
+            (several, false) => format!("these did not finish {step} within {limit} s: {}", named(several)),
+        });
+        if !silent.is_empty() {
+            parts.push(last_heard(&silent));
+        }
     }
-    text
+    for group in heard {
+        let verb = if group.len() == 1 { "waits" } else { "wait" };
+        parts.push(format!("{} {verb} in {}", counted(group), group[0].step));
+    }
+    parts.join("; ")
+}
+
+/// The last known steps of silent ranks, in the order of their steps: `rank 1 on a (GPU 1) was last heard 7 s ago, in a barrier`.
+fn last_heard(silent: &[&RankStatus]) -> String {
+    let alike = |one: &&RankStatus, other: &&RankStatus| {
+        one.number == other.number && one.heard.as_secs() == other.heard.as_secs()
+    };
+    let mut parts = Vec::new();
+    let mut left = silent.len();
+    for group in silent.chunk_by(alike).take(MOST_NAMED) {
+        let verb = if group.len() == 1 { "was" } else { "were" };
+        let (age, step) = (group[0].heard.as_secs(), &group[0].step);
+        parts.push(format!("{} {verb} last heard {age} s ago, in {step}", named(group)));
+        left -= group.len();
+    }
+    if left > 0 {
+        parts.push(format!("and {left} more"));
+    }
+    parts.join("; ")
 }
 
 /// Ranks with their locations: `rank 1 on a (GPU 1), rank 2 on a (GPU 2), and 14 more`.
@@ -115,6 +153,7 @@ mod tests {
             number,
             step: step.to_owned(),
             age: Some(Duration::from_millis(30_250)),
+            heard: Duration::from_millis(900),
         }
     }
 
@@ -154,6 +193,51 @@ mod tests {
     }
 
     #[test]
+    fn the_step_of_a_silent_rank_is_the_last_one_that_is_known() {
+        let silent = |rank, number, step, seconds| RankStatus {
+            heard: Duration::from_secs(seconds),
+            ..status(rank, number, step)
+        };
+        // It may have gone on to the step of the others, or be in the same one.
+        for number in [16, 18] {
+            let ranks =
+                [status(0, 18, "allreduce"), silent(1, number, "filling", 33), status(2, 18, "allreduce")];
+            assert_eq!(
+                explained(&ranks),
+                "no progress within 30 s: rank 1 on node0 (GPU 1) was last heard 33 s ago, in filling; \
+                 rank 0, 2 wait in allreduce"
+            );
+        }
+        let ranks = [
+            silent(5, 16, "filling", 31),
+            silent(4, 16, "filling", 33),
+            silent(6, 16, "filling", 33),
+            silent(1, 17, "a barrier", 33),
+            status(0, 18, "allreduce"),
+        ];
+        assert_eq!(
+            explained(&ranks),
+            "no progress within 30 s: rank 5 on node1 (GPU 1) was last heard 31 s ago, in filling; rank 4 on node1 \
+             (GPU 0), rank 6 on node1 (GPU 2) were last heard 33 s ago, in filling; rank 1 on node0 (GPU 1) was last \
+             heard 33 s ago, in a barrier; rank 0 waits in allreduce"
+        );
+        // Not the one that keeps the others waiting.
+        let ranks = [status(0, 17, "filling"), silent(1, 18, "a barrier", 3), status(2, 18, "a barrier")];
+        assert_eq!(
+            explained(&ranks),
+            "rank 0 on node0 (GPU 0) did not finish filling within 30 s; rank 1 on node0 (GPU 1) was last heard 3 s \
+             ago, in a barrier; rank 2 waits in a barrier"
+        );
+        let ranks: Vec<RankStatus> =
+            (0..10).map(|rank| silent(rank, 17, "filling", 10 + rank as u64)).collect();
+        assert!(
+            explained(&ranks).ends_with("last heard 17 s ago, in filling; and 2 more"),
+            "{}",
+            explained(&ranks)
+        );
+    }
+
+    #[test]
     fn processes_that_have_no_ranks_yet_are_behind_ranks() {
         let mut ranks = vec![status(0, 1001, "a barrier")];
         ranks.push(RankStatus { name: "process 1".to_owned(), ..status(4, 1, "loading") });
@@ -165,12 +249,12 @@ mod tests {
     #[test]
     fn a_line_is_parsed_to_the_status_it_was_made_from() {
         let limited = status(3, 17, "allreduce float sum, 8 bytes | in place on GPU");
-        assert_eq!(RankStatus::parse(limited.line().trim_end()), Some(limited.clone()));
+        assert_eq!(RankStatus::parse(limited.line().trim_end(), limited.heard), Some(limited.clone()));
         let unlimited = RankStatus { age: None, ..limited };
-        assert_eq!(RankStatus::parse(unlimited.line().trim_end()), Some(unlimited.clone()));
+        assert_eq!(RankStatus::parse(unlimited.line().trim_end(), unlimited.heard), Some(unlimited.clone()));
         assert!(!unlimited.is_late(Duration::ZERO));
         for cut in ["", "rank 3", "rank 3 on a", "rank 3 on a | step 1", "rank 3 on a | step x | - | b"] {
-            assert_eq!(RankStatus::parse(cut), None, "{cut}");
+            assert_eq!(RankStatus::parse(cut, Duration::ZERO), None, "{cut}");
         }
     }
 }
