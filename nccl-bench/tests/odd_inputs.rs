@@ -60,6 +60,12 @@ const CASES: &[(&str, i32, &str)] = &[
         1,
         "cannot write big.json: File too large",
     ),
+    (
+        "ulimit -v 120000; A",
+        2,
+        "the limit of this process's memory (ulimit -v) is 120000 KiB, and nccl-bench needs",
+    ),
+    ("ulimit -s 100; A", 2, "the limit of the stack (ulimit -s) is 100 KiB, and nccl-bench needs"),
     ("nccl-bench compare before.json", 2, "a comparison needs two files or more"),
     ("nccl-bench compare missing.json before.json", 2, "missing.json: it cannot be read: No such file"),
     ("nccl-bench plot empty.json", 2, "1 file cannot be read"),

@@ -12,7 +12,7 @@ use engine::collective::Collective;
 use crate::command::measure::{ALL, EXAMPLES, Invocation};
 use crate::command::{self, Context, Program};
 use crate::exit::{ExitError, check_standard_output, refusal};
-use crate::log;
+use crate::{limits, log};
 use engine::supervision::{Stop, hold_signals, ignore_file_size_signal};
 
 const STYLES: Styles = Styles::styled()
@@ -27,6 +27,7 @@ pub fn main(program: Program) -> ExitCode {
 }
 
 fn run(program: &Program) -> Result<u8, ExitError> {
+    limits::check_stack()?;
     hold_signals().map_err(Stop::from)?;
     log::start()?;
     check_standard_output()?;
