@@ -155,7 +155,7 @@ fn unsupported(settings: &Request) -> Option<String> {
 /// Returns true when the request names this operator for a collective that uses it.
 pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
     settings.ops.contains(&op)
-        && settings.collectives.iter().any(|collective| collective.loops_over_ops())
+        && settings.collectives.iter().any(|collective| collective.reduces())
         && !settings.all.ops
 }
 

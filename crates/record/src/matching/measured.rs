@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
+use crate::collective::Collective;
 use crate::files::{ReadError, read_each};
 use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
@@ -43,7 +44,11 @@ impl TableKey {
         Self {
             collective: measurement.collective.clone(),
             data_type: measurement.data_type.clone(),
-            op: measurement.op.clone(),
+            // nccl-tests names an operator of sendrecv, too.
+            op: measurement
+                .op
+                .clone()
+                .filter(|_| measurement.collective.parse().map_or(true, Collective::reduces)),
             root: measurement.root,
         }
     }

@@ -148,6 +148,19 @@ fn rows_that_are_not_stable_are_marked() {
 }
 
 #[test]
+fn an_operator_of_what_does_not_reduce_is_ignored() {
+    let [mut with, mut without] = [run_of(&[10.0]), run_of(&[10.0])];
+    for measurement in with.measurements.iter_mut().chain(&mut without.measurements) {
+        measurement.collective = "sendrecv".to_owned();
+    }
+    for measurement in &mut without.measurements {
+        measurement.op = None;
+    }
+    let text = verdict(&[with, without], &[], true);
+    assert!(text.contains("\nsendrecv float: time") && text.contains("(2 rows)"), "{text}");
+}
+
+#[test]
 fn too_few_runs_cannot_tell() {
     for after in [[10.0, 10.0, 10.0], [20.0, 20.0, 20.0]] {
         let text = of_sides(&[10.0, 10.0, 10.0], &after, &[], false);
@@ -453,7 +466,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
     );
     for line in [
         "Not whole: only in A, not in B: allreduce float sum (2 rows)",
-        "Not whole: only in B, not in A: allgather float sum (1 row)",
+        "Not whole: only in B, not in A: allgather float (1 row)",
         "Note: B did not verify the data of 1 of its 3 measurements",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");

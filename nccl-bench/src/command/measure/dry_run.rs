@@ -68,7 +68,7 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
         return format!("\n{collective}: left out, for it needs a power of two of ranks\n");
     }
     let ops: Vec<&str> = request.ops.iter().map(|op| op.name()).collect();
-    let op = if collective.loops_over_ops() { format!(", {}", ops.join(" ")) } else { String::new() };
+    let op = if collective.reduces() { format!(", {}", ops.join(" ")) } else { String::new() };
     let root = match request.roots {
         _ if !collective.has_root() => String::new(),
         Roots::One(root) => format!(", root {root}"),
