@@ -14,7 +14,7 @@ use record::files::Output;
 use record::{Average, Blocking, Registration};
 
 use super::values::{
-    List, NoImplementation, at_least_one, average, blocking, collective, count, cta_policy, data_types,
+    List, NoImplementation, at_least_one, average, blocking, collectives, count, cta_policy, data_types,
     fault, no_device_implementation, ops, output, registration, roots, seconds, segments_in_flight, share,
     step_factor, switch, thread_count,
 };
@@ -59,8 +59,8 @@ const RUNNING: &str = "How to run";
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// The collectives of a list.
-    #[arg(long, hide = true, value_delimiter = ',', value_parser = collective)]
-    pub(crate) collectives: Vec<Collective>,
+    #[arg(long, hide = true, value_parser = collectives)]
+    pub(crate) collectives: Option<List<Collective>>,
 
     /// Smallest size: bytes, or with K, M, G or T (binary) [default: 8; 32M for a link of nccl-tests' name]
     #[arg(
