@@ -39,7 +39,7 @@ Examples:
   mpirun -np 16 -N 8 nccl-bench allreduce -e 8G      two nodes with 8 GPUs each
   torchrun --no-python --nproc-per-node 8 nccl-bench allreduce
   nccl-bench allreduce --backend fabric -t 4         four ranks, no GPU needed
-  nccl-bench allreduce --dry-run --ranks 16          the plan, without a GPU
+  nccl-bench allreduce --dry-run --backend nccl --ranks 16
   ln -s nccl-bench all_reduce_perf                   defaults of nccl-tests
 
 Columns: time is the mean of -n operations in microseconds; algbw is size/time
@@ -283,7 +283,8 @@ pub struct Arguments {
     #[arg(long, value_name = "WORLD", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
-    /// Print the sizes, counts and memory of the run, and measure nothing; needs no GPU
+    /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over host memory;
+    /// --backend nccl plans one on GPUs
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 

@@ -90,7 +90,7 @@ impl Command for Measure {
             if is_printed_by_rank_0(measurement.arguments.world) {
                 return Ok(SUCCESS);
             }
-            return print(&dry_run::render(&measurement));
+            return print(&dry_run::render(&measurement)?);
         }
         measure(measurement, context)
     }
