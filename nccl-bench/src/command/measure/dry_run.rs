@@ -22,29 +22,30 @@ const MAX_BYTES: u64 = 4 << 30;
 /// The refusal of the run.
 pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
     let request = &measurement.request;
-    let is_auto = request.backend == BackendChoice::Auto && request.asks_for_gpus.is_none();
-    let missing = if is_auto { missing_gpus() } else { None };
-    if request.backend.may_use_gpus() && missing.is_none() {
-        return plan_on_gpus(measurement);
+    let may_use_gpus = request.backend.may_use_gpus();
+    let missing = if may_use_gpus { missing_gpus() } else { None };
+    let missing = missing.as_deref().map(|reason| reason.lines().next().unwrap_or(reason));
+    let needs_gpus = request.backend == BackendChoice::Nccl || request.asks_for_gpus.is_some();
+    if may_use_gpus && (needs_gpus || missing.is_none()) {
+        return plan_on_gpus(measurement, missing);
     }
     let (ranks, here) =
         ranks(measurement, if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE });
     let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, here)?;
     let note = missing.map_or_else(String::new, |reason| {
-        format!(
-            "Host memory, because no GPU can be used: {}; --backend nccl plans a run on GPUs\n",
-            reason.lines().next().unwrap_or_default()
-        )
+        format!("Host memory, because no GPU can be used: {reason}; --backend nccl plans a run on GPUs\n")
     });
     Ok(plan(&measurement.arguments, &request, ranks, max_bytes, buffers, &note))
 }
 
-/// The plan for GPUs, which need not be on this machine.
-fn plan_on_gpus(measurement: &ParsedMeasurement) -> Result<String, Stop> {
+/// The plan for GPUs. `missing` is the reason why this machine's cannot be used.
+fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Result<String, Stop> {
     let ParsedMeasurement { arguments, request } = measurement;
     let (ranks, _) = ranks(measurement, 1);
     let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
-    let mut note = String::new();
+    let mut note = missing.map_or_else(String::new, |reason| {
+        format!("For another machine, because no GPU can be used here: {reason}\n")
+    });
     if is_guessed {
         note.push_str("Each GPU will be a rank; say how many with --ranks\n");
     } else if request.variables.split.is_none() {
