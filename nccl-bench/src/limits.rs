@@ -38,7 +38,8 @@ fn check(
         return Ok(());
     }
     Err(Stop::Refused(format!(
-        "the limit of {subject} ({command}) is {} KiB, and nccl-bench needs {} KiB or more: raise it ({command} {usual})",
+        "the limit of {subject} ({command}) is {} KiB, and nccl-bench needs {} KiB or more: raise it \
+         ({command} {usual})",
         limit.rlim_cur >> 10,
         least >> 10
     )))
