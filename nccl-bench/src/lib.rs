@@ -7,6 +7,7 @@ pub mod build;
 pub mod cli;
 pub mod command;
 pub mod exit;
+mod limits;
 mod log;
 pub mod mpi_exec;
 pub mod report;

@@ -15,6 +15,8 @@ use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 use engine::request::{BackendChoice, Request, Versus};
 use engine::supervision::Stop;
 
+use crate::limits;
+
 /// The program that is linked to MPI.
 const SIBLING: &str = "nccl-bench-mpi";
 
@@ -83,8 +85,10 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
 /// Replaces this process by `nccl-bench-mpi` under an MPI launcher; returns where MPI is not needed.
 ///
 /// # Errors
-/// When `nccl-bench-mpi` is needed and missing, or when MPI is to move the data of ranks that it has not started.
+/// When `nccl-bench-mpi` is needed and missing, when MPI is to move the data of ranks that it has not started, or when this
+/// process may use too little memory for ranks.
 pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
+    limits::check_address_space()?;
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
     match (kind(request, &started)?, started.launcher) {

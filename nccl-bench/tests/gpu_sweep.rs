@@ -99,7 +99,7 @@ fn every_collective_type_operator_and_root_is_right() {
     assert!(types >= 10, "{types} types");
     for collective in Collective::ALL {
         let rows = run.measurements.iter().filter(|each| each.collective == collective.name()).count();
-        let ops = if collective.loops_over_ops() { 6 } else { 1 };
+        let ops = if collective.reduces() { 6 } else { 1 };
         let roots = if collective.has_root() { ranks } else { 1 };
         let expected = if collective.runs_over(ranks) { types * ops * roots * 2 * 2 } else { 0 };
         assert_eq!(rows, expected, "{collective}");

@@ -277,6 +277,17 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
     );
     assert!(!file.exists());
     assert!(out(&run("allreduce --dry-run -g 1")).starts_with("1 rank; "));
+    if !std::path::Path::new("/proc/driver/nvidia").exists() {
+        let text = out(&run("allreduce --dry-run"));
+        assert!(text.starts_with("2 ranks; sizes from 8 to 64M;"), "{text}");
+        assert!(text.contains("\nHost memory, because no GPU can be used: "), "{text}");
+        let text = out(&run("allreduce --dry-run -g 1"));
+        assert!(text.contains("\nFor another machine, because no GPU can be used here: "), "{text}");
+        assert_refused(
+            &run("hypercube --dry-run --ranks 3"),
+            &["needs a power of two of ranks, and there are 3"],
+        );
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fabric_sys::{Fabric, LoadError};
 
+use super::shared_memory::shm;
 use crate::world::{self, Mismatch, Timeout};
 
 /// An error of the host backend.
@@ -150,6 +151,8 @@ pub struct Failure {
     pub code: i32,
     /// libfabric's text for it, and the provider's own where it has one.
     pub text: String,
+    /// What the user can do.
+    pub advice: String,
 }
 
 impl Failure {
@@ -167,38 +170,100 @@ impl Failure {
         if let Some(own) = own.filter(|own| *own != text) {
             text = format!("{text}: {own}");
         }
-        Error::Call(Self { operation, provider: provider.to_owned(), peer, code, text })
-    }
-
-    /// Advice for the error number.
-    fn advice(&self) -> &'static str {
-        match self.code {
-            fabric_sys::FI_ENOSPC | fabric_sys::FI_ENOMEM if self.provider == "shm" => {
-                "make room in /dev/shm (containers: a larger --shm-size)"
-            }
-            fabric_sys::FI_ENOMEM => "free memory, or raise the limit of locked memory (ulimit -l)",
-            fabric_sys::FI_ECONNREFUSED
-            | fabric_sys::FI_ECONNRESET
-            | fabric_sys::FI_ECONNABORTED
-            | fabric_sys::FI_ENOTCONN
-            | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
-            fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
-                "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks of one \
-                 host need the loopback interface (ip link set lo up)"
-            }
-            fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
-            _ => "FI_LOG_LEVEL=warn makes libfabric say more",
-        }
+        let advice = match code {
+            fabric_sys::FI_ENOSPC | fabric_sys::FI_ENOMEM if provider == "shm" => advice_without_memory(
+                shm::shortage_of_endpoint().or_else(|| {
+                    let is_full = code == fabric_sys::FI_ENOSPC;
+                    is_full.then(|| "make room in /dev/shm (containers: a larger --shm-size)".to_owned())
+                }),
+                address_space_limit(),
+                "free memory of this host (containers: raise the limit of memory)",
+            ),
+            fabric_sys::FI_ENOMEM => advice_without_memory(
+                None,
+                address_space_limit(),
+                "free memory, or raise the limit of locked memory (ulimit -l)",
+            ),
+            code => advice(code).to_owned(),
+        };
+        Error::Call(Self { operation, provider: provider.to_owned(), peer, code, text, advice })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operation, provider, peer, code, text } = self;
+        let Self { operation, provider, peer, code, text, advice } = self;
         write!(formatter, "{operation} over {provider}")?;
         if let Some(peer) = peer {
             write!(formatter, " with rank {peer}")?;
         }
-        write!(formatter, ": {text} (error {code}); {}", self.advice())
+        write!(formatter, ": {text} (error {code}); {advice}")
+    }
+}
+
+/// Advice for an error number that is not one of memory.
+fn advice(code: i32) -> &'static str {
+    match code {
+        fabric_sys::FI_ECONNREFUSED
+        | fabric_sys::FI_ECONNRESET
+        | fabric_sys::FI_ECONNABORTED
+        | fabric_sys::FI_ENOTCONN
+        | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
+        fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
+            "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks of one host \
+             need the loopback interface (ip link set lo up)"
+        }
+        fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
+        _ => "FI_LOG_LEVEL=warn makes libfabric say more",
+    }
+}
+
+/// Advice where memory was refused: a lack of space in shared memory, the limit of the process in bytes, or else.
+fn advice_without_memory(shortage: Option<String>, limit: Option<u64>, otherwise: &str) -> String {
+    match (shortage, limit) {
+        (Some(shortage), _) => shortage,
+        (None, Some(limit)) => {
+            format!(
+                "the memory of this process is limited to {} KiB: raise that limit (ulimit -v)",
+                limit >> 10
+            )
+        }
+        (None, None) => otherwise.to_owned(),
+    }
+}
+
+/// The limit of this process's address space in bytes, if it has one.
+fn address_space_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid for writes.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+    (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_memory_is_put_down_to_the_limit_where_shared_memory_has_room() {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit is valid for writes.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
+        // 32 TiB, which limits no other test of this process.
+        let low = libc::rlimit { rlim_cur: 1 << 45, ..limit };
+        // SAFETY: the limits are valid for reads.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const low) }, 0);
+        let library = Fabric::load().unwrap();
+        for (provider, code) in [("shm", fabric_sys::FI_ENOMEM), ("tcp", fabric_sys::FI_ENOMEM)] {
+            let text = Failure::of_call(library, provider, "fi_enable", None, code, None).to_string();
+            assert!(text.contains("limited to 34359738368 KiB: raise that limit (ulimit -v)"), "{text}");
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+        let full = Failure::of_call(library, "shm", "fi_enable", None, fabric_sys::FI_ENOSPC, None);
+        assert!(
+            full.to_string().ends_with("make room in /dev/shm (containers: a larger --shm-size)"),
+            "{full}"
+        );
     }
 }

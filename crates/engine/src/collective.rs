@@ -130,7 +130,7 @@ pub struct Work {
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
-    /// The operator that is reported. Only collectives that reduce use it.
+    /// The operator of a collective that reduces.
     pub op: Option<Op>,
     /// The rank, its group and the root.
     pub participant: Participant,

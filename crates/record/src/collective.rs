@@ -89,12 +89,6 @@ impl Collective {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Returns true when it is measured once for each operator. This includes sendrecv, as in nccl-tests, where the
-    /// operator has no effect.
-    pub const fn loops_over_ops(self) -> bool {
-        self.reduces() || matches!(self, Self::SendRecv)
-    }
-
     /// Returns true when one rank is the root.
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)

@@ -1,6 +1,8 @@
 //! The command line: parses the arguments and runs the command.
 
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,10 +11,10 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::collective::Collective;
 
-use crate::command::measure::{ALL, EXAMPLES, Invocation};
+use crate::command::measure::{ALL, EXAMPLES, Invocation, collectives};
 use crate::command::{self, Context, Program};
 use crate::exit::{ExitError, check_standard_output, refusal};
-use crate::log;
+use crate::{limits, log};
 use engine::supervision::{Stop, hold_signals, ignore_file_size_signal};
 
 const STYLES: Styles = Styles::styled()
@@ -27,6 +29,7 @@ pub fn main(program: Program) -> ExitCode {
 }
 
 fn run(program: &Program) -> Result<u8, ExitError> {
+    limits::check_stack()?;
     hold_signals().map_err(Stop::from)?;
     log::start()?;
     check_standard_output()?;
@@ -45,16 +48,30 @@ fn run(program: &Program) -> Result<u8, ExitError> {
 
 /// The definition of the whole command line, also for completions and manual pages.
 pub fn definition() -> clap::Command {
-    clap::Command::new("nccl-bench")
+    let root = clap::Command::new("nccl-bench")
         .version(crate::build::VERSION)
         .about("Measures and verifies collectives: NCCL over GPUs, libfabric over host memory")
         .styles(STYLES)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .infer_long_args(true)
+        // Of every command, as in nccl-tests: the last of repeated options counts.
+        .args_override_self(true)
         .after_help(EXAMPLES)
         .disable_help_subcommand(true)
-        .subcommands(command::all().iter().map(|command| command.definition()))
+        .subcommands(command::all().iter().map(|command| command.definition()));
+    allow_negative_numbers(root)
+}
+
+/// Makes options of the command and those below it take a negative number, so that the refusal says which values they have.
+fn allow_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_values =
+        |argument: &clap::Arg| !argument.is_positional() && argument.get_action().takes_values();
+    let command = command.mut_args(|argument| {
+        let is_concerned = takes_values(&argument);
+        if is_concerned { argument.allow_negative_numbers(true) } else { argument }
+    });
+    command.mut_subcommands(allow_negative_numbers)
 }
 
 /// The collective that the program is named after: `all_reduce_perf`, also with a suffix.
@@ -80,25 +97,30 @@ where
     if let Some(collective) = by_name {
         arguments.insert(1, collective.name().into());
     } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
-        if let Some(problem) = list.split(',').find_map(|name| name.parse::<Collective>().err()) {
-            return Err(refusal(problem));
-        }
+        collectives(list).map_err(refusal)?;
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    let matches = definition().try_get_matches_from(arguments).map_err(with_likeliest_command)?;
+    let matches = definition().try_get_matches_from(arguments).map_err(with_advice)?;
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
 }
 
 /// Replaces the parser's suggestions for an unknown command by the command that needs the fewest corrections, if there is a
-/// similar one: the parser also suggests beginnings of the name.
-fn with_likeliest_command(mut error: clap::Error) -> clap::Error {
+/// similar one: the parser also suggests beginnings of the name. Of text that is no whole number, it says which are.
+fn with_advice(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
         && let Some(name) = likeliest_command(typed)
     {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name]));
     }
-    error
+    let reason = error.source().and_then(|source| source.downcast_ref::<ParseIntError>());
+    let is_no_number = reason.is_some_and(|reason| *reason.kind() != IntErrorKind::PosOverflow);
+    match (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue)) {
+        (Some(argument), Some(value)) if is_no_number => {
+            refusal(format!("invalid value '{value}' for '{argument}': it is no whole number from 0 on"))
+        }
+        _ => error,
+    }
 }
 
 /// The command from which a name differs in the fewest letters, up to a third of them.
@@ -291,6 +313,9 @@ pub(crate) mod tests {
             (&["allreduce", "--budget", "0"], "write seconds"),
             (&["allreduce", "--budget", "-1"], "write seconds"),
             (&["allreduce", "--until-stable", "-1%"], "write it as in 5% or 0.5%"),
+            (&["allreduce", "-d", "fp16,float,float16"], "'float16' names half again: list each once"),
+            (&["allreduce", "-o", "sum,sum"], "'sum' names sum again: list each once"),
+            (&["allreduce,all_reduce"], "error: 'all_reduce' names allreduce again: list each once"),
             (&["allredcue"], "tip: a similar subcommand exists: 'allreduce'"),
             (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
             (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
@@ -311,10 +336,50 @@ pub(crate) mod tests {
 
     #[test]
     fn types_have_the_names_that_other_programs_give_them() {
-        let found = settings("nccl-bench allreduce -d fp16,float16,BF16,fp32,float32,fp64,float64,fp8_e4m3");
         let (half, float, double) = (DataType::Float16, DataType::Float32, DataType::Float64);
-        let expected = [half, half, DataType::Bfloat16, float, float, double, double, DataType::Float8E4M3];
-        assert_eq!(found.data_types, expected);
+        for (names, expected) in [
+            (
+                "fp16,BF16,fp32,fp64,fp8_e4m3",
+                vec![half, DataType::Bfloat16, float, double, DataType::Float8E4M3],
+            ),
+            ("float16,float32,float64", vec![half, float, double]),
+        ] {
+            assert_eq!(settings(&format!("nccl-bench allreduce -d {names}")).data_types, expected);
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_refused_as_a_value() {
+        for (line, reason) in [
+            ("doctor host --expect-gpus -1", "'--expect-gpus <COUNT>': it is no whole number from 0 on"),
+            ("fabric bw --pause -1", "'--pause <NANOSECONDS>': it is no whole number from 0 on"),
+            ("fabric bw --pause 9999999999999999999999", "number too large"),
+            ("allreduce --segment -1", "it is negative"),
+            ("fabric bw -b -1", "it is negative"),
+        ] {
+            let error = parse(format!("nccl-bench {line}").split_whitespace()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{line}: {error}");
+            assert!(error.to_string().contains(reason), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_repeated_options_counts_with_every_command() {
+        let (_, matches) = parse(["nccl-bench", "fabric", "bw", "--window", "2", "--window", "8"]).unwrap();
+        let (_, matches) = matches.subcommand().unwrap();
+        let (_, matches) = matches.subcommand().unwrap();
+        assert_eq!(matches.get_one::<u64>("window"), Some(&8));
+    }
+
+    #[test]
+    fn a_root_or_operator_without_effect_is_left_out_with_a_note() {
+        let found = settings("nccl-bench allreduce,alltoall -r 5 -o max");
+        assert_eq!((found.roots, found.ops), (Roots::One(0), vec![Op::Max]));
+        assert_eq!(found.notes, ["-r is left out: nothing that is measured has a root"]);
+        let found = settings("nccl-bench broadcast,sendrecv -r 1 -o all");
+        assert_eq!((found.roots, found.ops), (Roots::One(1), vec![Op::Sum]));
+        assert_eq!(found.notes, ["-o is left out: nothing that is measured reduces"]);
+        assert_eq!(settings("nccl-bench alltoall -r 0 -o sum").notes, [""; 0]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use nccl_bench::command::plot::{self};
-use record::{BackendLibrary, Run, Versus};
+use record::{BackendLibrary, Measurement, Placement, Run, Versus};
 
 use crate::drawing::*;
 use crate::runs::*;
@@ -179,6 +179,21 @@ fn a_picture_has_the_texts_of_the_drawing_without_fonts_of_the_system() {
     for path in split {
         chunks(&fs::read(path).unwrap());
     }
+}
+
+#[test]
+fn a_picture_of_more_pixels_than_programs_show_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_roots = |_: &Path| {
+        let one = measurement("broadcast", Placement::OutOfPlace, 1024, 10.0, 50.0);
+        let roots = (0..64).map(|root| Measurement { root: Some(root), ..one.clone() });
+        Ok(Run { measurements: roots.collect(), ..empty(2) })
+    };
+    let error = plot::run(&arguments(folder.path(), "a.json --output out.png"), of_roots).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("the picture is too large, with 2728 x ") && text.contains("--split"), "{text}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    plot::run(&arguments(folder.path(), "a.json --output out.svg"), of_roots).unwrap();
 }
 
 #[test]

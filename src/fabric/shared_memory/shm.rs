@@ -122,6 +122,11 @@ pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String
     shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
 }
 
+/// Explains that there is too little space for one more endpoint; none if there is enough.
+pub(crate) fn shortage_of_endpoint() -> Option<String> {
+    shortage(&format!("an endpoint of shm needs up to {}", mebibytes(WHOLE)), WHOLE)
+}
+
 fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
     let needed = each.saturating_mul(ranks as u64);
     shortage(&format!("the {ranks} ranks of this host may need {}", mebibytes(needed)), needed)

@@ -19,7 +19,8 @@ use crate::supervision::Stop;
 use diagnosis::host::available_memory;
 use record::{BackendLibrary, Blocking, Placement, Provenance, Rank, Registration};
 
-const DEFAULT_MAX_BYTES: u64 = 64 << 20;
+/// Default largest size.
+pub(crate) const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
 pub(super) type Connector = dyn Fn(&world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
@@ -102,10 +103,14 @@ pub(super) fn prepare(
         notes,
         default_max_bytes: DEFAULT_MAX_BYTES,
         open: Box::new(move |_| {
-            let capacity = available_memory()? / 2 / ranks_on_host as u64;
-            Ok(device(Arc::clone(&connect), connect_baseline.clone(), capacity))
+            Ok(device(Arc::clone(&connect), connect_baseline.clone(), capacity(ranks_on_host)?))
         }),
     })
+}
+
+/// Bytes for the buffers of each of the ranks of this host.
+pub(crate) fn capacity(ranks_on_host: usize) -> anyhow::Result<u64> {
+    Ok(available_memory()? / 2 / ranks_on_host as u64)
 }
 
 /// Room of `capacity` bytes in host memory for a rank.
@@ -128,7 +133,7 @@ fn device(primary: Arc<Connector>, baseline: Option<Arc<Connector>>, capacity: u
 }
 
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
-fn unsupported(settings: &Request) -> Option<String> {
+pub(crate) fn unsupported(settings: &Request) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
     if requests_operator(settings, Op::MulSum) {
         return host("-o mulsum");
@@ -155,7 +160,7 @@ fn unsupported(settings: &Request) -> Option<String> {
 /// Returns true when the request names this operator for a collective that uses it.
 pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
     settings.ops.contains(&op)
-        && settings.collectives.iter().any(|collective| collective.loops_over_ops())
+        && settings.collectives.iter().any(|collective| collective.reduces())
         && !settings.all.ops
 }
 

@@ -37,8 +37,8 @@ macro_rules! with_element {
     }};
 }
 
-mod fabric;
-mod host;
+pub(crate) mod fabric;
+pub(crate) mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod nccl;
@@ -49,6 +49,7 @@ mod selection;
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use selection::choose;
+pub use selection::missing_gpus;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedLoop {

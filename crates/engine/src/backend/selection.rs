@@ -79,6 +79,11 @@ pub(crate) fn choose(
     }
 }
 
+/// The reason why this process cannot use GPUs with NCCL; `None` if it can.
+pub fn missing_gpus() -> Option<String> {
+    nccl::Gpus::find().err()
+}
+
 /// NCCL between GPUs, in turn with the baseline of `versus`.
 fn on_gpus(
     settings: &Request,

@@ -129,7 +129,11 @@ impl Variables {
         Ok(Self {
             split,
             device,
-            min_bandwidth: number("NCCL_TESTS_MIN_BW", |value| value.is_finite(), "GB/s, as in 350")?,
+            min_bandwidth: number(
+                "NCCL_TESTS_MIN_BW",
+                |value| *value >= 0.0 && value.is_finite(),
+                "GB/s from 0 on, as in 350",
+            )?,
             pattern,
             traffic_summary: set("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY")
                 .is_some_and(|value| value.trim() != "0"),
@@ -187,6 +191,7 @@ mod tests {
             ("NCCL_TESTS_SPLIT_MASK", "seven", "hexadecimal mask"),
             ("NCCL_TESTS_DEVICE", "-1", "number of a GPU"),
             ("NCCL_TESTS_MIN_BW", "fast", "GB/s"),
+            ("NCCL_TESTS_MIN_BW", "-1", "GB/s from 0 on"),
             ("NCCL_TESTS_ALLTOALLV_SPREAD", "2", "from 0 (even) to 1"),
             ("NCCL_BENCH_SYMMETRIC_FENCE", "off", "0 (off) or 1"),
             ("NCCL_TESTS_ALLTOALLV_MATRIX_FILE", "/nowhere/matrix", "cannot be read"),

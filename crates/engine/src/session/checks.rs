@@ -31,7 +31,11 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     });
 }
 
-pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
+/// Refuses a request that this number of ranks, in groups of `group`, cannot carry out.
+///
+/// # Errors
+/// [`Stop::Refused`] with the reason.
+pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
             "--inject-fault names rank {}, but there are {ranks} ranks, counted from 0",

@@ -53,6 +53,7 @@
 mod checks;
 mod observer;
 mod placement;
+mod plan;
 mod rank;
 mod start;
 
@@ -69,8 +70,10 @@ use crate::request::Request;
 use crate::supervision::{
     FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause, no_thread,
 };
-use checks::{check_ranks, within};
+pub use checks::check_ranks;
+use checks::within;
 pub use observer::{Observer, Start};
+pub use plan::HostPlan;
 
 /// One process's part in carrying out a request.
 #[derive(Debug)]

@@ -150,11 +150,8 @@ pub struct Case {
 
 /// All cases of a collective: types, of each the operators, of each the roots.
 pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) -> Vec<Case> {
-    let ops: Vec<Option<Op>> = if collective.loops_over_ops() {
-        plan.request.ops.iter().copied().map(Some).collect()
-    } else {
-        vec![None]
-    };
+    let ops: Vec<Option<Op>> =
+        if collective.reduces() { plan.request.ops.iter().copied().map(Some).collect() } else { vec![None] };
     let roots: Vec<Option<usize>> = match plan.request.roots {
         _ if !collective.has_root() => vec![None],
         Roots::One(root) => vec![Some(root)],

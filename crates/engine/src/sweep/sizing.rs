@@ -20,7 +20,17 @@ pub(crate) fn sizes(
     let host = world::host().name;
     let own = (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank()));
     let (capacity, owner) = gather(world, &own)?.into_iter().min().unwrap_or(own);
-    let fitting = largest_fitting(settings, capacity, position.ranks);
+    sizes_within(settings, default_max_bytes, (capacity, &owner), position.ranks)
+}
+
+/// [`sizes`] with the least memory of a rank, in bytes, and its name.
+pub(crate) fn sizes_within(
+    settings: &Request,
+    default_max_bytes: u64,
+    (capacity, owner): (u64, &str),
+    ranks: usize,
+) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
+    let fitting = largest_fitting(settings, capacity, ranks);
     if settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
             "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
@@ -31,7 +41,7 @@ pub(crate) fn sizes(
     let asked = settings.max_bytes;
     let default = || default_max_bytes.min(power_of_two_below(fitting)).max(settings.min_bytes);
     let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
-    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, position.ranks)?;
+    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, ranks)?;
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 

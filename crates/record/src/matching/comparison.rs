@@ -118,6 +118,8 @@ pub struct ComparedRow {
     /// For two sides of several runs each, the test of the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Test>,
+    /// Indexes of the files of which the value is less precise than `--until-stable` asked (NOT STABLE).
+    pub unstable: Vec<usize>,
 }
 
 /// Geometric means of the ratios of each file but the first.
@@ -233,7 +235,8 @@ impl ComparedRow {
             [before, after] => Test::of(key, before, after),
             _ => None,
         };
-        Self { key: key.clone(), values, ratios, test }
+        let unstable = (0..sources.len()).filter(|&file| sources[file].rows.is_unstable(key)).collect();
+        Self { key: key.clone(), values, ratios, test, unstable }
     }
 
     /// True unless the difference was tested, and is not significant.
@@ -365,6 +368,16 @@ fn doubts(
     }
     if !neither.is_empty() {
         notes.push(format!("of rows that both have, {} are left out: no number above 0", neither.len()));
+    }
+    for index in [0, file] {
+        let unstable = rows.iter().filter(|row| own.has(&row.key) && row.unstable.contains(&index)).count();
+        if unstable > 0 {
+            notes.push(format!(
+                "{unstable} of the rows of {} are NOT STABLE: they are less precise than --until-stable asked, and their \
+                 differences may be noise",
+                files[index].letter
+            ));
+        }
     }
     (incomplete, notes)
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
+use crate::collective::Collective;
 use crate::files::{ReadError, read_each};
 use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
@@ -43,7 +44,11 @@ impl TableKey {
         Self {
             collective: measurement.collective.clone(),
             data_type: measurement.data_type.clone(),
-            op: measurement.op.clone(),
+            // nccl-tests names an operator of sendrecv, too.
+            op: measurement
+                .op
+                .clone()
+                .filter(|_| measurement.collective.parse().map_or(true, Collective::reduces)),
             root: measurement.root,
         }
     }
@@ -106,21 +111,23 @@ struct Values {
     /// One value per cycle; those that are not finite and above 0 are left out.
     values: Vec<f64>,
     wrong: u64,
+    is_unstable: bool,
 }
 
 impl Rows {
     /// Adds a measurement. `value` is compared; `wrong` is the number of wrong elements, `None` when not
-    /// verified.
-    fn add(&mut self, key: Key, value: f64, wrong: Option<u64>) {
+    /// verified; `is_unstable` if it was marked NOT STABLE.
+    fn add(&mut self, key: Key, value: f64, wrong: Option<u64>, is_unstable: bool) {
         self.measurements += 1;
         self.unverified += usize::from(wrong.is_none());
         let place = *self.places.entry(key).or_insert_with_key(|key| {
-            self.rows.push(Values { key: key.clone(), values: Vec::new(), wrong: 0 });
+            self.rows.push(Values { key: key.clone(), values: Vec::new(), wrong: 0, is_unstable: false });
             self.rows.len() - 1
         });
         let row = &mut self.rows[place];
         row.values.extend((value.is_finite() && value > 0.0).then_some(value));
         row.wrong = row.wrong.saturating_add(wrong.unwrap_or(0));
+        row.is_unstable |= is_unstable;
     }
 
     /// Keys of all rows, in the order in which they were first measured.
@@ -131,6 +138,11 @@ impl Rows {
     /// True when the file has this row.
     pub fn has(&self, key: &Key) -> bool {
         self.places.contains_key(key)
+    }
+
+    /// True when a measurement of this row was marked NOT STABLE (`--until-stable`).
+    pub fn is_unstable(&self, key: &Key) -> bool {
+        self.places.get(key).is_some_and(|&place| self.rows[place].is_unstable)
     }
 
     /// The median over the cycles; `None` when no cycle has a value above 0.
@@ -147,7 +159,8 @@ impl Rows {
     /// Adds the rows of a further run, of which the medians become one value each.
     pub(super) fn merge(&mut self, other: &Self) {
         for row in &other.rows {
-            self.add(row.key.clone(), median(&row.values).unwrap_or(f64::NAN), Some(row.wrong));
+            let value = median(&row.values).unwrap_or(f64::NAN);
+            self.add(row.key.clone(), value, Some(row.wrong), row.is_unstable);
         }
         // Measurements, not rows, are counted.
         self.measurements += other.measurements - other.rows.len();
@@ -177,8 +190,9 @@ pub fn read(
     let run = read_each(path, partial, &mut |each| {
         let key = Key::of(&each);
         let mut wrong = each.wrong;
+        let is_unstable = each.stable == Some(false);
         if let Some(versus) = &each.versus {
-            other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
+            other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong, is_unstable);
             if side == SelectedSide::Own {
                 // Wrong data of the baseline counts as well.
                 wrong = wrong
@@ -186,7 +200,7 @@ pub fn read(
                     .or(versus.wrong.filter(|&wrong| wrong > 0));
             }
         }
-        own.add(key, value(each.time_us, each.busbw_gbps), wrong);
+        own.add(key, value(each.time_us, each.busbw_gbps), wrong, is_unstable);
     })?;
     Ok(sources(path, run, side, own, other))
 }

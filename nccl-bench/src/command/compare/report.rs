@@ -103,9 +103,9 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
     let head = ["collective", "data_type", "op", "root", "placement", "bytes", "first", "other"];
     let values = [format!("first_{unit}"), format!("other_{unit}"), "ratio".to_owned(), "slower".to_owned()];
     let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
-    writer.write_record(
-        head.into_iter().chain(values.iter().map(String::as_str)).chain(is_tested.then_some("p")),
-    )?;
+    let is_marked = comparison.rows.iter().any(|row| !row.unstable.is_empty());
+    let optional = is_tested.then_some("p").into_iter().chain(is_marked.then_some("unstable"));
+    writer.write_record(head.into_iter().chain(values.iter().map(String::as_str)).chain(optional))?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     for (index, row) in comparison.rows.iter().enumerate() {
         let table = &row.key.table;
@@ -126,7 +126,9 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
                 verdict.slower.contains(&index).to_string(),
             ];
             let p = is_tested.then(|| number(row.test.as_ref().map(|test| test.p)));
-            writer.write_record(cells.into_iter().chain(p))?;
+            let is_unstable = row.unstable.iter().any(|&index| index == 0 || index == file);
+            let unstable = is_marked.then(|| is_unstable.to_string());
+            writer.write_record(cells.into_iter().chain(p).chain(unstable))?;
         }
     }
     writer.flush()
@@ -219,7 +221,13 @@ fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bo
         cells.push("too few runs".to_owned());
         return cells;
     }
-    cells.push(if slower.is_empty() { String::new() } else { format!("{} slower", slower.join(", ")) });
+    let unstable: Vec<&str> =
+        row.unstable.iter().map(|&file| comparison.files[file].letter.as_str()).collect();
+    let marks = [(slower, "slower"), (unstable, "not stable")];
+    let marks = marks.iter().filter(|(letters, _)| !letters.is_empty());
+    cells.push(
+        marks.map(|(letters, mark)| format!("{} {mark}", letters.join(", "))).collect::<Vec<_>>().join("; "),
+    );
     cells
 }
 

@@ -21,6 +21,7 @@ fn run_of(times: &[f64]) -> Run {
     let measurement = |(index, &time_us): (usize, &f64)| {
         [Placement::OutOfPlace, Placement::InPlace]
             .map(|placement| sample::measurement("allreduce", placement, 8 << index, time_us))
+            .map(|measurement| Measurement { stable: Some(true), ..measurement })
     };
     Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full() }
 }
@@ -116,6 +117,47 @@ fn several_runs_are_slower_only_where_that_is_significant() {
     assert!(text.contains("0.029"), "{text}");
     let text = of_sides(&[11.0, 11.2, 11.1, 11.4], &before, &[], true);
     assert!(text.contains("B is faster than A by more than 5% in 2 of 2 rows"), "{text}");
+}
+
+#[test]
+fn rows_that_are_not_stable_are_marked() {
+    let (before, mut after) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
+    assert!(!verdict(&[before.clone(), before.clone()], &[], true).contains("not stable"));
+    after.measurements[0].stable = Some(false);
+    let runs = [before.clone(), after.clone(), before.clone()];
+    let text = verdict(&runs, &[], true);
+    assert!(text.contains("1.000  B not stable\n"), "{text}");
+    assert_eq!(text.matches("Note: 1 of the rows of B are NOT STABLE").count(), 1, "{text}");
+    let found: Value = serde_json::from_str(&verdict(&runs, &["--format", "json"], true)).unwrap();
+    let unstable: Vec<&Value> =
+        found["rows"].as_array().unwrap().iter().map(|row| &row["unstable"]).collect();
+    let (none, of_b) = (serde_json::json!([]), serde_json::json!([1]));
+    assert_eq!(unstable, [&of_b, &none, &none, &none]);
+    let csv = verdict(&runs, &["--format", "csv"], true);
+    let marks: Vec<bool> = csv.lines().skip(1).map(|line| line.ends_with(",true")).collect();
+    // Two lines for each row: B, and C, which has none.
+    assert_eq!(marks, [true, false, false, false, false, false, false, false], "{csv}");
+
+    after.measurements[0].time_us = 20.0;
+    let text = verdict(&[after.clone(), before.clone()], &["--threshold", "99%"], true);
+    assert!(text.contains("0.500  A not stable\n"), "{text}");
+    let text = verdict(&[before.clone(), after.clone()], &[], false);
+    assert!(text.contains("2.000  B slower; B not stable\n"), "{text}");
+    let (_, text) = sides_compared(&vec![before; 4], &vec![after; 4], &[]);
+    assert!(text.contains("Note: 1 of the rows of B are NOT STABLE"), "{text}");
+}
+
+#[test]
+fn an_operator_of_what_does_not_reduce_is_ignored() {
+    let [mut with, mut without] = [run_of(&[10.0]), run_of(&[10.0])];
+    for measurement in with.measurements.iter_mut().chain(&mut without.measurements) {
+        measurement.collective = "sendrecv".to_owned();
+    }
+    for measurement in &mut without.measurements {
+        measurement.op = None;
+    }
+    let text = verdict(&[with, without], &[], true);
+    assert!(text.contains("\nsendrecv float: time") && text.contains("(2 rows)"), "{text}");
 }
 
 #[test]
@@ -424,7 +466,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
     );
     for line in [
         "Not whole: only in A, not in B: allreduce float sum (2 rows)",
-        "Not whole: only in B, not in A: allgather float sum (1 row)",
+        "Not whole: only in B, not in A: allgather float (1 row)",
         "Note: B did not verify the data of 1 of its 3 measurements",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");

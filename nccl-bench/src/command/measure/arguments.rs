@@ -14,7 +14,7 @@ use record::files::Output;
 use record::{Average, Blocking, Registration};
 
 use super::values::{
-    List, NoImplementation, at_least_one, average, blocking, collective, count, cta_policy, data_types,
+    List, NoImplementation, at_least_one, average, blocking, collectives, count, cta_policy, data_types,
     fault, no_device_implementation, ops, output, registration, roots, seconds, segments_in_flight, share,
     step_factor, switch, thread_count,
 };
@@ -39,7 +39,7 @@ Examples:
   mpirun -np 16 -N 8 nccl-bench allreduce -e 8G      two nodes with 8 GPUs each
   torchrun --no-python --nproc-per-node 8 nccl-bench allreduce
   nccl-bench allreduce --backend fabric -t 4         four ranks, no GPU needed
-  nccl-bench allreduce --dry-run --ranks 16          the plan, without a GPU
+  nccl-bench allreduce --dry-run --backend nccl --ranks 16
   ln -s nccl-bench all_reduce_perf                   defaults of nccl-tests
 
 Columns: time is the mean of -n operations in microseconds; algbw is size/time
@@ -59,8 +59,8 @@ const RUNNING: &str = "How to run";
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// The collectives of a list.
-    #[arg(long, hide = true, value_delimiter = ',', value_parser = collective)]
-    pub(crate) collectives: Vec<Collective>,
+    #[arg(long, hide = true, value_parser = collectives)]
+    pub(crate) collectives: Option<List<Collective>>,
 
     /// Smallest size: bytes, or with K, M, G or T (binary) [default: 8; 32M for a link of nccl-tests' name]
     #[arg(
@@ -283,7 +283,8 @@ pub struct Arguments {
     #[arg(long, value_name = "WORLD", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
-    /// Print the sizes, counts and memory of the run, and measure nothing; needs no GPU
+    /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over host memory;
+    /// --backend nccl plans one on GPUs
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 

@@ -4,38 +4,82 @@ use std::fmt::Write as _;
 
 use collectives::world::Started;
 
-use engine::backend::RANKS_ALONE;
+use engine::backend::{RANKS_ALONE, missing_gpus};
 use engine::collective::{Collective, Counts, Participant};
 use engine::data::traffic::Traffic;
 use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
+use engine::session::{HostPlan, check_ranks};
+use engine::supervision::Stop;
 
-use super::ParsedMeasurement;
+use super::{Arguments, ParsedMeasurement};
 
 /// Default largest size: that of GPUs with enough memory.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The plan.
-pub(super) fn render(measurement: &ParsedMeasurement) -> String {
-    plan(measurement, ranks(measurement))
+///
+/// # Errors
+/// The refusal of the run.
+pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
+    let request = &measurement.request;
+    let may_use_gpus = request.backend.may_use_gpus();
+    let missing = if may_use_gpus { missing_gpus() } else { None };
+    let missing = missing.as_deref().map(|reason| reason.lines().next().unwrap_or(reason));
+    let needs_gpus = request.backend == BackendChoice::Nccl || request.asks_for_gpus.is_some();
+    if may_use_gpus && (needs_gpus || missing.is_none()) {
+        return plan_on_gpus(measurement, missing);
+    }
+    let (ranks, here) =
+        ranks(measurement, if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE });
+    let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, here)?;
+    let note = missing.map_or_else(String::new, |reason| {
+        format!("Host memory, because no GPU can be used: {reason}; --backend nccl plans a run on GPUs\n")
+    });
+    Ok(plan(&measurement.arguments, &request, ranks, max_bytes, buffers, &note))
 }
 
-/// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and GPUs.
-fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement) -> usize {
-    let processes = Started::detect().size.unwrap_or(1);
-    let alone = match request.backend {
-        BackendChoice::Fabric if processes == 1 => RANKS_ALONE,
-        _ => 1,
-    };
-    let own = request.threads.unwrap_or(alone) * request.gpus.unwrap_or(1);
-    arguments.ranks.unwrap_or(processes * own)
-}
-
-fn plan(ParsedMeasurement { arguments, request }: &ParsedMeasurement, ranks: usize) -> String {
+/// The plan for GPUs. `missing` is the reason why this machine's cannot be used.
+fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Result<String, Stop> {
+    let ParsedMeasurement { arguments, request } = measurement;
+    let (ranks, _) = ranks(measurement, 1);
+    let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
+    let mut note = missing.map_or_else(String::new, |reason| {
+        format!("For another machine, because no GPU can be used here: {reason}\n")
+    });
+    if is_guessed {
+        note.push_str("Each GPU will be a rank; say how many with --ranks\n");
+    } else if request.variables.split.is_none() {
+        check_ranks(request, ranks, ranks)?;
+    }
+    if request.max_bytes.is_none() {
+        note.push_str("The largest size is less where GPU memory is short\n");
+    }
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.min_bytes));
+    Ok(plan(arguments, request, ranks, max_bytes, [max_bytes; 2], &note))
+}
+
+/// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and GPUs; and how many
+/// of them are known to share this host. `alone` is the default number of a single process.
+fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: usize) -> (usize, usize) {
+    let processes = Started::detect().size.unwrap_or(1);
+    let alone = if processes == 1 { alone } else { 1 };
+    let own = request.threads.unwrap_or(alone) * request.gpus.unwrap_or(1);
+    let ranks = arguments.ranks.unwrap_or(processes * own);
+    (ranks, if processes == 1 { ranks } else { own })
+}
+
+fn plan(
+    arguments: &Arguments,
+    request: &Request,
+    ranks: usize,
+    max_bytes: u64,
+    [send, receive]: [u64; 2],
+    note: &str,
+) -> String {
     let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
     let mut text = format!(
         "{ranks} rank{}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
-         Buffers of each rank: send {}, receive {}{}\n",
+         Buffers of each rank: send {}, receive {}\n{note}",
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
         Size(sweep.max),
@@ -43,14 +87,9 @@ fn plan(ParsedMeasurement { arguments, request }: &ParsedMeasurement, ranks: usi
         request.checks,
         request.stream_checks.map(|rounds| format!(", {rounds} more on the stream")).unwrap_or_default(),
         if request.versus.is_some() { "; of both sides" } else { "" },
-        Size(max_bytes),
-        Size(max_bytes),
-        if request.max_bytes.is_some() { "" } else { " (less where memory is short)" },
+        Size(send),
+        Size(receive),
     );
-    let guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
-    if guessed && request.backend.may_use_gpus() {
-        text.push_str("Each GPU will be a rank; say how many with --ranks\n");
-    }
     let files = arguments.output.iter().map(|output| &output.path).chain(&arguments.nccl_tests_json);
     let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
     if !files.is_empty() {
@@ -68,7 +107,7 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
         return format!("\n{collective}: left out, for it needs a power of two of ranks\n");
     }
     let ops: Vec<&str> = request.ops.iter().map(|op| op.name()).collect();
-    let op = if collective.loops_over_ops() { format!(", {}", ops.join(" ")) } else { String::new() };
+    let op = if collective.reduces() { format!(", {}", ops.join(" ")) } else { String::new() };
     let root = match request.roots {
         _ if !collective.has_root() => String::new(),
         Roots::One(root) => format!(", root {root}"),
@@ -108,12 +147,37 @@ mod tests {
     #[test]
     fn a_dry_run_shows_what_each_rank_moves() {
         let line =
-            "nccl-bench allgather,hypercube -b 64 -e 256 --dry-run --ranks 6 -d double --check-on-stream 9";
-        let text = render(&measurement(line));
+            "nccl-bench all --backend nccl -b 64 -e 256 --dry-run --ranks 6 -d double --check-on-stream 9";
+        let text = render(&measurement(line)).unwrap();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
         assert!(text.contains("hypercube: left out"), "{text}");
         assert!(text.contains("1 verifications, 9 more on the stream\n"), "{text}");
+    }
+
+    #[test]
+    fn a_dry_run_over_host_memory_has_its_limits_and_refusals() {
+        let planned =
+            |options: &str| render(&measurement(&format!("nccl-bench {options} --backend fabric --dry-run")));
+        let text = planned("allreduce,alltoall -o all").unwrap();
+        assert!(text.starts_with("2 ranks; sizes from 8 to 64M;"), "{text}");
+        assert!(text.contains("\nmulsum is left out") && !text.contains("GPU"), "{text}");
+        assert!(text.contains("\nallreduce, sum prod max min avg\n"), "{text}");
+        let reduced = planned("allreduce -e 900T").unwrap();
+        assert!(reduced.contains("-e is reduced to what fits into the host memory of"), "{reduced}");
+        assert!(!reduced.contains("900T"), "{reduced}");
+        for (options, reason) in [
+            ("hypercube -t 3", "hypercube needs a power of two of ranks, and there are 3"),
+            ("broadcast -r 2", "-r 2: there are 2 ranks"),
+            ("allreduce -G 1", "-G (CUDA graphs): only NCCL over GPUs"),
+            ("alltoall -e 8", "gives no rank an element among 2 ranks"),
+            ("allreduce -b 900T -e 900T", "does not fit"),
+        ] {
+            let Err(Stop::Refused(text)) = planned(options) else { panic!("{options} is not refused") };
+            assert!(text.contains(reason), "{options}: {text}");
+        }
+        let on_gpus = render(&measurement("nccl-bench hypercube --backend nccl --dry-run --ranks 3"));
+        assert!(matches!(on_gpus, Err(Stop::Refused(text)) if text.contains("and there are 3")));
     }
 }

@@ -23,6 +23,7 @@ use arguments::SHORT_EXAMPLES;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
 pub use request::{Invocation, request};
+pub(crate) use values::collectives;
 
 /// Name of the command that measures several collectives.
 pub const ALL: &str = "all";
@@ -51,10 +52,10 @@ pub fn parse(
     variables: Result<Variables, String>,
 ) -> Result<ParsedMeasurement, clap::Error> {
     let arguments = Arguments::from_arg_matches(matches)?;
-    let collectives = match collective {
-        Some(collective) => vec![collective],
-        None if arguments.collectives.is_empty() => Collective::ALL.to_vec(),
-        None => arguments.collectives.clone(),
+    let collectives = match (collective, &arguments.collectives) {
+        (Some(collective), _) => vec![collective],
+        (None, Some(list)) => list.0.clone(),
+        (None, None) => Collective::ALL.to_vec(),
     };
     let request = variables.and_then(|variables| request(&arguments, collectives, invocation, variables));
     let request = request.map_err(refusal)?;
@@ -64,9 +65,7 @@ pub fn parse(
 impl Command for Measure {
     fn definition(&self) -> clap::Command {
         let name = self.0.map_or(ALL, Collective::name);
-        // As in nccl-tests, the last of repeated flags counts.
         let command = Arguments::augment_args(clap::Command::new(name))
-            .args_override_self(true)
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
         let Some(collective) = self.0 else {
@@ -91,7 +90,7 @@ impl Command for Measure {
             if is_printed_by_rank_0(measurement.arguments.world) {
                 return Ok(SUCCESS);
             }
-            return print(&dry_run::render(&measurement));
+            return print(&dry_run::render(&measurement)?);
         }
         measure(measurement, context)
     }

@@ -100,6 +100,7 @@ pub fn request(
     };
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
+    adjust_to_collectives(&mut request);
     request.notes.extend(unread_variables());
     Ok(request)
 }
@@ -218,6 +219,19 @@ fn adjust_skip(request: &mut Request) {
     if skip > 0 && (!request.per_iteration || skip >= request.iterations) {
         request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
         request.per_iteration_skip = 0;
+    }
+}
+
+/// Leaves `-r` and `-o` out, with a note, where nothing that is measured has a root or reduces.
+fn adjust_to_collectives(request: &mut Request) {
+    let defaults = Request::new(Vec::new());
+    if request.roots != defaults.roots && !request.collectives.iter().any(|each| each.has_root()) {
+        request.notes.push("-r is left out: nothing that is measured has a root".to_owned());
+        request.roots = defaults.roots;
+    }
+    if request.ops != defaults.ops && !request.collectives.iter().any(|each| each.reduces()) {
+        request.notes.push("-o is left out: nothing that is measured reduces".to_owned());
+        (request.ops, request.all.ops) = (defaults.ops, false);
     }
 }
 

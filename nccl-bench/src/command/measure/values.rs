@@ -1,5 +1,6 @@
 //! Parsers of the values of arguments.
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ fn expand(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<
     Ok(text)
 }
 
-pub(super) fn collective(text: &str) -> Result<Collective, String> {
+fn collective(text: &str) -> Result<Collective, String> {
     text.parse().map_err(|error: UnknownCollective| error.to_string())
 }
 
@@ -195,11 +196,33 @@ pub(super) fn step_factor(text: &str) -> Result<u64, String> {
     }
 }
 
-fn list<T: Copy>(text: &str, all: &[T], one: fn(&str) -> Result<T, String>) -> Result<List<T>, String> {
-    if text == "all" {
-        return Ok(List(all.to_vec()));
+fn list<T: Copy + PartialEq + Display>(
+    text: &str,
+    all: &[T],
+    one: fn(&str) -> Result<T, String>,
+) -> Result<List<T>, String> {
+    if text == "all" { Ok(List(all.to_vec())) } else { parse_list(text, one).map(List) }
+}
+
+/// Parses a list with commas, and refuses an item that is in it already, perhaps by another of its names.
+fn parse_list<T: PartialEq + Display>(
+    text: &str,
+    one: fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let mut items = Vec::new();
+    for name in text.split(',') {
+        let item = one(name)?;
+        if items.contains(&item) {
+            return Err(format!("'{name}' names {item} again: list each once"));
+        }
+        items.push(item);
     }
-    text.split(',').map(one).collect::<Result<_, _>>().map(List)
+    Ok(items)
+}
+
+/// Parses a list of collectives.
+pub(crate) fn collectives(text: &str) -> Result<List<Collective>, String> {
+    parse_list(text, collective).map(List)
 }
 
 pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {

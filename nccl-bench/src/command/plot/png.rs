@@ -3,11 +3,11 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use flate2::Crc;
 use flate2::read::GzDecoder;
 use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::{self, fontdb};
+use resvg::usvg::{self, fontdb, roxmltree};
 
 /// The font of the texts: where jobs run there may be none. Its licence is beside it.
 const FONT: &[u8] = include_bytes!("DejaVuSans.ttf.gz");
@@ -18,6 +18,9 @@ const FAMILY: &str = "DejaVu Sans";
 /// Pixels for each unit of the drawing.
 const SCALE: f32 = 2.0;
 
+/// Maximum number of pixels, which take 400 MB while they are drawn. Few programs show more.
+const MAX_PIXELS: f32 = 1e8;
+
 /// Length of the signature and the first chunk of a file (IHDR), behind which other chunks may begin.
 const HEADER: usize = 33;
 
@@ -26,6 +29,8 @@ const HEADER: usize = 33;
 /// # Errors
 /// When the picture is too large.
 pub(super) fn draw_png(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
+    let document = roxmltree::Document::parse(svg).context("the drawing cannot be read for a picture")?;
+    check_size(&document)?;
     let mut font = Vec::new();
     GzDecoder::new(FONT).read_to_end(&mut font)?;
     let mut fonts = fontdb::Database::new();
@@ -33,7 +38,8 @@ pub(super) fn draw_png(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     fonts.set_sans_serif_family(FAMILY);
     let options =
         usvg::Options { font_family: FAMILY.to_owned(), fontdb: Arc::new(fonts), ..usvg::Options::default() };
-    let tree = usvg::Tree::from_str(svg, &options).context("the drawing cannot be read for a picture")?;
+    let tree =
+        usvg::Tree::from_xmltree(&document, &options).context("the drawing cannot be read for a picture")?;
     let size = tree.size().to_int_size().scale_by(SCALE);
     let picture = size.and_then(|size| Pixmap::new(size.width(), size.height()));
     let mut picture = picture.context("the picture is too large; use --split, or name a drawing (.svg)")?;
@@ -41,6 +47,17 @@ pub(super) fn draw_png(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let mut file = picture.encode_png().context("the picture cannot be encoded")?;
     file.splice(HEADER..HEADER, encode_comment(text));
     Ok(file)
+}
+
+/// Refuses a drawing whose picture is too large, before its texts are laid out, which takes long.
+fn check_size(document: &roxmltree::Document<'_>) -> anyhow::Result<()> {
+    let side = |name| document.root_element().attribute(name).and_then(|side| side.parse::<f32>().ok());
+    let [width, height] = ["width", "height"].map(|name| side(name).unwrap_or_default() * SCALE);
+    ensure!(
+        width * height <= MAX_PIXELS,
+        "the picture is too large, with {width:.0} x {height:.0} pixels; use --split, or name a drawing (.svg)"
+    );
+    Ok(())
 }
 
 /// The chunk of a comment: length, type and data, and the checksum of both.

@@ -67,8 +67,8 @@ pub struct Arguments {
     pub node: Option<String>,
 
     /// The peer's port
-    #[arg(short = 's', long, value_name = "SERVICE")]
-    pub service: Option<String>,
+    #[arg(short = 's', long, value_name = "PORT", requires = "node")]
+    pub service: Option<u16>,
 
     /// List the providers of the loaded libfabric, also those that find nothing here
     #[arg(
@@ -114,7 +114,7 @@ impl Arguments {
             endpoint: self.endpoint,
             capabilities,
             node: self.node.clone(),
-            service: self.service.clone(),
+            service: self.service.map(|port| port.to_string()),
         }
     }
 }

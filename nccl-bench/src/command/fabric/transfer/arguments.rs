@@ -247,6 +247,6 @@ pub struct Remote {
     pub both_ways: bool,
 
     /// End of the timed interval of writes
-    #[arg(long, value_name = "WHEN", default_value = "arrived")]
+    #[arg(long, value_name = "WHEN", default_value = "arrived", conflicts_with = "read")]
     pub until: Until,
 }

@@ -1,0 +1,49 @@
+//! The plan of a run over host memory, without its other processes and libraries.
+
+use collectives::world;
+
+use super::checks::{check_elements, check_fault, check_ranks, within};
+use crate::backend::{Capabilities, GroupPosition, fabric, host};
+use crate::request::{BackendChoice, Request};
+use crate::supervision::Stop;
+use crate::sweep::{SweepPlan, sizing};
+
+/// A run over host memory that can be carried out.
+#[derive(Debug)]
+pub struct HostPlan {
+    /// The request without what is left out.
+    pub request: Request,
+    /// Largest size in bytes.
+    pub max_bytes: u64,
+    /// Bytes of a rank's send and receive buffer.
+    pub buffers: [u64; 2],
+}
+
+impl HostPlan {
+    /// Plans a run of `ranks` ranks, of which `here` share this host.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] with the refusal of the run.
+    pub fn new(request: &Request, ranks: usize, here: usize) -> Result<Self, Stop> {
+        if let Some(problem) = host::unsupported(request) {
+            return Err(Stop::Refused(problem));
+        }
+        let capabilities = match request.backend {
+            BackendChoice::Mpi => Capabilities::default(),
+            _ => fabric::capabilities(),
+        };
+        let mut request = within(request, &capabilities);
+        check_ranks(&request, ranks, ranks)?;
+        let owner = format!("host memory of {}", world::host().name);
+        let capacity = (host::capacity(here)?, owner.as_str());
+        let (max_bytes, buffers, reduced_to) =
+            sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, ranks)?;
+        let position = GroupPosition { rank: 0, ranks, color: 0 };
+        check_fault(&request, max_bytes, position)?;
+        check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, position)?;
+        if reduced_to.is_some() {
+            request.notes.push(format!("-e is reduced to what fits into the {owner}"));
+        }
+        Ok(Self { request, max_bytes, buffers: [buffers.send as u64, buffers.receive as u64] })
+    }
+}
