@@ -19,6 +19,7 @@ mod delayed_work;
 mod errors;
 mod exclusion;
 mod failures;
+mod fresh;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;
