@@ -67,16 +67,14 @@ pub(crate) struct EndpointObjects {
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
-    /// Memory of regions, freed after everything is closed.
+    /// Memory of regions, freed after everything is closed, or never if something could not be.
     memories: Vec<Arc<dyn Send + Sync>>,
 }
 
 impl Drop for EndpointObjects {
     fn drop(&mut self) {
         if self.leaked {
-            std::mem::forget(Arc::clone(&self.domain));
-            std::mem::forget(std::mem::take(&mut self.memories));
-            return;
+            return self.leak();
         }
         let setup = provider::setup_lock();
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
@@ -98,6 +96,10 @@ impl Drop for EndpointObjects {
             shm::remove_leftovers();
         }
         drop(setup);
+        if closed.is_err() {
+            // What is left open may be a region.
+            self.leak();
+        }
         warn_of_open_object(closed);
     }
 }
@@ -233,6 +235,13 @@ impl EndpointObjects {
     /// other endpoint has the domain, and the library has no thread for sleepers.
     pub(crate) fn leave_open(&mut self) {
         self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
+    }
+
+    /// Keeps memory that may still be registered, and the domain, whose children may still be open, until the
+    /// process ends.
+    fn leak(&mut self) {
+        std::mem::forget(Arc::clone(&self.domain));
+        std::mem::forget(std::mem::take(&mut self.memories));
     }
 
     /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an endpoint
