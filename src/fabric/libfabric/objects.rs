@@ -17,6 +17,7 @@ use crate::fabric::error::Error;
 use crate::fabric::libfabric::domain::{Domain, close, error_checker, warn_of_open_object};
 use crate::fabric::libfabric::provider::{self, InfoEntry};
 use crate::fabric::shared_memory::shm;
+use crate::world::process_exit;
 
 /// Buffer size for an address of any provider.
 const MAX_ADDRESS_LEN: usize = 512;
@@ -77,13 +78,15 @@ impl Drop for EndpointObjects {
             return self.leak();
         }
         let setup = provider::setup_lock();
+        // SAFETY: null, or an object that was opened and is closed once; it has no children.
+        let closed = unsafe { close([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
+        if let Err(result) = closed {
+            // Whatever else ends the process may need it.
+            drop(setup);
+            end_process(result);
+        }
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
         let closed = unsafe {
-            if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
-                // The library may continue to write into buffers whose borrows are about to end.
-                eprintln!("libfabric could not close an endpoint; ending the process");
-                std::process::abort();
-            }
             let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
@@ -379,6 +382,17 @@ impl EndpointObjects {
             text: text.filter(|text| !text.is_empty()),
         })
     }
+}
+
+/// Ends the process after a failure of closing an endpoint, with the value that the library returned: the library
+/// may continue to write into buffers whose borrows are about to end.
+fn end_process(result: c_int) -> ! {
+    process_exit::claim();
+    process_exit::report_once(&format!(
+        "libfabric could not close an endpoint (fi_close returned {result}); ending the process, since it may \
+         still write into buffers"
+    ));
+    std::process::abort()
 }
 
 /// The error of an operation.

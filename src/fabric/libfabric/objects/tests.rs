@@ -1,8 +1,15 @@
 //! Tests of libfabric's objects.
 
+use std::env;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
 use fabric_sys::{fi_ops, fid};
 
 use super::*;
+
+/// Set where a test is run once more, in a process that it ends.
+const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 
 /// The objects of an endpoint of `tcp`.
 fn open_endpoint() -> EndpointObjects {
@@ -44,6 +51,22 @@ fn memory_that_may_still_be_registered_is_not_freed() {
     objects.keep_alive(memory);
     drop(objects);
     assert!(left.upgrade().is_some());
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_closed_ends_the_process() {
+    if env::var_os(SECOND).is_some() {
+        let (objects, mut functions) = (open_endpoint(), unclosable());
+        // SAFETY: the endpoint is open, and nothing but the end of the objects calls these functions of it.
+        unsafe { (*objects.ep).fid.ops = &raw mut functions };
+        return drop(objects);
+    }
+    let test = "fabric::libfabric::objects::tests::an_endpoint_that_cannot_be_closed_ends_the_process";
+    let mut again = Command::new(env::current_exe().unwrap());
+    let ended = again.args(["--exact", test]).env(SECOND, "1").output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{told}");
+    assert!(told.starts_with("libfabric could not close an endpoint (fi_close returned -16)"), "{told}");
 }
 
 #[test]
