@@ -56,7 +56,7 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                 let _received = scope.receive(peer, number + 100, &mut injected[..longest])?;
                 let _received = scope.receive(peer, None, places.next().unwrap())?;
                 if let Some(there) = remote {
-                    let _read = scope.read(peer, read, there, 0)?;
+                    let _read = scope.read(read, there, 0)?;
                 }
             }
             for number in 0..MESSAGES as u64 {
@@ -68,8 +68,8 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                     scope.inject(peer, None, short)?;
                 }
                 if let Some(there) = remote {
-                    let _written = scope.write(peer, long, there, 0)?;
-                    scope.inject_write(peer, short, there, 0)?;
+                    let _written = scope.write(long, there, 0)?;
+                    scope.inject_write(short, there, 0)?;
                 }
             }
             Ok(())
@@ -114,7 +114,7 @@ fn first(provider: &str, mut line: &UnixStream) {
     let mut description = [0; RemoteRegion::BYTES];
     line.read_exact(&mut description).unwrap();
     // SAFETY: the other side has sent it for its region.
-    let remote = unsafe { RemoteRegion::from_bytes(description) };
+    let remote = unsafe { RemoteRegion::from_bytes(description, to_other) };
     let counts = rounds(&mut one, to_other, Some(remote));
     told(provider, &counts);
 }
@@ -122,7 +122,7 @@ fn first(provider: &str, mut line: &UnixStream) {
 fn second(provider: &str, mut line: &UnixStream) {
     let (mut other, to_one) = endpoint(provider, line);
     let region = other.region(20_000).unwrap();
-    line.write_all(&region.remote().to_bytes()).unwrap();
+    line.write_all(&region.description()).unwrap();
     let counts = rounds(&mut other, to_one, None);
     told(provider, &counts);
     assert!(region.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 7), "{provider}");

@@ -41,7 +41,7 @@ mod mpi;
 #[cfg(test)]
 mod on_ranks;
 mod options;
-mod process_exit;
+pub(crate) mod process_exit;
 mod recovery;
 mod rendezvous_config;
 mod single;

@@ -4,18 +4,20 @@ use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use fabric_sys::{
     Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
-    fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
+    fi_mr_attr, fi_msg_tagged, fid_av, fid_cq, fid_ep, fid_mr,
 };
 
 use libc::iovec;
 
-use crate::fabric::error::{Error, Failure};
+use crate::fabric::error::Error;
+use crate::fabric::libfabric::domain::{Domain, close, error_checker, warn_of_open_object};
 use crate::fabric::libfabric::provider::{self, InfoEntry};
 use crate::fabric::shared_memory::shm;
+use crate::world::process_exit;
 
 /// Buffer size for an address of any provider.
 const MAX_ADDRESS_LEN: usize = 512;
@@ -29,97 +31,6 @@ fn padded(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
     padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
     padded
-}
-
-/// A fabric and its domain, each null until it is open. For one endpoint, or for several.
-pub(crate) struct Domain {
-    fabric: *mut fid_fabric,
-    domain: *mut fid_domain,
-    next_key: AtomicU64,
-}
-
-// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked
-// for with FI_THREAD_SAFE, and otherwise one endpoint has it.
-unsafe impl Send for Domain {}
-// SAFETY: as above.
-unsafe impl Sync for Domain {}
-
-impl Domain {
-    pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
-        let provider = info.provider();
-        let check = error_checker(library, &provider);
-        if provider == "shm" {
-            shm::remove_leftovers();
-        }
-        let mut opened =
-            Self { fabric: ptr::null_mut(), domain: ptr::null_mut(), next_key: AtomicU64::new(1) };
-        let result = {
-            let _setup = provider::setup_lock();
-            let (info, none) = (info.as_ptr(), ptr::null_mut());
-            // SAFETY: the entry is live; both are kept until this type is dropped.
-            unsafe {
-                let result = library.fi_fabric((*info).fabric_attr, &raw mut opened.fabric, none);
-                check("fi_fabric", result).and_then(|()| {
-                    check(
-                        "fi_domain",
-                        fabric_sys::fi_domain(opened.fabric, info, &raw mut opened.domain, none),
-                    )
-                })
-            }
-        };
-        // On failure the open objects are closed here, without the lock, which closing takes.
-        result.map(|()| Arc::new(opened))
-    }
-}
-
-impl Drop for Domain {
-    fn drop(&mut self) {
-        let setup = provider::setup_lock();
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each
-        // hold an `Arc` of this.
-        let closed = unsafe {
-            close([
-                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
-                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
-            ])
-        };
-        drop(setup);
-        warn_of_open_object(closed);
-    }
-}
-
-/// Closes objects in this order, up to the first failure.
-///
-/// # Safety
-/// They must be open, and unused afterwards.
-unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) -> Result<(), c_int> {
-    for fid in objects.into_iter().flatten() {
-        // SAFETY: the caller guarantees it.
-        let result = unsafe { fabric_sys::fi_close(fid) };
-        if result != 0 {
-            return Err(result);
-        }
-    }
-    Ok(())
-}
-
-/// Logs that an object could not be closed. Not to be called with the setup lock: a subscriber of the log is
-/// the program's code, and may use libfabric.
-fn warn_of_open_object(closed: Result<(), c_int>) {
-    if let Err(result) = closed {
-        tracing::warn!(result, "fi_close failed; the object is left open");
-    }
-}
-
-/// Converts the library's return values into results.
-fn error_checker<'a>(
-    library: &'static Fabric,
-    provider: &'a str,
-) -> impl Fn(&'static str, c_int) -> Result<(), Error> + 'a {
-    move |operation, result| match result {
-        0 => Ok(()),
-        code => Err(Failure::of_call(library, provider, operation, None, -code, None)),
-    }
 }
 
 /// Options of an endpoint.
@@ -157,25 +68,25 @@ pub(crate) struct EndpointObjects {
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
-    /// Memory of regions, freed after everything is closed.
+    /// Memory of regions, freed after everything is closed, or never if something could not be.
     memories: Vec<Arc<dyn Send + Sync>>,
 }
 
 impl Drop for EndpointObjects {
     fn drop(&mut self) {
         if self.leaked {
-            std::mem::forget(Arc::clone(&self.domain));
-            std::mem::forget(std::mem::take(&mut self.memories));
-            return;
+            return self.leak();
         }
         let setup = provider::setup_lock();
+        // SAFETY: null, or an object that was opened and is closed once; it has no children.
+        let closed = unsafe { close([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
+        if let Err(result) = closed {
+            // Whatever else ends the process may need it.
+            drop(setup);
+            end_process(result);
+        }
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
         let closed = unsafe {
-            if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
-                // The library may continue to write into buffers whose borrows are about to end.
-                eprintln!("libfabric could not close an endpoint; ending the process");
-                std::process::abort();
-            }
             let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
@@ -188,6 +99,10 @@ impl Drop for EndpointObjects {
             shm::remove_leftovers();
         }
         drop(setup);
+        if closed.is_err() {
+            // What is left open may be a region.
+            self.leak();
+        }
         warn_of_open_object(closed);
     }
 }
@@ -325,6 +240,13 @@ impl EndpointObjects {
         self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
 
+    /// Keeps memory that may still be registered, and the domain, whose children may still be open, until the
+    /// process ends.
+    fn leak(&mut self) {
+        std::mem::forget(Arc::clone(&self.domain));
+        std::mem::forget(std::mem::take(&mut self.memories));
+    }
+
     /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an endpoint
     /// of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
     ///
@@ -460,6 +382,17 @@ impl EndpointObjects {
             text: text.filter(|text| !text.is_empty()),
         })
     }
+}
+
+/// Ends the process after a failure of closing an endpoint, with the value that the library returned: the library
+/// may continue to write into buffers whose borrows are about to end.
+fn end_process(result: c_int) -> ! {
+    process_exit::claim();
+    process_exit::report_once(&format!(
+        "libfabric could not close an endpoint (fi_close returned {result}); ending the process, since it may \
+         still write into buffers"
+    ));
+    std::process::abort()
 }
 
 /// The error of an operation.

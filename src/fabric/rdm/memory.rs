@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU8;
 
 use fabric_sys::fi_hmem_iface;
 
+use super::region::describe;
 use super::{Endpoint, RemoteRegion};
 use crate::fabric::Error;
 
@@ -107,7 +108,7 @@ pub struct DeviceMemory {
     start: *const u8,
     len: usize,
     descriptor: *mut c_void,
-    remote: RemoteRegion,
+    description: [u8; RemoteRegion::BYTES],
 }
 
 // SAFETY: both pointers are only handed to the library, by the endpoint that registered the memory.
@@ -116,10 +117,11 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// The description for a peer that reads and writes it, if the endpoint has remote memory access.
+    /// The description for peers that read and write it, if the endpoint has remote memory access, to be sent
+    /// to them: see [`RemoteRegion::from_bytes`].
     #[must_use]
-    pub fn remote(&self) -> RemoteRegion {
-        self.remote
+    pub fn description(&self) -> [u8; RemoteRegion::BYTES] {
+        self.description
     }
 
     /// A part, in bytes from its start. Operations check that it lies within the memory.
@@ -214,8 +216,8 @@ impl Endpoint {
             code => self.failure(NAME, code, None),
         })?;
         let base = if self.virtual_addresses { address } else { 0 };
-        let remote = RemoteRegion::new(base, key, len as u64);
-        Ok(DeviceMemory { endpoint: self.id, start, len, descriptor, remote })
+        let description = describe(base, key, len as u64);
+        Ok(DeviceMemory { endpoint: self.id, start, len, descriptor, description })
     }
 
     /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in

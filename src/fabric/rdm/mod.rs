@@ -48,12 +48,12 @@
 //! # }
 //! ```
 //! ```compile_fail,E0502
-//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, RemoteRegion}};
-//! # fn example(endpoint: &mut Endpoint, peer: Peer, there: RemoteRegion) -> Result<(), Error> {
+//! # use collectives::fabric::{Error, rdm::{Endpoint, RemoteRegion}};
+//! # fn example(endpoint: &mut Endpoint, there: RemoteRegion) -> Result<(), Error> {
 //! let mut data = [0; 8];
 //! endpoint.scope(|scope| {
-//!     let sent = scope.write(peer, &data, there, 0)?;
-//!     let read = scope.read(peer, &mut data, there, 0)?;
+//!     let sent = scope.write(&data, there, 0)?;
+//!     let read = scope.read(&mut data, there, 0)?;
 //!     scope.wait(sent)?;
 //!     scope.wait(read).map(drop)
 //! })
@@ -85,6 +85,30 @@
 //! let mut incoming = [0; 8];
 //! let incoming = Cell::from_mut(&mut incoming[..]).as_slice_of_cells();
 //! endpoint.scope(|scope| scope.receive(peer, 1, incoming).map(drop))
+//! # }
+//! ```
+//!
+//! # Remote memory
+//! A [`Region`] is memory of this process that peers read and write. They need its description, which is bytes,
+//! and bind it to the peer from which it came:
+//! ```no_run
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, RemoteRegion}};
+//! # type Bytes = [u8; RemoteRegion::BYTES];
+//! # fn example(endpoint: &mut Endpoint, peer: Peer, exchange: fn(Bytes) -> Bytes) -> Result<(), Error> {
+//! let own = endpoint.region(1 << 20)?;
+//! let description = exchange(own.description());
+//! // SAFETY: the peer has sent it for the region of the endpoint that has this address.
+//! let there = unsafe { RemoteRegion::from_bytes(description, peer) };
+//! endpoint.scope(|scope| scope.write(&[7; 1024], there, 0).map(drop))?;
+//! # Ok(())
+//! # }
+//! ```
+//! The description of an own region is no memory of a peer:
+//! ```compile_fail,E0308
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
+//! let own = endpoint.region(1 << 20)?;
+//! endpoint.scope(|scope| scope.write(&[7; 1024], own.description(), 0).map(drop))
 //! # }
 //! ```
 //!

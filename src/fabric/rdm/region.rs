@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Endpoint;
+use super::{Endpoint, Peer};
 use crate::fabric::Error;
 
 /// Size of a transparent huge page on systems with pages of 4 KiB. It is a multiple of pages of 16 and 64 KiB
@@ -101,7 +101,7 @@ impl Endpoint {
         let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
-        Ok(Region { memory, remote: RemoteRegion::new(base, key, len as u64) })
+        Ok(Region { memory, description: describe(base, key, len as u64) })
     }
 }
 
@@ -109,7 +109,7 @@ impl Endpoint {
 #[derive(Clone)]
 pub struct Region {
     memory: Arc<RegionMemory>,
-    remote: RemoteRegion,
+    description: [u8; RemoteRegion::BYTES],
 }
 
 impl Region {
@@ -125,16 +125,18 @@ impl Region {
         Arc::downgrade(&self.memory)
     }
 
-    /// The description for a peer that reads and writes it.
+    /// The description for peers that read and write it, to be sent to them: see [`RemoteRegion::from_bytes`].
     #[must_use]
-    pub fn remote(&self) -> RemoteRegion {
-        self.remote
+    pub fn description(&self) -> [u8; RemoteRegion::BYTES] {
+        self.description
     }
 }
 
-/// Description of a peer's region: to be sent to the ranks that access it, and used with the endpoint that owns it.
+/// A peer's region, which [`Scope::write`](super::Scope::write) and [`Scope::read`](super::Scope::read) access.
+/// It is bound to that peer, so endpoints other than the one that inserted the peer refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
+    pub(super) peer: Peer,
     base: u64,
     key: u64,
     len: u64,
@@ -144,39 +146,27 @@ impl RemoteRegion {
     /// Length of a description, in bytes.
     pub const BYTES: usize = 24;
 
-    pub(super) fn new(base: u64, key: u64, len: u64) -> Self {
-        Self { base, key, len }
-    }
-
     /// Address and key of its byte `offset`.
     pub(super) fn address_of(self, offset: u64) -> (u64, u64) {
         (self.base.wrapping_add(offset), self.key)
     }
 
-    /// The description as bytes, to be sent.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        for (place, number) in bytes.chunks_exact_mut(8).zip([self.base, self.key, self.len]) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Reads a description that a peer has sent.
+    /// Reads the description that a peer has sent of its region.
     ///
     /// # Safety
-    /// The bytes are those of [`to_bytes`](Self::to_bytes) of a region of the peer with which the description is used. Over `shm`
-    /// nothing checks it: long transfers go directly to that address in the peer's process, whatever is there. So only accept descriptions from peers that are trusted like processes of the same user, which could do the same
-    /// without a region.
+    /// The bytes must be those of [`Region::description`], or of
+    /// [`DeviceMemory::description`](super::DeviceMemory::description), of memory that is registered with the
+    /// endpoint whose address was [inserted](Endpoint::insert) as `peer`. Over `shm` nothing checks it: long
+    /// transfers go directly to that address in the peer's process, whatever is there. So only accept descriptions
+    /// from peers that are trusted like processes of the same user, which could do the same without a region.
     #[must_use]
-    pub unsafe fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+    pub unsafe fn from_bytes(bytes: [u8; Self::BYTES], peer: Peer) -> Self {
         let number = |index: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);
             u64::from_le_bytes(word)
         };
-        Self { base: number(0), key: number(1), len: number(2) }
+        Self { peer, base: number(0), key: number(1), len: number(2) }
     }
 
     /// Length of the region, in bytes.
@@ -192,6 +182,15 @@ impl RemoteRegion {
     }
 }
 
+/// The description of a region in this process: what [`RemoteRegion::from_bytes`] reads.
+pub(super) fn describe(base: u64, key: u64, len: u64) -> [u8; RemoteRegion::BYTES] {
+    let mut bytes = [0; RemoteRegion::BYTES];
+    for (place, number) in bytes.chunks_exact_mut(8).zip([base, key, len]) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
@@ -204,7 +203,7 @@ mod tests {
         let len = 5 << 20;
         let region = |len, reusable| {
             let memory = Arc::new(RegionMemory::zeroed(len, reusable).unwrap());
-            Region { memory, remote: RemoteRegion::new(0, 0, len as u64) }
+            Region { memory, description: describe(0, 0, len as u64) }
         };
         let first = region(len, true);
         let start = first.memory.start();

@@ -116,11 +116,11 @@ impl<'env> Scope<'env> {
     /// once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, on an endpoint that was
-    /// opened without [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
+    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, for a region
+    /// whose peer is one of another endpoint, on an endpoint that was opened without
+    /// [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
     pub fn write(
         &mut self,
-        peer: Peer,
         data: impl Into<Source<'env>>,
         region: RemoteRegion,
         offset: u64,
@@ -128,7 +128,7 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_write";
         let Block { start, len, descriptor } = data.into().block(self.endpoint, NAME)?;
         let (to, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(region.peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_write(objects.ep, start, len, descriptor, address, to, key, context) }
         })
@@ -138,17 +138,11 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// Those of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
-    pub fn inject_write(
-        &mut self,
-        peer: Peer,
-        data: &[u8],
-        region: RemoteRegion,
-        offset: u64,
-    ) -> Result<(), Error> {
+    pub fn inject_write(&mut self, data: &[u8], region: RemoteRegion, offset: u64) -> Result<(), Error> {
         const NAME: &str = "fi_inject_write";
         let (start, len) = (data.as_ptr().cast::<c_void>(), data.len());
         let (to, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.inject(NAME, len, peer, |objects, address| {
+        self.endpoint.inject(NAME, len, region.peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject_write(objects.ep, start, len, address, to, key) }
         })
@@ -160,7 +154,6 @@ impl<'env> Scope<'env> {
     /// Those of [`Scope::write`].
     pub fn read(
         &mut self,
-        peer: Peer,
         data: impl Into<Destination<'env>>,
         region: RemoteRegion,
         offset: u64,
@@ -168,7 +161,7 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_read";
         let Block { start, len, descriptor } = data.into().block(self.endpoint, NAME)?;
         let (from, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(region.peer), |objects, address, context| {
             // SAFETY: as in `receive`.
             unsafe { fabric_sys::fi_read(objects.ep, start, len, descriptor, address, from, key, context) }
         })

@@ -208,8 +208,23 @@ fn who_only_injects_or_computes_has_not_waited() {
 #[test]
 fn a_peer_of_another_endpoint_is_refused() {
     let [(mut one, _), (_, to_one)] = pair();
-    let error = one.scope(|scope| scope.send(to_one, 1, &[1]).map(drop)).unwrap_err();
-    assert!(error.to_string().contains("the peer is one of another endpoint"), "{error}");
+    // SAFETY: not accessed, since all accesses are refused.
+    let there = unsafe { RemoteRegion::from_bytes([1; RemoteRegion::BYTES], to_one) };
+    let mut place = [0; 8];
+    let mut errors = Vec::new();
+    one.scope(|scope| {
+        errors.extend([
+            scope.send(to_one, 1, &[1]).unwrap_err(),
+            scope.write(&[1], there, 0).unwrap_err(),
+            scope.inject_write(&[1], there, 0).unwrap_err(),
+            scope.read(&mut place, there, 0).unwrap_err(),
+        ]);
+        Ok(())
+    })
+    .unwrap();
+    for error in errors {
+        assert!(error.to_string().contains("the peer is one of another endpoint"), "{error}");
+    }
 }
 
 #[test]
@@ -244,7 +259,7 @@ fn talk(mut one: Endpoint, to_other: Peer) {
     assert_eq!(got, sent);
     if one.options.remote_memory {
         let there = described(&mut one, to_other);
-        one.scope(|scope| scope.write(to_other, &sent, there, 0).map(drop)).unwrap();
+        one.scope(|scope| scope.write(&sent, there, 0).map(drop)).unwrap();
     }
     one.farewell(&[to_other], 3).unwrap();
 }
@@ -258,7 +273,7 @@ fn answer(mut other: Endpoint, to_one: Peer) {
     assert_eq!(got, sent[..50]);
     other.scope(|scope| scope.send(to_one, 2, &sent).map(drop)).unwrap();
     if let Some(region) = &region {
-        describe(&mut other, to_one, region.remote());
+        describe(&mut other, to_one, region.description());
     }
     other.farewell(&[to_one], 3).unwrap();
     let written = region.iter().flat_map(|region| region.bytes().iter().zip(&sent));

@@ -9,7 +9,8 @@ use fabric_sys::{Fabric, Version, fi_addr_t, fi_cq_tagged_entry};
 
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings, FailedOperation};
+use crate::fabric::libfabric::domain::Domain;
+use crate::fabric::libfabric::objects::{EndpointObjects, EndpointSettings, FailedOperation};
 use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList};
 use crate::fabric::shared_memory::shm;
 use operations::{CALLER_BITS, CTS, LibraryCall, RTS, Slots};

@@ -13,19 +13,19 @@ fn memory_of_a_peer_is_written_and_read() {
                 let written = pattern(5000, 3);
                 let mut read = vec![0; 6000];
                 one.scope(|scope| {
-                    let write = scope.write(to_other, &written, there, 1000)?;
+                    let write = scope.write(&written, there, 1000)?;
                     scope.wait(write)?;
-                    let read = scope.read(to_other, &mut read, there, 500)?;
+                    let read = scope.read(&mut read, there, 500)?;
                     scope.wait(read)?;
-                    scope.inject_write(to_other, &[7; 10], there, 9000)
+                    scope.inject_write(&[7; 10], there, 9000)
                 })
                 .unwrap();
                 assert_eq!((&read[..500], &read[500..5500]), (&[0; 500][..], &written[..]), "{provider}");
                 // These providers order a read after earlier writes.
                 let mut injected = [0; 10];
-                one.scope(|scope| scope.read(to_other, &mut injected, there, 9000).map(drop)).unwrap();
+                one.scope(|scope| scope.read(&mut injected, there, 9000).map(drop)).unwrap();
                 assert_eq!(injected, [7; 10], "{provider}");
-                let beyond = one.scope(|scope| scope.write(to_other, &written, there, 5001).map(drop));
+                let beyond = one.scope(|scope| scope.write(&written, there, 5001).map(drop));
                 let text = beyond.unwrap_err().to_string();
                 assert!(
                     text.contains("5000 bytes from byte 5001 on are more than the region's 10000"),
@@ -35,7 +35,7 @@ fn memory_of_a_peer_is_written_and_read() {
             },
             |mut other, to_one, _| {
                 let region = other.region(10_000).unwrap();
-                describe(&mut other, to_one, region.remote());
+                describe(&mut other, to_one, region.description());
                 other.farewell(&[to_one], 2).unwrap();
                 drop(other);
                 // It outlives its endpoint as memory.
@@ -62,13 +62,13 @@ fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
             one.farewell(&[to_other], 2).unwrap();
             line.read_exact(&mut [0]).unwrap();
             // It may get an error for the region that is gone, or not.
-            let _late = one.scope(|scope| scope.write(to_other, &[1; LEN], there, 0).map(drop));
+            let _late = one.scope(|scope| scope.write(&[1; LEN], there, 0).map(drop));
             line.write_all(&[1]).unwrap();
         },
         |mut other, to_one, mut line| {
             let region = other.region(LEN).unwrap();
             let start = region.bytes().as_ptr();
-            describe(&mut other, to_one, region.remote());
+            describe(&mut other, to_one, region.description());
             other.farewell(&[to_one], 2).unwrap();
             drop((other, region));
             let own: Vec<Vec<u8>> = (0..100).map(|_| vec![7; LEN]).collect();
@@ -100,7 +100,8 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
     let mut alone = Endpoint::open(&options).unwrap();
     // SAFETY: the array outlives the endpoint.
     let memory = unsafe { alone.register_device(host, own.as_mut_ptr().expose_provenance() as u64, 100) };
-    assert_eq!(memory.unwrap().remote().len(), 100);
+    let description = memory.unwrap().description();
+    assert_eq!(description[16..], 100_u64.to_le_bytes(), "{description:?}");
     assert!(!alone.is_direct(), "shm promises nothing");
     // Those that the tests run with are built without CUDA.
     // SAFETY: the array outlives the endpoint.
@@ -121,9 +122,9 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
             one.scope(|scope| scope.send(to_other, 1, registered.range(50..10_000)).map(drop)).unwrap();
             let remote = described(&mut one, to_other);
             one.scope(|scope| {
-                let written = scope.write(to_other, registered.range(10_000..15_000), remote, 10_000)?;
+                let written = scope.write(registered.range(10_000..15_000), remote, 10_000)?;
                 scope.wait(written)?;
-                scope.read(to_other, registered.range(15_000..20_000), remote, 5000).map(drop)
+                scope.read(registered.range(15_000..20_000), remote, 5000).map(drop)
             })
             .unwrap();
             let beyond =
@@ -146,7 +147,7 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
                     scope.receive(to_one, 1, registered.range(50..10_000)).map(drop)
                 })
                 .unwrap();
-            describe(&mut other, to_one, registered.remote());
+            describe(&mut other, to_one, registered.description());
             other.farewell(&[to_one], 2).unwrap();
             drop(other);
             let memory: Vec<u8> = memory.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();

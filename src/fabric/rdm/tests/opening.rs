@@ -25,14 +25,14 @@ fn what_was_not_asked_for_is_refused() {
     let options = Options { remote_memory: false, ..options("tcp") };
     let [(mut one, to_other), _other] = acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
     // SAFETY: not accessed, since all accesses are refused.
-    let there = unsafe { RemoteRegion::from_bytes([1; RemoteRegion::BYTES]) };
+    let there = unsafe { RemoteRegion::from_bytes([1; RemoteRegion::BYTES], to_other) };
     let mut errors = vec![one.region(8).err().unwrap()];
     let (mut place, mut plain) = ([0; 8], [0; 8]);
     one.scope(|scope| {
         errors.extend([
-            scope.write(to_other, &[1], there, 0).unwrap_err(),
-            scope.inject_write(to_other, &[1], there, 0).unwrap_err(),
-            scope.read(to_other, &mut place, there, 0).unwrap_err(),
+            scope.write(&[1], there, 0).unwrap_err(),
+            scope.inject_write(&[1], there, 0).unwrap_err(),
+            scope.read(&mut place, there, 0).unwrap_err(),
             scope.send(to_other, None, &[1]).unwrap_err(),
             scope.inject(to_other, None, &[1]).unwrap_err(),
             scope.receive(to_other, None, &mut plain).unwrap_err(),

@@ -96,8 +96,7 @@ pub(super) fn meet(mut endpoint: Endpoint, mut line: &UnixStream) -> (Endpoint, 
 }
 
 /// Tells the other side where a region is.
-pub(super) fn describe(endpoint: &mut Endpoint, peer: Peer, region: RemoteRegion) {
-    let description = region.to_bytes();
+pub(super) fn describe(endpoint: &mut Endpoint, peer: Peer, description: [u8; RemoteRegion::BYTES]) {
     endpoint.scope(|scope| scope.send(peer, DESCRIPTION, &description).map(drop)).unwrap();
 }
 
@@ -105,7 +104,7 @@ pub(super) fn described(endpoint: &mut Endpoint, peer: Peer) -> RemoteRegion {
     let mut description = [0; RemoteRegion::BYTES];
     endpoint.scope(|scope| scope.receive(peer, DESCRIPTION, &mut description).map(drop)).unwrap();
     // SAFETY: the peer has sent it for its region.
-    unsafe { RemoteRegion::from_bytes(description) }
+    unsafe { RemoteRegion::from_bytes(description, peer) }
 }
 
 /// The tag of messages with a description.

@@ -171,9 +171,8 @@ impl<'a> Job<'a> {
             *regions = all.collect::<Result<_, _>>()?;
         }
         let on_host = regions.iter().filter(|_| accessed);
-        let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
-        let own = on_host.map(Region::remote).chain(on_device);
-        let own: Vec<u8> = own.flat_map(RemoteRegion::to_bytes).collect();
+        let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.description());
+        let own: Vec<u8> = on_host.map(Region::description).chain(on_device).flatten().collect();
         let all = world.all_gather(&own)?;
         if rank != one && rank != other {
             return Ok((Vec::new(), buffers));
@@ -182,16 +181,19 @@ impl<'a> Job<'a> {
         let (remote, _) = all[peer].as_chunks::<{ RemoteRegion::BYTES }>();
         let pairs = endpoints.iter_mut().zip(&opened[peer].addresses);
         let sides = pairs.enumerate().map(|(index, (endpoint, address))| {
+            let peer = endpoint.insert(address)?;
+            let remote = remote.get(index).map(|&bytes| {
+                // SAFETY: the peer has gathered the descriptions of its regions, in the order of its endpoints.
+                let region = unsafe { RemoteRegion::from_bytes(bytes, peer) };
+                (region, devices.get(index).map_or(0, Device::target))
+            });
             Ok(Side {
-                peer: endpoint.insert(address)?,
+                peer,
                 endpoint,
                 first: rank == one,
                 options: *options,
                 inject: *inject,
-                remote: remote.get(index).map(|&bytes| {
-                    // SAFETY: the peer has gathered the descriptions of its regions, for its endpoints in this order.
-                    (unsafe { RemoteRegion::from_bytes(bytes) }, devices.get(index).map_or(0, Device::target))
-                }),
+                remote,
                 accessed,
                 region: regions.get(index).filter(|_| accessed),
                 device: devices.get(index).cloned(),

@@ -84,14 +84,13 @@ fn send<'env>(
 /// Writes data into the other rank's memory. An injected write is complete on return: `None`.
 fn write<'env>(
     scope: &mut Scope<'env>,
-    peer: Peer,
     data: Source<'env>,
     (region, offset): (RemoteRegion, u64),
     injected: bool,
 ) -> Result<Option<Operation>, Error> {
     match data {
-        Source::Host(data) if injected => scope.inject_write(peer, data, region, offset).map(|()| None),
-        data => scope.write(peer, data, region, offset).map(Some),
+        Source::Host(data) if injected => scope.inject_write(data, region, offset).map(|()| None),
+        data => scope.write(data, region, offset).map(Some),
     }
 }
 
@@ -143,18 +142,18 @@ impl Side<'_> {
         let (peer, tag, injected) = (self.peer, self.tag(), self.injects(source));
         match (self.options.test, self.remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
-                let written = write(scope, peer, source, remote, injected)?;
+                let written = write(scope, source, remote, injected)?;
                 // An injected write has no completion; that of a later write stands for both.
                 let written = match (written, source) {
                     (None, Source::Host(data)) => {
-                        write(scope, peer, Source::Host(&data[..data.len().min(1)]), remote, false)?
+                        write(scope, Source::Host(&data[..data.len().min(1)]), remote, false)?
                     }
                     (written, _) => written,
                 };
                 finish(scope, written)
             }),
             (Test::Read, Some((region, offset))) => {
-                self.endpoint.scope(|scope| scope.read(peer, destination, region, offset).map(drop))
+                self.endpoint.scope(|scope| scope.read(destination, region, offset).map(drop))
             }
             (Test::Write | Test::Read, None) => Ok(()),
             (Test::PingPong | Test::Bandwidth, _) => self.endpoint.scope(|scope| {
@@ -202,13 +201,13 @@ impl Side<'_> {
             (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
                 let (injected, completed) = (self.injects(source), self.options.until == Until::Completed);
-                self.access_windows(times, |scope, peer, last| {
-                    write(scope, peer, source, remote, injected && (completed || !last))
+                self.access_windows(times, |scope, last| {
+                    write(scope, source, remote, injected && (completed || !last))
                 })
             }
-            (Test::Read, Some((region, offset)), _) => self.access_windows(times, |scope, peer, _| {
-                scope.read(peer, destination, region, offset).map(Some)
-            }),
+            (Test::Read, Some((region, offset)), _) => {
+                self.access_windows(times, |scope, _| scope.read(destination, region, offset).map(Some))
+            }
             (Test::Write | Test::Read, None, _) => self.be_accessed(),
         }
     }
@@ -329,7 +328,7 @@ impl Side<'_> {
     fn access_windows<'env>(
         &'env mut self,
         times: usize,
-        access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
+        access: impl Fn(&mut Scope<'env>, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
         let peer = self.peer;
         let TestOptions { test, window, until, .. } = self.options;
@@ -341,7 +340,7 @@ impl Side<'_> {
             let start = Instant::now();
             for started in 1..=times {
                 let ends = started % window == 0 || started == times;
-                operations.extend(access(scope, peer, ends)?);
+                operations.extend(access(scope, ends)?);
                 if operations.is_empty() && ends {
                     scope.progress()?;
                 }
