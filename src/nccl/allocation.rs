@@ -10,6 +10,7 @@ use cudarc::driver::{CudaStream, DriverError, SyncOnDrop, result};
 
 use self::copies::Copies;
 use super::{cuda, error::Error, library::Library};
+use crate::log;
 
 /// Keeps memory allocated while it lives.
 pub type Owner = Arc<dyn Any + Send + Sync>;
@@ -137,7 +138,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let source = mem::replace(&mut self.source, Source::Borrowed);
         if let Err(error) = self.free(&source) {
-            tracing::warn!("device memory is not freed: {error}");
+            log::warn(format_args!("device memory is not freed: {error}"));
             // Dropping the owner would free it.
             mem::forget(source);
         } else if let Source::Owned(owner) = source {

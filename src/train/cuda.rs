@@ -89,9 +89,11 @@ impl Streams {
         self.callers.iter().try_for_each(|(caller, _)| order(&self.done, &self.own, caller))
     }
 
-    /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails, the host waits.
+    /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails, or where copies
+    /// may have no events, the host waits.
     fn settle(&self) -> Result<(), Error> {
         self.refuse_captured()?;
+        wait_if_noted(&self.own)?;
         self.callers.iter().try_for_each(|(caller, event)| {
             let wait = |_| cuda::bind(caller.context()).and_then(|()| cuda::wait(caller)).map_err(of_driver);
             order(event, caller, &self.own).or_else(wait)

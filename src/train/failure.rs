@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::job::Group;
+use crate::log;
 use crate::purpose::MAX_STEP;
 
 /// Tells the other ranks about an error that only this rank has: they wait for operations that it will not start. They know errors of
@@ -41,7 +42,7 @@ pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Err
 
 /// Warns of memory that is leaked, since its release cannot be ordered after its uses.
 pub(super) fn warn_of_leak(owner: &str, error: &Error) {
-    tracing::warn!("the memory of {owner} is leaked, since streams may still use it: {error}");
+    log::warn(format_args!("the memory of {owner} is leaked, since streams may still use it: {error}"));
 }
 
 /// Refuses a number that is too large, or that the last step had: ranks could not tell these steps apart.

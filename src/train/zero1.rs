@@ -224,6 +224,8 @@ impl<B: Bucket> Zero1<B> {
         B::make_group_wait(&mut self.streams)?;
         B::make_program_wait(&mut self.streams)?;
         self.update(update)?;
+        // The update's copies may have no events.
+        B::check(&self.streams)?;
         B::make_group_wait(&mut self.streams)?;
         let (values, whole) = (self.memory.values.take(), self.memory.whole.take());
         let work = self.operation(false).all_gather(values.ok_or_else(lost)?, whole.ok_or_else(lost)?);

@@ -5,6 +5,7 @@ use super::launcher::Started;
 use super::tcp::{self, Tcp};
 use super::{Error, Handle, Options, Position, Rejoin, RendezvousConfig, World, process_exit};
 use crate::lock::lock;
+use crate::log;
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
@@ -107,7 +108,7 @@ impl Mpi {
         if port == 0 {
             // Rank 0 cannot listen.
             if rank == 0 {
-                tracing::warn!("rank 0 cannot listen, so hanging ranks are not detected");
+                log::warn(format_args!("rank 0 cannot listen, so hanging ranks are not detected"));
             }
             return Ok(None);
         }
@@ -116,7 +117,7 @@ impl Mpi {
         let options = Options { timeout: options.timeout.min(MONITOR_TIMEOUT), ..options.clone() };
         let joined = tcp::join(&config, &options, listener);
         if let (0, Err(error)) = (rank, &joined) {
-            tracing::warn!("hanging ranks are not detected: {error}");
+            log::warn(format_args!("hanging ranks are not detected: {error}"));
         }
         Ok(joined.ok())
     }
@@ -160,7 +161,7 @@ impl World for Mpi {
         let world = self.world();
         let mut lengths = vec![0_u64; self.size()];
         world.all_gather_into(&(mine.len() as u64), &mut lengths[..]);
-        let total: u64 = lengths.iter().sum();
+        let total = lengths.iter().fold(0, |total: u64, length| total.saturating_add(*length));
         if i32::try_from(total).is_err() {
             return Err(Error::Mismatch(format!(
                 "an all_gather of {total} bytes over all ranks is too long for MPI, which takes {}",

@@ -227,6 +227,11 @@ impl Fake {
         text.to_str().unwrap().lines().map(str::to_owned).collect()
     }
 
+    /// The mistakes that the fakes have detected.
+    pub(crate) fn bugs(&self) -> Vec<String> {
+        self.log_with_bugs().into_iter().filter(|line| line.contains("BUG")).collect()
+    }
+
     /// Creates a stream on a device.
     pub(crate) fn stream(&self, device: usize) -> Arc<CudaStream> {
         CudaContext::new(device).unwrap().new_stream().unwrap()

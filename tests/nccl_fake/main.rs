@@ -48,6 +48,7 @@ mod split;
 mod states;
 mod steps;
 mod training;
+mod trusted;
 mod two_reads;
 mod uncounted;
 mod windows;

@@ -12,10 +12,6 @@ use crate::fake::Fake;
 use crate::jobs::on_gpus;
 use crate::training::{options, parameters};
 
-fn bugs(fake: &Fake) -> Vec<String> {
-    fake.log_with_bugs().into_iter().filter(|line| line.contains("BUG")).collect()
-}
-
 /// By cudarc alone.
 #[test]
 fn a_copy_on_another_stream_is_waited_for() {
@@ -25,7 +21,7 @@ fn a_copy_on_another_stream_is_waited_for() {
     let slice = own.clone_htod(&[1.0_f32; 8]).unwrap();
     let copy = other.clone_dtod(&slice).unwrap();
     drop(slice);
-    assert_eq!(bugs(&fake), [""; 0]);
+    assert_eq!(fake.bugs(), [""; 0]);
     drop(copy);
 }
 
@@ -40,7 +36,7 @@ fn a_collective_that_reads_keeps_the_order_of_an_earlier_read_before_the_drop() 
     let copy = other.clone_dtod(&slice).unwrap();
     communicator.all_reduce(&slice, &mut sum, Sum).unwrap();
     drop(slice);
-    assert_eq!(bugs(&fake), [""; 0]);
+    assert_eq!(fake.bugs(), [""; 0]);
     drop((copy, sum));
 }
 
@@ -55,7 +51,7 @@ fn a_collective_that_reads_keeps_the_order_of_an_earlier_read_before_a_write() {
     let copy = other.clone_dtod(&slice).unwrap();
     communicator.all_reduce(&slice, &mut sum, Sum).unwrap();
     communicator.all_reduce_in_place(&mut slice, Sum).unwrap();
-    assert_eq!(bugs(&fake), [""; 0]);
+    assert_eq!(fake.bugs(), [""; 0]);
     drop((copy, sum));
 }
 
@@ -78,7 +74,7 @@ fn reads_of_two_threads_are_both_kept() {
             }
         });
         drop(slice);
-        assert_eq!(bugs(&fake), [""; 0]);
+        assert_eq!(fake.bugs(), [""; 0]);
     }
 }
 
@@ -94,7 +90,7 @@ fn a_part_of_a_group_is_freed_after_an_earlier_read() {
         let (gathered, whole) = group.all_gather(gathered, whole).wait().unwrap();
         let (reduced, part) = group.reduce_scatter(reduced, part, Sum).wait().unwrap();
         drop((gathered, reduced));
-        assert_eq!(bugs(&fake), [""; 0]);
+        assert_eq!(fake.bugs(), [""; 0]);
         drop((copies, whole, part));
     });
 }
@@ -114,7 +110,7 @@ fn a_gradient_is_freed_after_an_earlier_read() {
             step.ready(0, gradient.as_view()).unwrap();
             drop(gradient);
             step.wait().unwrap();
-            assert_eq!(bugs(&fake), [""; 0]);
+            assert_eq!(fake.bugs(), [""; 0]);
             drop(copy);
         });
     }

@@ -10,6 +10,7 @@ use fabric_sys::{Fabric, fid, fid_domain, fid_fabric};
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::provider::{self, InfoEntry};
 use crate::fabric::shared_memory::shm;
+use crate::log;
 
 /// A fabric and its domain, each null until it is open. For one endpoint, or for several.
 pub(crate) struct Domain {
@@ -88,7 +89,7 @@ pub(super) unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) 
 /// the program's code, and may use libfabric.
 pub(super) fn warn_of_open_object(closed: Result<(), c_int>) {
     if let Err(result) = closed {
-        tracing::warn!(result, "fi_close failed; the object is left open");
+        log::warn(format_args!("fi_close failed with {result}; the object is left open"));
     }
 }
 

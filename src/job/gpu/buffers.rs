@@ -7,6 +7,7 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use super::{GpuGroup, describe, with_op};
 use crate::job::gather::gather_messages;
 use crate::job::gpu_operation::of_driver;
+use crate::log;
 use crate::nccl::{self, Collectives, Communicator, cuda};
 use crate::purpose::Purpose;
 use crate::{Element, Error, ReduceOp};
@@ -61,7 +62,9 @@ impl GpuGroup {
         match cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)) {
             Ok(()) => result.map(|()| memory),
             Err(error) => {
-                tracing::warn!("host memory is leaked, since the end of its copies is not known: {error}");
+                log::warn(format_args!(
+                    "host memory is leaked, since the end of its copies is not known: {error}"
+                ));
                 mem::forget(memory);
                 result.and(self.rank.watch.stop_on_error(Err(of_driver(error))))
             }

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::job::guard::is_group_thread;
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::{self, Communicator};
 
 static CLOSINGS: Mutex<Closings> = Mutex::new(Closings { groups: 0, threads: Vec::new() });
@@ -43,7 +44,7 @@ impl Drop for OpenGroup {
         drop(closings);
         for thread in threads {
             if thread.join().is_err() {
-                tracing::warn!("a thread that closes a group has panicked");
+                log::warn(format_args!("a thread that closes a group has panicked"));
             }
         }
     }
@@ -53,7 +54,7 @@ impl Drop for OpenGroup {
 pub(super) fn close_in_background(communicator: Communicator) {
     let close = move || match communicator.close() {
         Ok(()) | Err(nccl::Error::Aborted { .. }) => {}
-        Err(error) => tracing::warn!("closing a group: {error}"),
+        Err(error) => log::warn(format_args!("closing a group: {error}")),
     };
     // If there is no thread, the communicator is dropped here, which closes it.
     match thread::Builder::new().name("collectives".to_owned()).spawn(close) {
@@ -62,6 +63,6 @@ pub(super) fn close_in_background(communicator: Communicator) {
             closings.threads.retain(|thread| !thread.is_finished());
             closings.threads.push(thread);
         }
-        Err(error) => tracing::warn!("a group is closed without a thread: {error}"),
+        Err(error) => log::warn(format_args!("a group is closed without a thread: {error}")),
     }
 }

@@ -21,6 +21,7 @@ use super::guard::is_group_thread;
 use super::work::Work;
 use crate::hash::fnv1a;
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBuffer, DeviceBufferMut, UniqueId, cuda};
 use crate::purpose::Purpose;
 use crate::world::{self, World};
@@ -403,7 +404,9 @@ impl Drop for GpuRank {
         let communicator = lock(&self.communicator).take();
         if let Some(communicator) = communicator {
             match self.watch.during_close(|| communicator.drain()) {
-                Err(error) if self.watch.failure().is_none() => tracing::warn!("closing a group: {error}"),
+                Err(error) if self.watch.failure().is_none() => {
+                    log::warn(format_args!("closing a group: {error}"))
+                }
                 _ => {}
             }
             close_in_background(communicator);
@@ -416,7 +419,7 @@ impl Drop for GpuRank {
         }
         for thread in threads {
             if thread.join().is_err() {
-                tracing::warn!("a thread of a group has panicked");
+                log::warn(format_args!("a thread of a group has panicked"));
             }
         }
     }

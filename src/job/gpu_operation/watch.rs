@@ -16,6 +16,7 @@ use super::Mark;
 use crate::Error;
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::{self, AbortHandle, Communicator};
 use crate::world::{self, Awaited, COMPARE_AFTER, Called, Handle, Wait};
 
@@ -349,7 +350,7 @@ impl Watch {
         drop(state);
         thread::sleep(ABORT_AFTER);
         while let Err(error) = self.abort.abort() {
-            tracing::warn!("aborting a group after an error: {error}");
+            log::warn(format_args!("aborting a group after an error: {error}"));
             // Another thread is inside NCCL, perhaps not for long.
             if !matches!(error, nccl::Error::Busy { .. }) {
                 break;

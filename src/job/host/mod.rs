@@ -16,6 +16,7 @@ use super::slot::Promise;
 use super::work::Work;
 use super::work_error::WorkError;
 use crate::lock::lock;
+use crate::log;
 use crate::purpose::Purpose;
 use crate::world::Handle;
 use crate::world::sync::cores;
@@ -191,7 +192,7 @@ impl Drop for HostRank {
         if let Some(thread) = thread.filter(|_| !is_group_thread())
             && thread.join().is_err()
         {
-            tracing::warn!("the progress thread of a group has panicked");
+            log::warn(format_args!("the progress thread of a group has panicked"));
         }
     }
 }

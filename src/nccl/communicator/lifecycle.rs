@@ -8,6 +8,7 @@ use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
 use super::handle::{Handle, Object, State, StateGuard};
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::{cuda, error::Error, library::CallResult, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
@@ -165,7 +166,7 @@ impl Handle {
 
     fn abort_after_failure(&self) {
         if let Err(second) = self.abort() {
-            tracing::warn!("aborting a failed communicator: {second}");
+            log::warn(format_args!("aborting a failed communicator: {second}"));
         }
     }
 

@@ -14,6 +14,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{cuda, error::Error, library::Library, nccl_group};
+use crate::log;
 
 pub use builder::Builder;
 pub use config::Config;
@@ -241,7 +242,7 @@ impl Drop for Communicator {
         let closes = self.size > 0 && !thread::panicking();
         match if closes { self.handle.close() } else { self.handle.abort() } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
-            Err(error) => tracing::warn!("dropping a communicator: {error}"),
+            Err(error) => log::warn(format_args!("dropping a communicator: {error}")),
         }
     }
 }

@@ -6,6 +6,7 @@ use nccl_sys::ncclResult_t;
 
 use super::handle::{Guards, Handle, State};
 use super::{AbortHandle, Communicator};
+use crate::log;
 use crate::nccl::{error::Error, library::Library, nccl_group};
 
 /// A communicator that NCCL is creating on a thread of its own. Dropping it aborts the work and, if it is derived from
@@ -73,7 +74,7 @@ impl Drop for Origin {
             // Another thread may be aborting it.
             self.parent.wait_for_abort();
             if let Err(error) = aborted {
-                tracing::warn!("aborting {}: {error}", self.operation);
+                log::warn(format_args!("aborting {}: {error}", self.operation));
                 // NCCL may still write the new handle into it.
                 mem::forget(Arc::clone(&self.child));
             }

@@ -8,6 +8,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use nccl_sys::cudaStream_t;
 
+use crate::log;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
 
@@ -98,7 +99,7 @@ impl Drop for PrivateStream {
             unsafe { result::stream::destroy(self.raw).map_err(Error::cuda("cuStreamDestroy")) }
         };
         if let Err(error) = destroy() {
-            tracing::warn!("destroying the stream of a capture: {error}");
+            log::warn(format_args!("destroying the stream of a capture: {error}"));
         }
     }
 }
@@ -181,6 +182,6 @@ impl Drop for DeviceGraph {
 /// Logs that a graph could not be destroyed.
 pub(super) fn warn_of_graph(destroyed: Result<(), Error>) {
     if let Err(error) = destroyed {
-        tracing::warn!("destroying a CUDA graph: {error}");
+        log::warn(format_args!("destroying a CUDA graph: {error}"));
     }
 }

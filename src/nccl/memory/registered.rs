@@ -8,6 +8,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::buffer::{DeviceBuffer, OwnedBuffer};
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, nccl_group};
@@ -63,7 +64,7 @@ impl Registered {
 
     /// Leaves it to the communicator, which tries again when it is closed.
     fn defer_to_communicator(&self, error: &Error) {
-        tracing::warn!("{}: {error}", self.functions.deregister_name);
+        log::warn(format_args!("{}: {error}", self.functions.deregister_name));
         let left = Arc::new(Self {
             communicator: Arc::clone(&self.communicator),
             memory: self.memory.clone(),

@@ -7,6 +7,7 @@ use std::{ffi::c_void, fmt, marker::PhantomData, ptr};
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::kind::{is_fp8, raw_op, raw_type, require_type};
+use crate::log;
 use crate::nccl::communicator::{Communicator, Handle, Object, State};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
@@ -153,7 +154,7 @@ impl Object for Operator {
         // Unlocked first: a subscriber of the log is the program's code, and may use the communicator.
         drop(state);
         if code != ncclResult_t::ncclSuccess {
-            tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));
+            log::warn(format_args!("{}", handle.library.failure("ncclRedOpDestroy", code)));
         }
     }
 }

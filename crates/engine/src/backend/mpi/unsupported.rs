@@ -74,7 +74,6 @@ mod tests {
             (Request { provider: "shm".to_owned(), ..all_reduce() }, &["--provider shm", "libfabric"]),
             (ops(&[Op::Sum, Op::Avg], all_reduce()), &["-o avg", "sum, prod, max and min"]),
             (Request { tuning, ..all_reduce() }, &["--algo", "libfabric"]),
-            (ops(&[Op::Avg], of(&[SendRecv])), &["-o avg"]),
             (
                 types(&[DataType::Float32, DataType::Float16], of(&[Reduce])),
                 &["-d half", "int32, uint32", "double"],
