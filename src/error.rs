@@ -99,15 +99,13 @@ impl fmt::Debug for Error {
     }
 }
 
+#[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
     /// The error of an operation whose result was taken before.
     pub(crate) fn taken() -> Self {
         Self::Job("this operation has returned its result before: do not poll it again".to_owned())
     }
-}
 
-#[cfg(any(feature = "fabric", feature = "nccl"))]
-impl Error {
     /// True for refusals of this rank, after which the group can still be used.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Job(_) | Self::Buffer(_))

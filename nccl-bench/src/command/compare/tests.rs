@@ -1,3 +1,8 @@
+//! Tests of `compare`.
+
+mod output;
+mod sides;
+
 use std::fs;
 use std::path::Path;
 
@@ -63,90 +68,6 @@ fn verdict(runs: &[Run], more: &[&str], expected: bool) -> String {
     text
 }
 
-/// Compares several runs on each side: of each run, one time.
-fn sides_compared(before: &[Run], after: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut line = vec!["compare".to_owned()];
-    for (side, runs) in [("before", before), ("after", after)] {
-        line.push(format!("--{side}"));
-        for (index, run) in runs.iter().enumerate() {
-            let path = folder.path().join(format!("{side}{index}.json"));
-            let started_at = format!("2026-11-22T08:30:{index:02}.123Z {side}");
-            fs::write(&path, serde_json::to_string(&Run { started_at, ..run.clone() }).unwrap()).unwrap();
-            line.push(path.to_str().unwrap().to_owned());
-        }
-    }
-    line.extend(more.iter().map(|&each| each.to_owned()));
-    let arguments = CommandLine::try_parse_from(line).unwrap().arguments;
-    let mut out = Vec::new();
-    let verdict = run(&arguments, &mut out);
-    let text = String::from_utf8(out).unwrap();
-    (verdict, text.replace(&format!("{}/", folder.path().display()), ""))
-}
-
-fn runs_of(times: &[f64]) -> Vec<Run> {
-    times.iter().map(|&time| run_of(&[time])).collect()
-}
-
-#[track_caller]
-fn of_sides(before: &[f64], after: &[f64], more: &[&str], expected: bool) -> String {
-    let (found, text) = sides_compared(&runs_of(before), &runs_of(after), more);
-    assert_eq!(found.unwrap(), expected, "{text}");
-    text
-}
-
-#[test]
-fn several_runs_are_slower_only_where_that_is_significant() {
-    let before = [10.0, 10.1, 9.9, 10.2];
-    let text = of_sides(&before, &[11.0, 11.2, 11.1, 11.4], &[], false);
-    // Without an overlap, 2 of the 70 choices of 4 from 8 differ as much.
-    assert!(text.contains("      8  out-of-place  10.05  11.15  1.109  0.029  B slower"), "{text}");
-    assert!(text.contains("FAIL: B is slower than A by more than 5% in 2 of 2 rows"), "{text}");
-    assert!(text.contains("before0.json, before1.json, before2.json, before3.json"), "{text}");
-
-    // Medians 10 % apart, of runs that differ as much.
-    let text = of_sides(&[9.0, 12.0, 10.0, 10.0], &[11.0, 9.5, 11.0, 13.0], &[], true);
-    assert!(
-        text.contains("Note: 2 of 2 rows differ by more than 5%, and not significantly (p >= 0.05)"),
-        "{text}"
-    );
-    assert!(!text.contains("slower\n") && !text.contains("FAIL"), "{text}");
-
-    // Significant, and within the threshold.
-    let text = of_sides(&before, &[10.3, 10.31, 10.32, 10.33], &[], true);
-    assert!(text.contains("0.029"), "{text}");
-    let text = of_sides(&[11.0, 11.2, 11.1, 11.4], &before, &[], true);
-    assert!(text.contains("B is faster than A by more than 5% in 2 of 2 rows"), "{text}");
-}
-
-#[test]
-fn rows_that_are_not_stable_are_marked() {
-    let (before, mut after) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
-    assert!(!verdict(&[before.clone(), before.clone()], &[], true).contains("not stable"));
-    after.measurements[0].stable = Some(false);
-    let runs = [before.clone(), after.clone(), before.clone()];
-    let text = verdict(&runs, &[], true);
-    assert!(text.contains("1.000  B not stable\n"), "{text}");
-    assert_eq!(text.matches("Note: 1 of the rows of B are NOT STABLE").count(), 1, "{text}");
-    let found: Value = serde_json::from_str(&verdict(&runs, &["--format", "json"], true)).unwrap();
-    let unstable: Vec<&Value> =
-        found["rows"].as_array().unwrap().iter().map(|row| &row["unstable"]).collect();
-    let (none, of_b) = (serde_json::json!([]), serde_json::json!([1]));
-    assert_eq!(unstable, [&of_b, &none, &none, &none]);
-    let csv = verdict(&runs, &["--format", "csv"], true);
-    let marks: Vec<bool> = csv.lines().skip(1).map(|line| line.ends_with(",true")).collect();
-    // Two lines for each row: B, and C, which has none.
-    assert_eq!(marks, [true, false, false, false, false, false, false, false], "{csv}");
-
-    after.measurements[0].time_us = 20.0;
-    let text = verdict(&[after.clone(), before.clone()], &["--threshold", "99%"], true);
-    assert!(text.contains("0.500  A not stable\n"), "{text}");
-    let text = verdict(&[before.clone(), after.clone()], &[], false);
-    assert!(text.contains("2.000  B slower; B not stable\n"), "{text}");
-    let (_, text) = sides_compared(&vec![before; 4], &vec![after; 4], &[]);
-    assert!(text.contains("Note: 1 of the rows of B are NOT STABLE"), "{text}");
-}
-
 #[test]
 fn an_operator_of_what_does_not_reduce_is_ignored() {
     let [mut with, mut without] = [run_of(&[10.0]), run_of(&[10.0])];
@@ -158,76 +79,6 @@ fn an_operator_of_what_does_not_reduce_is_ignored() {
     }
     let text = verdict(&[with, without], &[], true);
     assert!(text.contains("\nsendrecv float: time") && text.contains("(2 rows)"), "{text}");
-}
-
-#[test]
-fn too_few_runs_cannot_tell() {
-    for after in [[10.0, 10.0, 10.0], [20.0, 20.0, 20.0]] {
-        let text = of_sides(&[10.0, 10.0, 10.0], &after, &[], false);
-        let words = "CANNOT TELL: with 3 runs of A and 3 of B, no difference can be significant (p < 0.05) in 2 of 2 rows";
-        assert!(text.contains(words), "{text}");
-        assert!(
-            text.contains("too few runs\n") && !text.contains("FAIL") && !text.contains("PASS"),
-            "{text}"
-        );
-    }
-    let text = of_sides(&[1.0, 1.0, 1.0], &[2.0; 5], &["--format", "json"], false);
-    let found: Value = serde_json::from_str(&text).unwrap();
-    // 2 of the 56 choices of 3 from 8.
-    assert_eq!(found["rows"][0]["test"]["has_too_few"], false);
-    assert!((found["rows"][0]["test"]["p"].as_f64().unwrap() - 2.0 / 56.0).abs() < 1e-12, "{text}");
-    assert_eq!(found["files"][1]["runs"], 5);
-    assert_eq!(found["verdicts"][0]["slower"], serde_json::json!([0, 1]));
-}
-
-#[test]
-fn each_of_several_runs_has_to_be_whole_and_right() {
-    let before = runs_of(&[10.0, 10.0, 10.0, 10.0]);
-    let mut after = before.clone();
-    after[2].outcome = Outcome::Interrupted { signal: "SIGTERM".to_owned() };
-    after[3].measurements.truncate(1);
-    let (found, text) = sides_compared(&before, &after, &[]);
-    assert!(!found.unwrap(), "{text}");
-    assert!(text.contains("FAIL: after2.json was interrupted by SIGTERM"), "{text}");
-    assert!(text.contains("FAIL: after3.json lacks allreduce float sum (1 row)"), "{text}");
-
-    let mut after = before.clone();
-    after[1].measurements[0].wrong = Some(3);
-    let (found, text) = sides_compared(&before, &after, &[]);
-    assert!(!found.unwrap(), "{text}");
-    assert!(text.contains("  allreduce float sum, 8 bytes out-of-place: 3 wrong elements"), "{text}");
-}
-
-#[test]
-fn sides_that_cannot_be_tested_are_refused() {
-    let one = &runs_of(&[10.0])[0];
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("one.json");
-    fs::write(&path, serde_json::to_string(one).unwrap()).unwrap();
-    let path = path.to_str().unwrap();
-    // The same file by another name, the same run in another file, and one file more than the test takes.
-    let by_link = folder.path().join("link.json");
-    std::os::unix::fs::symlink(path, &by_link).unwrap();
-    let copy = folder.path().join("copy.json");
-    fs::copy(path, &copy).unwrap();
-    let (by_link, copy) = (by_link.to_str().unwrap(), copy.to_str().unwrap());
-    let many = [&["--before", path, "--after"][..], &[copy; matching::MAX_RUNS + 1]].concat();
-    let parsed = |line: &[&str]| CommandLine::try_parse_from([&["compare"], line].concat());
-    for line in [&["--before", path][..], &["--after", path], &[path, "--before", path, "--after", path], &[]]
-    {
-        assert!(parsed(line).is_err(), "{line:?}");
-    }
-    for (line, told) in [
-        (&["--before", path, path, "--after", path][..], "is named twice: each run counts once"),
-        (&["--before", path, "--after", by_link], "is named twice: each run counts once"),
-        (&["--before", path, "--after", copy], "are of the same run: each run counts once; leave one out"),
-        (&many, "at most 20 runs can be on each side"),
-        (&["--before", path, "--after", path, "--side", "both"], "--side own or --side other"),
-    ] {
-        let error = run(&parsed(line).unwrap().arguments, &mut Vec::new()).unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
-        assert_eq!(code(error), 2);
-    }
 }
 
 #[test]
@@ -264,23 +115,6 @@ fn only_what_is_beyond_the_threshold_fails_and_the_worst_comes_first() {
         "{text}"
     );
     assert!(text.contains("in 4 of 6 rows"), "{text}");
-}
-
-#[test]
-fn the_table_shows_both_sides() {
-    let text = verdict(&[run_of(&[10.0, 2000.0]), run_of(&[12.0, 2000.4])], &[], false);
-    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("allreduce")).take(6).collect();
-    assert_eq!(
-        table,
-        [
-            "allreduce float sum: time per operation in microseconds",
-            "  bytes  placement         A      B    B/A",
-            "      8  out-of-place  10.00  12.00  1.200  B slower",
-            "      8  in-place      10.00  12.00  1.200  B slower",
-            "     16  out-of-place   2000   2000  1.000",
-            "     16  in-place       2000   2000  1.000",
-        ]
-    );
 }
 
 #[test]
@@ -503,64 +337,12 @@ fn the_exit_codes_are_those_of_the_documentation() {
 }
 
 #[test]
-fn runs_of_two_machines_name_the_machines() {
-    let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
-    second.ranks[0].host = "node-7".to_owned();
-    second.ranks[1].host = "node-3".to_owned();
-    let text = verdict(&[first.clone(), second.clone()], &[], true);
-    let line = text.lines().find(|line| line.trim_start().starts_with("hosts")).unwrap();
-    assert_eq!(
-        line.split_whitespace().collect::<Vec<_>>(),
-        ["hosts", "node-1", "node-3,", "node-7"],
-        "{text}"
-    );
-    let json: Value = serde_json::from_str(&verdict(&[first, second], &["--format", "json"], true)).unwrap();
-    assert_eq!(json["files"][1]["hosts"], serde_json::json!(["node-3", "node-7"]));
-}
-
-#[test]
 fn each_of_several_files_is_compared_with_the_first() {
     let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
     let text = verdict(&runs, &[], false);
     assert!(text.contains("10.00  10.00  1.000  20.00  2.000  C slower"), "{text}");
     assert!(text.contains("PASS: B is nowhere") && text.contains("FAIL: C is slower"), "{text}");
     assert_eq!(matching::letter(25) + &matching::letter(26) + &matching::letter(53), "ZA1B2");
-}
-
-#[test]
-fn csv_has_a_row_for_each_row_and_file() {
-    let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
-    let text = verdict(&runs, &["--format", "csv"], false);
-    let rows: Vec<std::collections::BTreeMap<String, String>> =
-        csv::Reader::from_reader(text.as_bytes()).deserialize().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), 4);
-    let last = &rows[3];
-    for (column, value) in [
-        ("collective", "allreduce"),
-        ("placement", "in_place"),
-        ("bytes", "8"),
-        ("first_time_us", "10"),
-        ("other_time_us", "20"),
-        ("ratio", "2"),
-        ("slower", "true"),
-    ] {
-        assert_eq!(last[column], value, "{column}");
-    }
-    assert!(last["other"].ends_with("2.json") && rows[2]["other"].ends_with("1.json"));
-    assert_eq!(rows[2]["slower"], "false");
-}
-
-#[test]
-fn markdown_has_tables_of_equal_width() {
-    let text = verdict(&[run_of(&[10.0]), run_of(&[12.0])], &["--format", "markdown"], false);
-    let table = "\
-## allreduce float sum: time per operation in microseconds
-
-| bytes | placement    |     A |     B |   B/A |          |
-| ----: | ------------ | ----: | ----: | ----: | -------- |
-|     8 | out-of-place | 10.00 | 12.00 | 1.200 | B slower |
-";
-    assert!(text.contains(table), "{text}");
 }
 
 #[test]
@@ -677,41 +459,4 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     let (found, text) = files_compared(&[&real, &own], &["--threshold", "0%"]);
     assert!(found.unwrap(), "{text}");
     assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");
-}
-
-#[test]
-fn a_closed_pipe_is_an_error_and_no_verdict() {
-    struct Closed;
-    impl Write for Closed {
-        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            Err(io::ErrorKind::BrokenPipe.into())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.json");
-    fs::write(&path, ALL_REDUCE).unwrap();
-    for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
-        let files = vec![path.clone(), path.clone()];
-        let threshold = Threshold(0.05);
-        let arguments = Arguments {
-            before: Vec::new(),
-            after: Vec::new(),
-            files,
-            side: SelectedSide::Own,
-            threshold,
-            metric: Metric::Time,
-            partial: false,
-            require_verified: false,
-            format,
-        };
-        let error = run(&arguments, &mut Closed).unwrap_err();
-        assert!(
-            matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),
-            "{error:?}"
-        );
-    }
 }
