@@ -6,9 +6,11 @@
 use std::fmt::Write as _;
 
 use collectives::world::{self, World};
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::gather::gather;
 use crate::request::{Request, SYMMETRIC_FENCE};
 use crate::supervision::{Stop, ranges};
 
@@ -69,15 +71,6 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
         Some(refusal) => Err(Stop::Refused(refusal)),
         None => own,
     }
-}
-
-/// Sends a value of this rank to all others. Returns the values of all ranks, in order. Collective.
-///
-/// # Errors
-/// When another rank has failed, or has sent something else.
-pub fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
-    let all = world.all_gather(&serde_json::to_vec(own)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 /// The libraries and devices that one process found.

@@ -7,6 +7,7 @@ pub mod agreement;
 pub mod backend;
 pub mod collective;
 pub mod data;
+pub mod gather;
 pub mod nccl_choice;
 pub mod request;
 pub mod session;

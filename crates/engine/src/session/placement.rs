@@ -15,7 +15,7 @@ use record::Rank;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::agreement::gather;
+use crate::gather::gather;
 use crate::request::Binding;
 use crate::supervision::{Stop, ranges};
 

@@ -17,7 +17,7 @@ use nix::sys::signal::{SigHandler, SigSet};
 
 use super::signal::{Signal, WAITED, interrupted, signal_code};
 use super::{Salvage, start_thread};
-use crate::agreement::gather;
+use crate::gather::gather;
 use record::Outcome;
 
 /// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which

@@ -13,10 +13,10 @@ pub(crate) mod sizing;
 use collectives::DataType;
 use collectives::world::World;
 
-use crate::agreement::gather;
 use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop};
 use crate::collective::{Collective, Work};
 use crate::data::Op;
+use crate::gather::gather;
 use crate::request::{Request, Roots, Sweep};
 use crate::supervision::Signal;
 use rank::{RankSweep, TIMING_SEED};

@@ -2,9 +2,9 @@
 
 use collectives::{DataType, world};
 
-use crate::agreement::gather;
 use crate::backend::{BufferSizes, GroupPosition, RankDevice};
 use crate::collective::{Collective, Counts, Participant};
+use crate::gather::gather;
 use crate::request::{Request, Size};
 use crate::supervision::Stop;
 

@@ -19,9 +19,10 @@ use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
 use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
-use crate::agreement::{Discovery, gather};
+use crate::agreement::Discovery;
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
+use crate::gather::gather;
 use crate::request::Request;
 use crate::supervision::{Stop, no_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};

@@ -1,7 +1,7 @@
 //! Exchange of results among all ranks.
 
 use collectives::world;
-use engine::agreement::gather;
+use engine::gather::gather;
 use engine::supervision::Stop;
 
 /// Returns `opened` when it succeeded on all ranks, else the error of the first rank that failed. Collective.

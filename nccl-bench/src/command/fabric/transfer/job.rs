@@ -16,7 +16,7 @@ use super::parallel::{self, Buffers};
 use super::rendezvous::RankInfo;
 use super::report::{self, Pair, SCHEMA_VERSION, SizeResult, TransferDocument};
 use super::{Completion, Inject, Memory, Messages, exchange};
-use engine::agreement::gather;
+use engine::gather::gather;
 use engine::request::{Step, Sweep};
 use engine::supervision::{Interrupt, Stop};
 use record::provenance;

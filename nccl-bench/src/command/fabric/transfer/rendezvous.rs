@@ -9,7 +9,8 @@ use super::options::{Test, TestOptions};
 use super::wait_notice::WaitNotice;
 use super::{Arguments, Memory};
 use crate::mpi_exec::{self, JoinRequest};
-use engine::agreement::{ANOTHER_COMMAND, gather};
+use engine::agreement::ANOTHER_COMMAND;
+use engine::gather::gather;
 use engine::supervision::Stop;
 
 /// Joins the world over TCP, or calls `join_mpi`, where the launcher tells no address.
