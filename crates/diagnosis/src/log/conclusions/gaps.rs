@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
-use crate::log::digest::Communicator;
+use crate::log::digest::{Communicator, Member};
 
 /// Sentences about what the log lacks; empty where it proves the transport of every rank.
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -13,6 +13,7 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let gaps = [
         cut,
         describe_contradiction(ways),
+        describe_lost_beginning(ways),
         starting(ways),
         unconnected(ways),
         describe_silent_ranks(job, ways),
@@ -58,6 +59,23 @@ fn describe_contradiction(ways: &Ways<'_>) -> Option<String> {
             ranks_in_words(&odd)
         )
     })
+}
+
+/// Ranks of which the log has the end of the start only.
+fn describe_lost_beginning(ways: &Ways<'_>) -> Option<String> {
+    let lost = ranks_without_beginning(ways.communicator);
+    (!lost.is_empty()).then(|| {
+        format!(
+            "the first lines of {} are not in the log (`Init START`): a warning can be among them",
+            ranks_in_words(&lost)
+        )
+    })
+}
+
+/// Ranks that logged the end of the start, and not its beginning. Each version of NCCL that writes a commId writes both.
+pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
+    let is_lost = |member: &Member| communicator.id.starts_with("0x") && member.complete && !member.started;
+    communicator.members.iter().filter(|(_, member)| is_lost(member)).map(|(&rank, _)| rank).collect()
 }
 
 fn starting(ways: &Ways<'_>) -> Option<String> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ends;
+use super::gaps::ranks_without_beginning;
 use super::hits::Placed;
 use super::job::{self, Job, count, ranks_in_words};
 use super::start;
@@ -224,7 +225,9 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     // Every process reports the variables that it reads, in the same places: one that does not report it has it not set.
     let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
-    let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(|rank| !with.contains(rank)).collect();
+    let lost = job.main.map(ranks_without_beginning).unwrap_or_default();
+    let is_without = |rank: &u32| !with.contains(rank) && !lost.contains(rank);
+    let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(is_without).collect();
     let partly = is_read_by_all(name) && !without.is_empty() && !with.is_empty();
     if values.len() < 2 && !partly {
         return None;

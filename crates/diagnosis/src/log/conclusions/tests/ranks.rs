@@ -271,6 +271,22 @@ fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
     assert_eq!((found.health(), of_third), (Health::CannotTell, 1), "{:?}", found.unseen);
 }
 
+/// As `tail`, `kubectl logs --tail` and the rotation of logs cut it.
+#[test]
+fn a_log_without_its_beginning_is_neither_healthy_nor_compared() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
+    let real = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = real.lines().collect();
+    let start = lines.iter().position(|line| line.contains("Init START")).unwrap();
+    for first in 0..lines.len() {
+        let found = examine(&lines[first..].join("\n"));
+        let whole = first <= start;
+        assert_eq!(found.health() == Health::Healthy, whole, "from line {first}: {:?}", found.unseen);
+        let is_compared = found.findings.iter().any(|each| each.rule == "variable-differs");
+        assert!(!is_compared, "from line {first}: {:?}", found.findings);
+    }
+}
+
 #[test]
 fn jobs_with_one_comm_id_may_have_different_sizes() {
     let mut log = pair("IB", "NET/IB/0/GDRDMA");
