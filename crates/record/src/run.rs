@@ -41,6 +41,18 @@ pub struct Run {
     /// Changes and omissions, for readers.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Measurements that the file has not, for want of space on the disk; absent when it has all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// Measurements that were taken and are not in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Number of measurements.
+    pub measurements: usize,
+    /// Number of these with wrong data, on either side.
+    pub wrong_measurements: usize,
 }
 
 /// Outcome of a run.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use record::files::{Files, Output, read};
-use record::{Outcome, Run};
+use record::{LeftOut, Measurement, Outcome, Run};
 
 /// Limits the size of files of this process; `None` restores the limit.
 fn limit_files(bytes: Option<u64>) {
@@ -54,7 +54,7 @@ fn no_file_is_left_in_half() {
     let (begun, streamed) = (fs::read(path("run.json")).unwrap(), fs::read(path("run.jsonl")).unwrap());
     assert_ne!(begun, b"older");
     // Room for a part of the next line, and for all of the Markdown, but not for the JSON.
-    limit_files(Some(streamed.len() as u64 + 400));
+    limit_files(Some(streamed.len() as u64 + 480));
     let second = files.measurement(&run.measurements[1]);
     let finished = files.finish(&run);
     limit_files(None);
@@ -73,13 +73,16 @@ fn no_file_is_left_in_half() {
     assert!(left_out > 0 && kept.measurements[..] == run.measurements[..kept.measurements.len()], "{kept:?}");
     let said = format!("the last {left_out} measurement(s) are left out: File too large (os error 27)");
     assert_eq!((&kept.outcome, kept.notes.last()), (&Outcome::Failed { message: said.clone() }, Some(&said)));
+    let wrong_measurements = run.measurements.iter().filter(|each| each.is_wrong()).count();
+    assert!(wrong_measurements > 0 && kept.measurements.iter().all(|each| !each.is_wrong()), "{kept:?}");
+    assert_eq!(kept.left_out, Some(LeftOut { measurements: left_out, wrong_measurements }));
     assert!(fs::read_to_string(path("run.md")).unwrap().ends_with("|\n"));
 
     // The end has the lines for which there was no room before.
     let mut files = Files::open(&outputs[1..2], false).unwrap();
     files.start(&header).unwrap();
     files.measurement(&run.measurements[0]).unwrap();
-    limit_files(Some(streamed.len() as u64 + 400));
+    limit_files(Some(streamed.len() as u64 + 480));
     let second = files.measurement(&run.measurements[1]);
     limit_files(None);
     assert!(second.is_err());
@@ -98,7 +101,7 @@ fn what_was_measured_is_kept(path: &Path, run: &Run) {
     let mut files = Files::open(&[path.to_str().unwrap().parse().unwrap()], false).unwrap();
     files.start(&growing).unwrap();
     let error = loop {
-        growing.measurements.push(run.measurements[0].clone());
+        growing.measurements.push(Measurement { wrong: Some(1), ..run.measurements[0].clone() });
         if let Err(error) = files.measurement(growing.measurements.last().unwrap()) {
             break error.to_string();
         }
@@ -119,6 +122,9 @@ fn what_was_measured_is_kept(path: &Path, run: &Run) {
     if path.extension().unwrap() == "json" {
         let found = read(path).unwrap();
         assert_eq!(found.outcome, growing.outcome);
+        let lost = growing.measurements.len() - found.measurements.len();
+        let left_out = (lost > 0).then_some(LeftOut { measurements: lost, wrong_measurements: lost });
+        assert_eq!(found.left_out, left_out);
         assert_eq!(found.measurements[..], growing.measurements[..found.measurements.len()]);
         assert!(found.measurements.len() + 1 >= growing.measurements.len());
     }

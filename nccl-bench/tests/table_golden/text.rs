@@ -131,6 +131,7 @@ pub(crate) fn run(settings: Settings) -> Run {
         ranks: Vec::new(),
         measurements: Vec::new(),
         notes: Vec::new(),
+        left_out: None,
     }
 }
 

@@ -79,6 +79,7 @@ pub(super) fn start_of_record(
         ranks,
         measurements: Vec::new(),
         notes,
+        left_out: None,
     }
 }
 

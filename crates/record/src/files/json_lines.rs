@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::reserve::{is_no_space, shortened};
-use crate::run::{Measurement, Outcome, Provenance, Rank, Run, Settings};
+use crate::run::{LeftOut, Measurement, Outcome, Provenance, Rank, Run, Settings};
 
 /// The first line: the run without its measurements.
 #[derive(Serialize)]
@@ -53,14 +53,16 @@ pub(super) struct EndLine {
     pub(super) ended_at: Option<String>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
-    summary: Summary,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left_out: Option<LeftOut>,
+    pub(super) summary: Summary,
 }
 
 /// Summary of the file, for readers of the last line only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Summary {
-    measurements: usize,
+pub(super) struct Summary {
+    pub(super) measurements: usize,
     /// Measurements with wrong data; absent when nothing was verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong_measurements: Option<usize>,
@@ -120,6 +122,7 @@ fn end(run: &Run) -> io::Result<Vec<u8>> {
         outcome: run.outcome.clone(),
         ended_at: run.ended_at.clone(),
         notes: run.notes.clone(),
+        left_out: run.left_out,
         summary: Summary::of(run),
     })
 }

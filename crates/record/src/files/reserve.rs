@@ -5,7 +5,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use super::replacement;
-use crate::run::{Outcome, Run};
+use crate::run::{LeftOut, Outcome, Run};
 
 /// Bytes by which the reserve grows: a block of most file systems.
 const BLOCK: [u8; 4096] = [0; 4096];
@@ -67,16 +67,21 @@ impl Reserve {
 
 /// The run with its first measurements only. It is not complete.
 pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
-    let missing = run.measurements.len() - measurements;
-    let left_out = format!("the last {missing} measurement(s) are left out: {reason}");
+    let (kept, missing) = run.measurements.split_at(measurements);
+    let left_out = LeftOut {
+        measurements: missing.len(),
+        wrong_measurements: missing.iter().filter(|each| each.is_wrong()).count(),
+    };
+    let note = format!("the last {} measurement(s) are left out: {reason}", missing.len());
     let outcome = match &run.outcome {
-        Outcome::Complete => Outcome::Failed { message: left_out.clone() },
+        Outcome::Complete => Outcome::Failed { message: note.clone() },
         outcome => outcome.clone(),
     };
     Run {
         outcome,
-        measurements: run.measurements[..measurements].to_vec(),
-        notes: [&run.notes[..], &[left_out]].concat(),
+        measurements: kept.to_vec(),
+        notes: [&run.notes[..], &[note]].concat(),
+        left_out: Some(left_out),
         ..run.clone()
     }
 }

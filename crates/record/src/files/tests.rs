@@ -240,6 +240,21 @@ fn what_is_no_result_is_said() {
         let message = problem(content);
         assert!(message.contains(expected) && message.contains("file: "), "{expected}: {message}");
     }
+    // A line of the middle is lost, and lines behind the end.
+    let whole = json_lines::tests::whole(&crate::sample::full());
+    let lines: Vec<&str> = whole.lines().collect();
+    let without = |lost: usize| {
+        let kept = lines.iter().enumerate().filter(|(index, _)| *index != lost);
+        kept.map(|(_, line)| format!("{line}\n")).collect::<String>()
+    };
+    let taken = crate::sample::full().measurements.len();
+    let expected = format!("it ends a run of {taken} measurements, and {} are there", taken - 1);
+    let message = problem(&without(lines.len() - 2));
+    assert!(message.contains(&expected), "{message}");
+    for line in &lines[lines.len() - 2..] {
+        let message = problem(&format!("{whole}{line}\n"));
+        assert!(message.contains("is damaged: it is behind the end of the run"), "{message}");
+    }
     let message = read(&folder.path().join("none.json")).unwrap_err().to_string();
     assert!(message.contains("none.json: it cannot be read: No such file"), "{message}");
     let message = read(folder.path()).unwrap_err().to_string();

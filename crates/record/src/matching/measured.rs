@@ -101,6 +101,8 @@ pub struct Rows {
     pub measurements: usize,
     /// Number of measurements whose data was not verified.
     pub unverified: usize,
+    /// Number of measurements with wrong data that the file has left out.
+    wrong_left_out: usize,
     rows: Vec<Values>,
     places: HashMap<Key, usize>,
 }
@@ -162,6 +164,7 @@ impl Rows {
             let value = median(&row.values).unwrap_or(f64::NAN);
             self.add(row.key.clone(), value, Some(row.wrong), row.is_unstable);
         }
+        self.wrong_left_out += other.wrong_left_out;
         // Measurements, not rows, are counted.
         self.measurements += other.measurements - other.rows.len();
         self.unverified += other.unverified;
@@ -170,7 +173,10 @@ impl Rows {
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
     pub fn wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
-        wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).collect()
+        let left_out = (self.wrong_left_out > 0).then(|| {
+            format!("{} measurement(s) that the file has left out: wrong elements", self.wrong_left_out)
+        });
+        wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).chain(left_out).collect()
     }
 }
 
@@ -202,6 +208,9 @@ pub fn read(
         }
         own.add(key, value(each.time_us, each.busbw_gbps), wrong, is_unstable);
     })?;
+    // On whichever side.
+    let wrong_left_out = run.left_out.map_or(0, |left_out| left_out.wrong_measurements);
+    (own.wrong_left_out, other.wrong_left_out) = (wrong_left_out, wrong_left_out);
     Ok(sources(path, run, side, own, other))
 }
 

@@ -48,6 +48,7 @@ pub fn run() -> Run {
         ],
         measurements: Vec::new(),
         notes: Vec::new(),
+        left_out: None,
         ..full
     }
 }

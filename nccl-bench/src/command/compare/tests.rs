@@ -10,7 +10,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use super::*;
-use record::{Measurement, Outcome, Placement, Run};
+use record::{LeftOut, Measurement, Outcome, Placement, Run};
 use record::{files, sample};
 
 #[derive(Parser)]
@@ -163,6 +163,13 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
         let text = verdict(&[wrong.clone(), right.clone()], more, false);
         assert!(text.contains(&named.replace("B has", "A has")) && !text.contains("PASS"), "{text}");
     }
+    // In what the file has left out.
+    let left_out = Some(LeftOut { measurements: 2, wrong_measurements: 1 });
+    let text = verdict(&[right.clone(), Run { left_out, ..right.clone() }], &["--partial"], false);
+    assert!(
+        text.contains("FAIL: B has wrong data:\n  1 measurement(s) that the file has left out"),
+        "{text}"
+    );
     // Wrong in one cycle of several, and on the other side of --vs.
     let mut again = run_of(&[10.0]);
     let wrong_then = wrong.measurements[1].clone();

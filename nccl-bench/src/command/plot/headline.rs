@@ -88,7 +88,7 @@ fn began(run: &Run) -> String {
 fn verification(run: &Run) -> String {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
-    let wrong = wrong_measurements(run);
+    let wrong = count_wrong(run);
     if verified == 0 {
         "Data not verified".to_owned()
     } else if wrong > 0 {
@@ -100,8 +100,10 @@ fn verification(run: &Run) -> String {
     }
 }
 
-fn wrong_measurements(run: &Run) -> usize {
-    run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count()
+/// Number of measurements with wrong data, also of those that the file has left out.
+fn count_wrong(run: &Run) -> usize {
+    let own = run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count();
+    own + run.left_out.map_or(0, |left_out| left_out.wrong_measurements)
 }
 
 /// Sentences, to follow the run's name, that say whether it is incomplete, has wrong data, was not verified
@@ -113,7 +115,7 @@ pub(super) fn problems(run: &Run) -> Vec<String> {
         problems
             .push(format!("{text}{end} This is not a complete run: only what was measured before is shown."));
     }
-    let wrong = wrong_measurements(run);
+    let wrong = count_wrong(run);
     if wrong > 0 {
         problems.push(format!("has wrong data in {}.", text::counted(wrong, "measurement")));
     }

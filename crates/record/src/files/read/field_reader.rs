@@ -13,7 +13,7 @@ use crate::run::{Measurement, SCHEMA_VERSION};
 
 /// Fields of native files and of nccl-tests' files that are kept as they are. Other fields are skipped,
 /// except for the two lists of measurements.
-const KEPT: [&str; 19] = [
+const KEPT: [&str; 20] = [
     "kind",
     "schema_version",
     "program",
@@ -24,7 +24,8 @@ const KEPT: [&str; 19] = [
     "provenance",
     "settings",
     "ranks",
-    "notes", // native
+    "notes",
+    "left_out", // native
     "version",
     "start_time",
     "args",

@@ -172,6 +172,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
     let mut run = run(std::mem::take(&mut document.fields))?;
     // The last line, if there is one, replaces the header's outcome.
     run.outcome = Outcome::Running;
+    let mut has_ended = false;
     let mut line = Vec::new();
     // The first iteration reads the rest of the header's line.
     for number in 1_usize.. {
@@ -191,6 +192,9 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                 Err(error) => return Err(damaged(&error)),
             };
             match found.kind.as_deref() {
+                Some("measurement" | "connected" | "end") if has_ended => {
+                    return Err(damaged(&"it is behind the end of the run"));
+                }
                 Some("measurement") => {
                     document.take(serde_json::from_slice(&line).map_err(|error| damaged(&error))?);
                 }
@@ -201,7 +205,14 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                 }
                 Some("end") => {
                     let end: EndLine = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
+                    let (taken, all) = (document.taken, end.summary.measurements);
+                    if taken != all {
+                        return Err(damaged(&format!(
+                            "it ends a run of {all} measurements, and {taken} are there"
+                        )));
+                    }
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);
+                    (run.left_out, has_ended) = (end.left_out, true);
                 }
                 Some("run") => return Err(damaged(&"another run begins; give each a file of its own")),
                 // A later program of the same version may add kinds.

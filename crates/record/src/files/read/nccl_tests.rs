@@ -130,6 +130,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         ranks: config.devices.iter().map(rank).collect(),
         measurements: Vec::new(),
         notes,
+        left_out: None,
     })
 }
 
