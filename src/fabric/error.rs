@@ -214,6 +214,7 @@ fn advice(code: i32) -> &'static str {
              need the loopback interface (ip link set lo up)"
         }
         fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
+        libc::EFBIG => "raise the limit of the size of files (ulimit -f)",
         _ => "FI_LOG_LEVEL=warn makes libfabric say more",
     }
 }

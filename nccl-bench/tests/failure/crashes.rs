@@ -35,6 +35,13 @@ fn a_stopped_rank_is_named() {
             let named = format!("rank {dead} on host {} died: nothing was heard from it for 3 s", host());
             assert!(ended.stderr.contains(&named), "rank {rank}: {ended:?}");
         }
+        if dead == 0 {
+            // It blames no rank that works.
+            job[0].signal(libc::SIGCONT);
+            let ended = job[0].ended();
+            let named = format!("rank 0 on host {} was stopped for ", host());
+            assert!(ended.code == Some(1) && ended.stderr.contains(&named), "{ended:?}");
+        }
     }
 }
 

@@ -208,17 +208,18 @@ impl<'a> Service<'a> {
             while woken.read(&mut self.buffer).is_ok_and(|count| count > 0) {}
         }
         let polled = Instant::now();
-        let stalled = polled > until + STALL_THRESHOLD;
+        let overdue = polled.saturating_duration_since(until);
+        let stalled = (overdue > STALL_THRESHOLD).then_some(overdue);
         for (peer, entry) in self.peers.iter_mut().zip(entries) {
             let Some(entry) = entry else { continue };
             if poll.writable(entry) {
                 peer.connection.flush();
             }
             if poll.readable(entry) {
-                read_frames(state, peer, &mut self.buffer);
+                read_frames(state, peer, &mut self.buffer, stalled);
             }
             close_if_departed(state, peer);
-            if stalled {
+            if stalled.is_some() {
                 peer.last_received = polled;
             }
             check_silence(state, peer, polled);
@@ -238,7 +239,8 @@ fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     }
 }
 
-fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
+/// Reads what has arrived from a peer. `stalled` is the time for which this process did not run before.
+fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled: Option<Duration>) {
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
         let reason = match (&peer.connection.stream).read(buffer) {
@@ -258,7 +260,19 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
         // Rank 0 answers a goodbye by closing the connection.
         let answered = state.rank != 0 && state.closing.load(Ordering::SeqCst);
         if !peer.departed && !answered {
-            state.fail(state.rank_failed(peer.rank, reason), 1);
+            let error = match stalled {
+                // The peer took this process for dead.
+                Some(stalled) => {
+                    let reason = format!(
+                        "was stopped for {} s: rank {} has ended meanwhile",
+                        stalled.as_secs(),
+                        peer.rank
+                    );
+                    state.rank_failed(state.rank, reason)
+                }
+                None => state.rank_failed(peer.rank, reason),
+            };
+            state.fail(error, 1);
         }
     }
 }
