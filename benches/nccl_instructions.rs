@@ -71,7 +71,7 @@ const CASES: [Case; 11] = [
         name: "in_place_events",
         what: "`CudaSlice` with cudarc's events",
         operations: 1,
-        instructions: 620,
+        instructions: 650,
         driver: 8,
     },
     Case {

@@ -93,14 +93,18 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPos
     };
     let mut empty = request.collectives.iter().filter(|&&collective| !is_measured(collective));
     let enough = if request.all.collectives { request.collectives.len() - 1 } else { 0 };
-    match empty.clone().count() > enough {
-        true => Err(Stop::Refused(format!(
-            "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one (-e)",
-            empty.next().map_or("", |collective| collective.name()),
-            Size(largest),
-        ))),
-        false => Ok(()),
+    if empty.clone().count() <= enough {
+        return Ok(());
     }
+    let first = empty.next();
+    let is_of_matrix =
+        first == Some(&Collective::AllToAllV) && matches!(request.variables.pattern, Pattern::Matrix(_));
+    let also = if is_of_matrix { ", or a matrix with larger entries" } else { "" };
+    Err(Stop::Refused(format!(
+        "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one (-e){also}",
+        first.map_or("", |collective| collective.name()),
+        Size(largest),
+    )))
 }
 
 pub(super) fn check_fault(request: &Request, max_bytes: u64, position: GroupPosition) -> Result<(), Stop> {
