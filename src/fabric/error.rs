@@ -247,20 +247,17 @@ mod tests {
 
     #[test]
     fn missing_memory_is_put_down_to_the_limit_where_shared_memory_has_room() {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is valid for writes.
-        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
-        // 32 TiB, which limits no other test of this process.
-        let low = libc::rlimit { rlim_cur: 1 << 45, ..limit };
-        // SAFETY: the limits are valid for reads.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const low) }, 0);
+        let limited = advice_without_memory(None, Some(1 << 45), "free memory");
+        assert_eq!(
+            limited,
+            "the memory of this process is limited to 34359738368 KiB: raise that limit (ulimit -v)"
+        );
+        let short = advice_without_memory(Some("make room".to_owned()), Some(1 << 45), "free memory");
+        assert_eq!(
+            (short.as_str(), advice_without_memory(None, None, "free memory").as_str()),
+            ("make room", "free memory")
+        );
         let library = Fabric::load().unwrap();
-        for (provider, code) in [("shm", fabric_sys::FI_ENOMEM), ("tcp", fabric_sys::FI_ENOMEM)] {
-            let text = Failure::of_call(library, provider, "fi_enable", None, code, None).to_string();
-            assert!(text.contains("limited to 34359738368 KiB: raise that limit (ulimit -v)"), "{text}");
-        }
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         let full = Failure::of_call(library, "shm", "fi_enable", None, fabric_sys::FI_ENOSPC, None);
         assert!(
             full.to_string().ends_with("make room in /dev/shm (containers: a larger --shm-size)"),
