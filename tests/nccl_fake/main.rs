@@ -47,6 +47,7 @@ mod soundness;
 mod split;
 mod states;
 mod steps;
+mod subscriber;
 mod training;
 mod trusted;
 mod two_reads;

@@ -1,15 +1,12 @@
 //! Scaled sums: program-defined operators, which NCCL keeps per communicator.
 
-use collectives::nccl::{
-    AbortHandle, Collectives, Communicator, Config, Error, Graph, Memory, Needed, group,
-};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, Needed, group};
 use collectives::{Element, ReduceOp};
 use float8::{F8E4M3, F8E5M2};
 use half::f16;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use crate::fake::{Fake, Knob};
+use crate::subscriber::EventSubscriber;
 
 #[test]
 fn a_scalar_of_the_host_is_copied_and_the_operator_destroyed_when_dropped() {
@@ -339,31 +336,6 @@ fn scaled_sums_that_nccl_has_not_for_a_single_rank_are_refused() {
     drop(pair.scaled_sum(F8E4M3::from_f32(1.0)).unwrap());
 }
 
-/// A log subscriber of the program aborts the communicator.
-struct AbortingLog(AbortHandle);
-
-impl Subscriber for AbortingLog {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        self.0.abort().unwrap();
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
 fn the_log_of_an_operator_that_nccl_keeps_may_end_the_communicator() {
     let fake = Fake::new();
@@ -371,7 +343,8 @@ fn the_log_of_an_operator_that_nccl_keeps_may_end_the_communicator() {
     let sum = communicator.scaled_sum(1.0f32).unwrap();
     fake.set(Knob::DisposalResult, 3);
     fake.log();
-    let log = AbortingLog(communicator.abort_handle());
+    let handle = communicator.abort_handle();
+    let log = EventSubscriber(move || handle.abort().unwrap());
     tracing::subscriber::with_default(log, || drop(sum));
     assert_eq!(fake.log(), ["abort comm1"]);
 }

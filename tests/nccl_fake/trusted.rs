@@ -7,37 +7,16 @@ use collectives::nccl::Memory;
 use collectives::train::{Reducer, Zero1};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
+use crate::subscriber::EventSubscriber;
 use crate::training::{compute, options, parameters};
 
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-struct PanickingLog;
-
-impl Subscriber for PanickingLog {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        panic!("this log panics");
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
+fn panicking_log() -> EventSubscriber<impl Fn()> {
+    EventSubscriber(|| panic!("this log panics"))
 }
 
 #[test]
@@ -46,7 +25,7 @@ fn host_memory_stays_while_a_copy_into_it_is_under_way() {
     on_gpus(&fake, 1, |group| {
         let mut data = [1.0_f32; 8];
         fake.set(Knob::WaitsFail, 1);
-        tracing::subscriber::with_default(PanickingLog, || {
+        tracing::subscriber::with_default(panicking_log(), || {
             group.broadcast_in_place(&mut data, 0).unwrap_err();
         });
         fake.set(Knob::WaitsFail, 0);
@@ -70,7 +49,7 @@ fn buckets_stay_while_copies_into_them_are_under_way() {
             Reducer::new(group, &parameters(&[8, 8]), &options()).unwrap();
         reducer.step(0).unwrap().ready(0, gradient.as_view()).unwrap();
         stream.begin_capture(RELAXED).unwrap();
-        tracing::subscriber::with_default(PanickingLog, || drop(reducer));
+        tracing::subscriber::with_default(panicking_log(), || drop(reducer));
         stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
         assert_eq!(fake.bugs(), [""; 0]);
     });
@@ -82,7 +61,7 @@ fn memory_of_a_captured_stream_stays() {
     let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
     let memory = Memory::try_from(stream.clone_htod(&[1.0_f32; 8]).unwrap()).unwrap();
     stream.begin_capture(RELAXED).unwrap();
-    tracing::subscriber::with_default(PanickingLog, || drop(memory));
+    tracing::subscriber::with_default(panicking_log(), || drop(memory));
     stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     assert_eq!(fake.bugs(), [""; 0]);
     drop(Arc::clone(&stream));

@@ -75,7 +75,7 @@ settings! { Config for ncclConfig_t {
     /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
     ///
     /// # Safety
-    /// As for [`Config::split_share`].
+    /// The same as that of [`Config::split_share`].
     shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
     /// Use with CUDA graphs: 0 none, 1 one graph, 2 (default) several graphs, or graphs and other work. NCCL 2.29, field
     /// `graphUsageMode`.

@@ -260,8 +260,12 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
         // Rank 0 answers a goodbye by closing the connection.
         let answered = state.rank != 0 && state.closing.load(Ordering::SeqCst);
         if !peer.departed && !answered {
-            let error = match stalled {
-                // The peer took this process for dead.
+            // Then the peer has taken this process for dead: its last heartbeat was before the stop.
+            let was_given_up = |stalled: &Duration| {
+                let silence = *stalled + state.options.heartbeat;
+                state.options.dead_after.is_some_and(|dead_after| silence > dead_after)
+            };
+            let error = match stalled.filter(was_given_up) {
                 Some(stalled) => {
                     let reason = format!(
                         "was stopped for {} s: rank {} has ended meanwhile",

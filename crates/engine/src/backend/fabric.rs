@@ -40,14 +40,14 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     Ok(HostBackend {
         connector: Arc::new(move |world| Ok(Box::new(Communicator::new(world.clone(), &options)?))),
         library: libraries.swap_remove(0),
-        capabilities: capabilities(),
+        capabilities: list_capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
 
 /// All but the operator that scales on a GPU.
-pub(crate) fn capabilities() -> Capabilities {
+pub(crate) fn list_capabilities() -> Capabilities {
     let ops = Op::ALL.into_iter().filter(|op| op.built_in().is_some()).collect();
     Capabilities { ops, ..Capabilities::default() }
 }

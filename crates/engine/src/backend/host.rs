@@ -103,13 +103,13 @@ pub(super) fn prepare(
         notes,
         default_max_bytes: DEFAULT_MAX_BYTES,
         open: Box::new(move |_| {
-            Ok(device(Arc::clone(&connect), connect_baseline.clone(), capacity(ranks_on_host)?))
+            Ok(device(Arc::clone(&connect), connect_baseline.clone(), divide_memory(ranks_on_host)?))
         }),
     })
 }
 
 /// Bytes for the buffers of each of the ranks of this host.
-pub(crate) fn capacity(ranks_on_host: usize) -> anyhow::Result<u64> {
+pub(crate) fn divide_memory(ranks_on_host: usize) -> anyhow::Result<u64> {
     Ok(available_memory()? / 2 / ranks_on_host as u64)
 }
 

@@ -30,12 +30,12 @@ impl HostPlan {
         }
         let capabilities = match request.backend {
             BackendChoice::Mpi => Capabilities::default(),
-            _ => fabric::capabilities(),
+            _ => fabric::list_capabilities(),
         };
         let mut request = within(request, &capabilities);
         check_ranks(&request, ranks, ranks)?;
         let owner = format!("host memory of {}", world::host().name);
-        let capacity = (host::capacity(here)?, owner.as_str());
+        let capacity = (host::divide_memory(here)?, owner.as_str());
         let (max_bytes, buffers, reduced_to) =
             sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, ranks)?;
         let position = GroupPosition { rank: 0, ranks, color: 0 };

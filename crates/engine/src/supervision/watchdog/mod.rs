@@ -179,7 +179,7 @@ impl Watcher {
             }
             let collects = is_heard && self.process.rank() == 0;
             if collects {
-                ranks.extend(self.others());
+                ranks.extend(self.parse_notes());
             }
             let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
             if collects {
@@ -226,7 +226,7 @@ impl Watcher {
     }
 
     /// The ranks of the other processes, as these have described them last.
-    fn others(&self) -> Vec<RankStatus> {
+    fn parse_notes(&self) -> Vec<RankStatus> {
         let notes = self.process.aged_notes();
         let ranks = |(note, heard): &(String, Duration)| {
             let heard = *heard;

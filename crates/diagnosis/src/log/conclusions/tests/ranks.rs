@@ -271,7 +271,7 @@ fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
     assert_eq!((found.health(), of_third), (Health::CannotTell, 1), "{:?}", found.unseen);
 }
 
-/// As `tail`, `kubectl logs --tail` and the rotation of logs cut it.
+/// `tail`, `kubectl logs --tail` and the rotation of logs cut it.
 #[test]
 fn a_log_without_its_beginning_is_neither_healthy_nor_compared() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/g2.log");
