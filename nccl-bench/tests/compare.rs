@@ -76,10 +76,12 @@ fn long_lines(path: &Path) {
     run["kind"] = "run".into();
     writeln!(out, "{run}").unwrap();
     measurement["kind"] = "measurement".into();
-    for index in 0..count(&measurement) {
+    let count = count(&measurement);
+    for index in 0..count {
         writeln!(out, "{}", numbered(&mut measurement, index)).unwrap();
     }
-    let end = json!({"kind": "end", "outcome": {"state": "complete"}, "summary": {}});
+    let summary = json!({"measurements": count});
+    let end = json!({"kind": "end", "outcome": {"state": "complete"}, "summary": summary});
     writeln!(out, "{end}").unwrap();
 }
 
