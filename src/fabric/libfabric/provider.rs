@@ -26,6 +26,14 @@ pub fn providers() -> Result<Vec<String>, Error> {
     Ok(providers)
 }
 
+/// TCP with the reliable endpoints of a second provider: all that `FI_PROVIDER=tcp` leaves of libfabric 1.17.
+pub(crate) const LAYERED_TCP: &str = "tcp;ofi_rxm";
+
+/// Returns true for both names of the provider with reliable endpoints over TCP.
+pub(crate) fn is_tcp(name: &str) -> bool {
+    matches!(name, "tcp" | "net")
+}
+
 /// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp` is
 /// an older one without reliable endpoints of its own.
 pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
@@ -39,11 +47,8 @@ pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
 }
 
 /// The name for people of an opened provider: the one that they asked for, where the library has another for the same.
-pub(crate) fn shown<'a>(asked: Option<&'a str>, provider: &'a str) -> &'a str {
-    match (asked, provider) {
-        (Some(asked @ ("tcp" | "net")), "tcp" | "net") => asked,
-        _ => provider,
-    }
+pub(crate) fn name_as_asked<'a>(asked: Option<&'a str>, provider: &'a str) -> &'a str {
+    asked.filter(|asked| is_tcp(asked) && is_tcp(provider)).unwrap_or(provider)
 }
 
 /// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe then.
@@ -254,16 +259,18 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// Suffix of an error message when `FI_PROVIDER`, libfabric's own filter of providers, is set; otherwise empty.
+/// The value of `FI_PROVIDER`, libfabric's own filter of providers, when it is set.
+pub(crate) fn variable_filter() -> Option<String> {
+    std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty())
+}
+
+/// Suffix of an error message when [`variable_filter`] is set; otherwise empty.
 pub(crate) fn chosen_by_variable() -> String {
-    match std::env::var("FI_PROVIDER") {
-        Ok(filter) if !filter.is_empty() => {
-            format!(
-                "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
-            )
-        }
-        _ => String::new(),
-    }
+    variable_filter().map_or_else(String::new, |filter| {
+        format!(
+            "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
+        )
+    })
 }
 
 /// True when libfabric reads the value of this variable as true.
@@ -281,11 +288,11 @@ mod tests {
 
     #[test]
     fn a_provider_has_the_name_that_it_was_asked_for_by() {
-        assert_eq!(shown(Some("tcp"), "net"), "tcp");
-        assert_eq!(shown(Some("net"), "tcp"), "net");
-        assert_eq!(shown(None, "net"), "net");
-        assert_eq!(shown(Some("tcp;ofi_rxm"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
-        assert_eq!(shown(Some("tcp"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
+        assert_eq!(name_as_asked(Some("tcp"), "net"), "tcp");
+        assert_eq!(name_as_asked(Some("net"), "tcp"), "net");
+        assert_eq!(name_as_asked(None, "net"), "net");
+        assert_eq!(name_as_asked(Some("tcp;ofi_rxm"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
+        assert_eq!(name_as_asked(Some("tcp"), "tcp;ofi_rxm"), "tcp;ofi_rxm");
     }
 
     #[test]

@@ -189,7 +189,7 @@ fn open_endpoint(
         completion_data: matches!(&name[..], "tcp" | "net"),
         virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
         domain: info.domain(),
-        provider: provider::shown(Some(&options.provider), &name).to_owned(),
+        provider: provider::name_as_asked(Some(&options.provider), &name).to_owned(),
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         in_flight: 0,
         idle: 0,

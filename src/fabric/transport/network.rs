@@ -164,7 +164,7 @@ impl Network {
                 ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
                 ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
                 (provider, _) => {
-                    let provider = provider::shown(self.wanted.as_deref(), provider);
+                    let provider = provider::name_as_asked(self.wanted.as_deref(), provider);
                     summary.inter_host = format!("{provider} on {}", endpoint.domain);
                     summary.address = endpoint.address_text();
                 }

@@ -30,38 +30,65 @@ impl ProviderChoice {
     ) -> Result<Self, Error> {
         let identity = shm::host_identity(host);
         let network = network_identity();
-        let (hosts, networks): (Vec<String>, Vec<String>) = world
-            .all_gather(format!("{identity}\n{network}").as_bytes())?
-            .into_iter()
-            .map(|both| {
-                let both = String::from_utf8_lossy(&both);
-                let (host, network) = both.split_once('\n').unwrap_or((&both, ""));
-                (host.to_owned(), network.to_owned())
-            })
-            .unzip();
-        let one_network = networks.iter().all(|other| *other == network);
+        let own = format!("{identity}\n{network}\n{}", provider::variable_filter().is_some());
+        let (mut hosts, mut one_network, mut filtered) = (Vec::new(), true, false);
+        for each in world.all_gather(own.as_bytes())? {
+            let each = String::from_utf8_lossy(&each);
+            let mut lines = each.lines().map(str::to_owned);
+            hosts.push(lines.next().unwrap_or_default());
+            one_network &= lines.next().is_some_and(|other| other == network);
+            filtered |= lines.next().is_some_and(|filter| filter == "true");
+        }
         let one_host = hosts.iter().all(|host| *host == identity);
+        // Asking libfabric takes time, and most jobs do not depend on the answer.
+        let offers =
+            if filtered || (wanted.is_none() && !one_host) { Some(Offers::gather(world)?) } else { None };
+        let is_offered = |name: &str| offers.as_ref().is_some_and(|offers| offers.have(name));
+        let name_of = |provider: &str| {
+            let name = provider::name_in(library, provider);
+            let layered = provider::is_tcp(&name) && !is_offered(&name) && is_offered(provider::LAYERED_TCP);
+            if layered { provider::LAYERED_TCP.to_owned() } else { name }
+        };
         if let Some(wanted) = wanted {
-            let name = provider::name_in(library, wanted);
+            let name = name_of(wanted);
             if let Some(problem) = shm_problem(hosts.len(), one_host).filter(|_| name == "shm") {
                 return Err(Error::Provider { provider: name, problem });
             }
             return Ok(Self { intra_host: name.clone(), inter_host: name, hosts, one_network });
         }
-        let tcp = provider::name_in(library, "tcp");
-        let inter_host = if one_host {
-            tcp
-        } else {
-            let efa = provider::providers().is_ok_and(|names| names.iter().any(|name| name == "efa"));
-            let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
-            if everywhere { "efa".to_owned() } else { tcp }
-        };
-        let intra_host = if world.size() > MAX_SHM_RANKS { inter_host.clone() } else { "shm".to_owned() };
+        let tcp = name_of("tcp");
+        let other = || offers.as_ref().and_then(Offers::first_network).filter(|_| !is_offered(&tcp));
+        let inter_host = if is_offered("efa") { "efa".to_owned() } else { other().unwrap_or(tcp) };
+        let has_shm = world.size() <= MAX_SHM_RANKS && (!filtered || is_offered("shm"));
+        let intra_host = if has_shm { "shm".to_owned() } else { inter_host.clone() };
         Ok(Self { intra_host, inter_host, hosts, one_network })
     }
 
     pub(super) fn provider_of(&self, rank: usize, peer: usize) -> &str {
         if self.hosts[rank] == self.hosts[peer] { &self.intra_host } else { &self.inter_host }
+    }
+}
+
+/// The providers that each rank's libfabric offers, by rank.
+struct Offers(Vec<Vec<String>>);
+
+impl Offers {
+    /// Collective. A rank that cannot ask offers nothing.
+    fn gather(world: &world::Handle) -> Result<Self, Error> {
+        let own = provider::providers().unwrap_or_default().join("\n");
+        let all = world.all_gather(own.as_bytes())?;
+        let names = |text: &Vec<u8>| String::from_utf8_lossy(text).lines().map(str::to_owned).collect();
+        Ok(Self(all.iter().map(names).collect()))
+    }
+
+    /// Returns libfabric's best provider that all ranks have and that reaches other hosts.
+    fn first_network(&self) -> Option<String> {
+        self.0.first()?.iter().find(|name| *name != "shm" && self.have(name)).cloned()
+    }
+
+    /// Returns true when all ranks have the provider.
+    fn have(&self, name: &str) -> bool {
+        self.0.iter().all(|names| names.iter().any(|each| each == name))
     }
 }
 

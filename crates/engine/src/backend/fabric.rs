@@ -72,8 +72,8 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
         ));
     }
     let Some(asked) = provider else { return Ok(loaded) };
-    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
-    let tcp = ["tcp", "net"];
+    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on. `FI_PROVIDER=tcp` leaves the last in 1.17.
+    let tcp = ["tcp", "net", "tcp;ofi_rxm"];
     if providers.iter().any(|name| name == asked || tcp.contains(&&**name) && tcp.contains(&asked)) {
         return Ok(loaded);
     }

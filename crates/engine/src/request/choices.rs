@@ -127,8 +127,8 @@ impl FabricOptions {
     /// The requested algorithms for `collectives`, each with its collective.
     ///
     /// # Errors
-    /// When a collective lacks the algorithm or is not measured, or none has `between` between hosts. The error lists
-    /// the available algorithms.
+    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between hosts. The error
+    /// lists the available algorithms.
     pub fn choices(
         &self,
         collectives: &[Collective],
@@ -150,7 +150,7 @@ impl FabricOptions {
                 "--between {between} says what --algo hierarchical does between hosts: add --algo hierarchical"
             ));
         }
-        let mut choices = Vec::new();
+        let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
         for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
             let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
@@ -162,7 +162,15 @@ impl FabricOptions {
                     let known = known(&all, serves);
                     return Err(format!("--algo {algorithm}: not an algorithm of what is measured{known}"));
                 }
-                _ => choices.extend(serving.into_iter().map(|&collective| (collective, algorithm))),
+                _ => {}
+            }
+            for &collective in serving {
+                if let Some((_, first)) = choices.iter().find(|(other, _)| *other == collective) {
+                    return Err(format!(
+                        "--algo {first} and --algo {algorithm}: {collective} has both; give each collective one"
+                    ));
+                }
+                choices.push((collective, algorithm));
             }
         }
         Ok(choices)

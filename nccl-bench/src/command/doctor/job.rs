@@ -88,7 +88,7 @@ fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
                 "no job with the process {pid} answers, and this host has no such process: list them with `pgrep -af python`"
             ))),
-            _ => Ok(judge::unanswered(&client.address, &unanswered)),
+            _ => Ok(judge::unanswered(&client.address, &selection, &unanswered)),
         },
     }
 }

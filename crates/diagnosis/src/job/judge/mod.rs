@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::client::{Failure, Unanswered};
 use super::status::Status;
-use super::watch::Watch;
+use super::watch::{Selection, Watch};
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
 use crate::words::plural;
@@ -52,13 +52,14 @@ pub fn examine(watch: &Watch) -> Examination {
     examination
 }
 
-/// The examination of a job that gave no answer.
-pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
+/// The examination of a job that gave no answer; of `selection`, the process is named.
+pub fn unanswered(address: &str, selection: &Selection, unanswered: &Unanswered) -> Examination {
+    let process = selection.pid.map_or_else(String::new, |pid| format!(" about the job of process {pid}"));
     let mut examination = Examination::new("job");
     let mut finding = Finding::new(
         "job-no-answer",
         Severity::Unknown,
-        format!("NCCL's RAS service at {address} gave no answer: {}.", unanswered.failure),
+        format!("NCCL's RAS service at {address} gave no answer{process}: {}.", unanswered.failure),
     );
     finding.remedy = Some(unanswered.failure.advice().to_owned());
     if unanswered.tries.silent > 1 {
@@ -67,6 +68,7 @@ pub fn unanswered(address: &str, unanswered: &Unanswered) -> Examination {
     examination.findings.push(finding);
     examination.facts = json!({
         "address": address,
+        "pid": selection.pid,
         "failure": unanswered.failure.to_string(),
         "connections_without_answer": unanswered.tries.silent,
         "answers_about_other_jobs": unanswered.tries.others,

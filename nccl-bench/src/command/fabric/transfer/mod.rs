@@ -61,6 +61,11 @@ pub(super) fn run(
                 .to_owned(),
         ));
     }
+    if arguments.completion == Completion::Block && !options.pause.is_zero() {
+        return Err(Stop::Refused(
+            "--pause is for --completion poll: with block the rank does not poll".to_owned(),
+        ));
+    }
     let interrupt = Interrupt::install(Salvage::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // Before this side waits for the other. Ranks of a launcher are all here, and tell each other.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Arguments, Bandwidth, Messages, PingPong, Remote, Until, Windowed};
+use super::{Arguments, Bandwidth, Completion, Messages, PingPong, Remote, Until, Windowed};
 
 /// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short messages took two
 /// thirds of the time with it.
@@ -80,7 +80,9 @@ impl<'a> From<&'a PingPong> for TestOptions<'a> {
 impl<'a> From<&'a Bandwidth> for TestOptions<'a> {
     fn from(asked: &'a Bandwidth) -> Self {
         let Windowed { ref arguments, window } = asked.windowed;
-        let pause = Duration::from_nanos(asked.pause.unwrap_or(if window > 1 { PAUSE_NS } else { 0 }));
+        let polls = arguments.completion == Completion::Poll;
+        let usual = if polls && window > 1 { PAUSE_NS } else { 0 };
+        let pause = Duration::from_nanos(asked.pause.unwrap_or(usual));
         Self { messages: asked.messages, pause, ..Self::new(arguments, Test::Bandwidth, window) }
     }
 }

@@ -10,7 +10,7 @@ use super::measure::Side;
 use super::memory::Device;
 use super::options::{Test, TestOptions};
 use super::report::SizeResult;
-use engine::supervision::{Stop, no_thread};
+use engine::supervision::{Stop, explain_missing_thread};
 
 /// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round fills a
 /// window, with up to as many bytes.
@@ -125,7 +125,7 @@ fn on_threads<I: Send, T: Send>(
                 one(item)
             };
             let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, body);
-            others.push((start, thread.map_err(|error| no_thread(&name, &error))?));
+            others.push((start, thread.map_err(|error| explain_missing_thread(&name, &error))?));
         }
         for (start, _) in &others {
             // A thread that cannot take it has panicked, and says so below.

@@ -51,8 +51,7 @@ impl TransferDocument {
                 }
             }),
             (self.completion == Completion::Block).then(|| "blocking".to_owned()),
-            (self.completion == Completion::Poll && self.pause_ns > 0)
-                .then(|| format!("pauses of {} ns while waiting", self.pause_ns)),
+            (self.pause_ns > 0).then(|| format!("pauses of {} ns while waiting", self.pause_ns)),
             several.then(|| format!("{} endpoints", self.endpoints)),
             (several && self.shared_domain).then(|| "on a shared domain".to_owned()),
         ];
