@@ -128,7 +128,7 @@ impl World for Checked {
         self.call("note", |world| world.note(text)).unwrap_or_default()
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<(String, Duration)> {
         self.call("notes", |world| world.notes()).unwrap_or_default()
     }
 
@@ -142,10 +142,6 @@ impl World for Checked {
 
     fn wants_calls(&self) -> bool {
         self.call("wants_calls", |world| world.wants_calls()).unwrap_or_default()
-    }
-
-    fn aged_notes(&self) -> Vec<(String, Duration)> {
-        self.call("aged_notes", |world| world.aged_notes()).unwrap_or_default()
     }
 
     fn hold_silence(&self, holds: bool) {
@@ -309,7 +305,7 @@ mod tests {
         world.compare(1, 0, &[]);
         world.before_exit(Box::new(|_, _| ()));
         assert!(!world.note("a note") && !world.wants_calls() && !world.name_ranks(1));
-        assert_eq!((world.notes(), world.aged_notes(), world.begin_end()), (vec![], vec![], Ok(())));
+        assert_eq!((world.notes(), world.begin_end()), (vec![], Ok(())));
         world.hold_silence(true);
         drop(world);
     }

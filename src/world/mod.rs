@@ -184,16 +184,10 @@ pub trait World: Send + Sync {
         self.monitor().is_some_and(|monitor| monitor.note(text))
     }
 
-    /// Latest notes by process. Empty except in rank 0's process, and if the transport delivers no notes.
-    fn notes(&self) -> Vec<String> {
+    /// Latest notes of the other processes, each with the time since it came. Empty except in rank 0's process, and if the
+    /// transport delivers no notes.
+    fn notes(&self) -> Vec<(String, Duration)> {
         self.monitor().map(World::notes).unwrap_or_default()
-    }
-
-    /// The notes that have come from other processes, each with the time since then. Like [`World::notes`], in rank 0's
-    /// process only.
-    #[doc(hidden)]
-    fn aged_notes(&self) -> Vec<(String, Duration)> {
-        self.monitor().map(World::aged_notes).unwrap_or_default()
     }
 
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the

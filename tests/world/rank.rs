@@ -111,7 +111,10 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         },
         "limit" => world.set_limit(Some(Duration::from_millis(number()))),
         "note" => println!("heard: {}", world.note(argument)),
-        "notes" => println!("notes: {}", world.notes().join(", ")),
+        "notes" => {
+            let texts: Vec<_> = world.notes().into_iter().map(|(text, _)| text).collect();
+            println!("notes: {}", texts.join(", "));
+        }
         // Takes longer than the exit of a process without a hook.
         "exit-hook" => world.before_exit(Box::new(|error, code| {
             thread::sleep(Duration::from_millis(1500));

@@ -180,7 +180,7 @@ fn notes_reach_rank_zero() {
         soon(),
     );
     assert_all_well(&job);
-    assert_eq!(job[0].stdout, "heard: true\nheard: true\nnotes: zero, one, two\n");
+    assert_eq!(job[0].stdout, "heard: true\nheard: true\nnotes: one, two\n");
     assert_eq!(job[1].stdout, "heard: true\nheard: true\nnotes: \n");
     let alone = all_ended(&mut start_job(1, "note:old notes"), soon());
     assert_eq!(alone[0].stdout, "heard: false\nnotes: \n");

@@ -59,6 +59,7 @@ pub(crate) fn rank(steps: &str) {
     }
     let ranks = world::threads(process.clone(), threads).unwrap();
     let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
+    let others = process.size() - 1;
     thread::scope(|scope| {
         for (world, watched) in ranks.into_iter().zip(watched) {
             let (steps, rescue) = (&steps, &rescue);
@@ -91,7 +92,8 @@ pub(crate) fn rank(steps: &str) {
                         // SAFETY: `raise` touches no memory.
                         "stop" if mine => drop(unsafe { libc::raise(libc::SIGSTOP) }),
                         "heard" if mine => {
-                            while !world.notes().iter().skip(1).all(|note| note.contains("a barrier")) {
+                            let is_in_barrier = |(note, _): &(String, Duration)| note.contains("a barrier");
+                            while world.notes().iter().filter(|note| is_in_barrier(note)).count() < others {
                                 thread::sleep(Duration::from_millis(10));
                             }
                         }

@@ -164,11 +164,7 @@ impl World for Tcp {
         true
     }
 
-    fn notes(&self) -> Vec<String> {
-        lock(&self.state.notes).iter().map(|note| note.text.clone()).collect()
-    }
-
-    fn aged_notes(&self) -> Vec<(String, Duration)> {
+    fn notes(&self) -> Vec<(String, Duration)> {
         let notes = lock(&self.state.notes);
         let others = notes.iter().skip(1);
         others.filter_map(|note| Some((note.text.clone(), note.came?.elapsed()))).collect()

@@ -227,7 +227,7 @@ impl Watcher {
 
     /// The ranks of the other processes, as these have described them last.
     fn parse_notes(&self) -> Vec<RankStatus> {
-        let notes = self.process.aged_notes();
+        let notes = self.process.notes();
         let ranks = |(note, heard): &(String, Duration)| {
             let heard = *heard;
             note.lines().filter_map(|line| RankStatus::parse(line, heard)).collect::<Vec<_>>()
