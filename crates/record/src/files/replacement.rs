@@ -6,8 +6,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
 /// Data written to check for free space: a block of most file systems.
 const TRIAL: [u8; 4096] = [0; 4096];
 
@@ -44,7 +42,12 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
         // A rename would replace it even if it is write-protected, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;
     }
-    begin_beside(&target, |out| out.write_all(&TRIAL))?;
+    // Without a name, so that nothing is left when a signal ends this process meanwhile.
+    let folder = folder(&target);
+    let mut trial = tempfile::tempfile_in(folder).map_err(|error| without_name(error, folder))?;
+    trial.write_all(&TRIAL)?;
+    // Some file systems report a full disk only here.
+    trial.sync_all()?;
     Ok(target)
 }
 
@@ -61,14 +64,6 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>
 /// # Errors
 /// See [`write()`].
 pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
-    begin_beside(path, content)?.persist(path).map_err(|error| error.error)
-}
-
-/// Creates a temporary file with this content beside `path`, which is removed unless it is renamed.
-fn begin_beside(
-    path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<NamedTempFile> {
     // The file that is replaced keeps its mode; a new one has the mode of the umask.
     let older = fs::metadata(path).map(|found| found.permissions());
     let mut file = tempfile::Builder::new()
@@ -84,10 +79,9 @@ fn begin_beside(
     content(&mut out)?;
     out.flush()?;
     drop(out);
-    // Before the rename, so that a power cut leaves one of both files complete. Some file systems report a full disk
-    // only here.
+    // Before the rename, so that a power cut leaves one of both files complete.
     file.as_file().sync_all()?;
-    Ok(file)
+    file.persist(path).map_err(|error| error.error)
 }
 
 /// Removes the temporary file's name, which means nothing to users, from the error of creating it.
