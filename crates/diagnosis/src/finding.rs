@@ -102,6 +102,9 @@ pub struct Finding {
     /// Documentation, source or thread that the knowledge is from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Versions of libraries that it is about: `NCCL 2.28.9`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<String>,
 }
 
 impl Finding {
@@ -120,6 +123,7 @@ impl Finding {
             occurrences: 1,
             consequences: Vec::new(),
             source: None,
+            versions: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 const SHOWN: usize = 8;
 
 /// A list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
-pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match (names.len() - shown.len(), &shown[..]) {
         (0, [others @ .., last]) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
@@ -96,14 +96,14 @@ mod tests {
 
     #[test]
     fn lists_and_sizes_are_short() {
-        assert_eq!(listed::<&str>(&[]), "");
+        assert_eq!(join_list::<&str>(&[]), "");
         assert_eq!(
-            [listed(&["a"]), listed(&["a", "b"]), listed(&["a", "b", "c"])],
+            [join_list(&["a"]), join_list(&["a", "b"]), join_list(&["a", "b", "c"])],
             ["a", "a and b", "a, b and c"]
         );
         let letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
-        assert_eq!(listed(&letters[..8]), "a, b, c, d, e, f, g and h");
-        assert_eq!(listed(&letters), "a, b, c, d, e, f, g, h and 2 more");
+        assert_eq!(join_list(&letters[..8]), "a, b, c, d, e, f, g and h");
+        assert_eq!(join_list(&letters), "a, b, c, d, e, f, g, h and 2 more");
         assert_eq!(
             [sized(64 << 20), sized(1536), sized(12), sized(u64::MAX)],
             ["64 MiB", "1.5 KiB", "12 bytes", "16777215 TiB"]

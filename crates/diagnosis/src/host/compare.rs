@@ -5,7 +5,7 @@ use super::libraries::Kind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, listed, shown, sized};
+use crate::words::{counted, join_list, shown, sized};
 
 /// Result of a comparison.
 pub(super) struct Compared {
@@ -264,10 +264,10 @@ fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<
                 property.name,
                 all.len() - odd.len(),
                 all.len(),
-                listed(&named)
+                join_list(&named)
             )
         }
-        None => format!("{}: no value is that of most hosts: {}", property.name, listed(&named)),
+        None => format!("{}: no value is that of most hosts: {}", property.name, join_list(&named)),
     };
     let mut finding = Finding::new("hosts-differ", property.severity, text).remedy(property.remedy);
     finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();

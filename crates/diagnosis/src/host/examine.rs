@@ -10,7 +10,7 @@ use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
-use crate::words::{counted, listed};
+use crate::words::{counted, join_list};
 
 /// Devices that each host has to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ fn sees_devices(facts: &Facts) -> bool {
 /// The finding about hosts whose health cannot be told, beside others that are proven to work.
 fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
-        let text = format!("memory and limits are not known on {}", listed(&hosts));
+        let text = format!("memory and limits are not known on {}", join_list(&hosts));
         let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
             .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
             .remedy(
@@ -119,7 +119,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
         finding.hosts = hosts;
         return finding;
     }
-    let text = format!("no GPU and no active RDMA device is seen on {}", listed(&hosts));
+    let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
         .cause("the health of a host without visible devices cannot be told")
         .remedy("nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out");

@@ -6,7 +6,7 @@
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
-use crate::words::{listed, shown, sized};
+use crate::words::{join_list, shown, sized};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
@@ -77,7 +77,7 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-half-port",
             Severity::Degraded,
-            format!("half of a port is down: {} is up, {} is not", listed(&name(&up)), listed(&name(&down))),
+            format!("half of a port is down: {} is up, {} is not", join_list(&name(&up)), join_list(&name(&down))),
         )
         .cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
         .remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
@@ -108,7 +108,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-small-mtu",
             Severity::Degraded,
-            format!("interfaces have an MTU below {MTU}: {}", listed(&small)),
+            format!("interfaces have an MTU below {MTU}: {}", join_list(&small)),
         )
         .remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
     })
@@ -124,7 +124,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-without-address",
             Severity::Degraded,
-            format!("devices have no IPv4 address, and NCCL cannot use them: {}", listed(&names)),
+            format!("devices have no IPv4 address, and NCCL cannot use them: {}", join_list(&names)),
         )
         .remedy(
             "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
@@ -142,7 +142,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-hca-left-out",
             Severity::Degraded,
-            format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", listed(&out)),
+            format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", join_list(&out)),
         )
         .cause("both halves of a port are needed for its 200 Gbit/s")
         .remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")

@@ -7,7 +7,7 @@ use super::Reason;
 use crate::host::nic::Nic;
 use crate::host::pci::OnPci;
 use crate::host::rdma::Host;
-use crate::words::{listed, plural};
+use crate::words::{join_list, plural};
 
 /// Reasons for which EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
@@ -45,7 +45,7 @@ fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     let on_bus = host.efa_on_pci.iter();
     let by_driver = grouped(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
     if !by_driver.is_empty() {
-        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &listed(places))).collect();
+        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &join_list(places))).collect();
     }
     let none = if others.is_empty() {
         Reason::new(
@@ -160,7 +160,7 @@ pub fn described(devices: &[&Nic]) -> String {
     }));
     let groups = groups.iter().map(|((kind, description), names)| {
         let ending = plural(names.len(), "", "s");
-        format!("{} {kind} device{ending} ({description}): {}", names.len(), listed(names))
+        format!("{} {kind} device{ending} ({description}): {}", names.len(), join_list(names))
     });
     groups.collect::<Vec<_>>().join("; ")
 }
@@ -214,7 +214,7 @@ fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
         let is = plural(names.len(), "is", "are");
-        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", listed(names));
+        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", join_list(names));
         Reason::new(text).advice(opening(host, resource, *error, names[0]))
     };
     by_error.iter().map(reason).collect()

@@ -10,7 +10,7 @@ use collectives::fabric::{self, Hints, Info, Registered, Version};
 use serde::Serialize;
 
 use crate::host::rdma::Host;
-use crate::words::listed;
+use crate::words::join_list;
 pub use devices::described;
 
 /// Maximum edit distance at which a name is taken for a misspelt one.
@@ -102,7 +102,7 @@ impl Hint {
             _ => return None,
         };
         let names = distinct(entries.iter().map(|entry| name(entry)));
-        Some(format!("{} {}", self.kind, listed(&names)))
+        Some(format!("{} {}", self.kind, join_list(&names)))
     }
 
     fn advice(&self) -> Option<&'static str> {

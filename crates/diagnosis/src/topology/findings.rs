@@ -7,7 +7,7 @@ use super::matrix::{Device, path};
 use super::model::{Gpu, Locality, Nic, NvLinkEnd, Topology};
 use super::path::Path;
 use crate::finding::{Action, Evidence, Finding, Severity};
-use crate::words::{listed, plural};
+use crate::words::{join_list, plural};
 
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
@@ -333,7 +333,7 @@ fn numa(topology: &Topology) -> Option<Finding> {
         Severity::Degraded,
         format!(
             "The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.",
-            listed(&labels)
+            join_list(&labels)
         ),
     );
     finding.cause = Some(
@@ -381,7 +381,7 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
         if equal && enough_gpus { Severity::Degraded } else { Severity::Advice },
         format!(
             "No channel uses {}; {} of {} NICs carry data.",
-            listed(&labels),
+            join_list(&labels),
             busy.len(),
             busy.len() + idle.len()
         ),
@@ -418,12 +418,12 @@ fn named(nic: &Nic) -> String {
 /// `GPU0 has`, `GPU0 and GPU3 have`.
 fn has(gpus: &[&Gpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
-    format!("{} {}", listed(&labels), plural(gpus.len(), "has", "have"))
+    format!("{} {}", join_list(&labels), plural(gpus.len(), "has", "have"))
 }
 
 /// `NIC0 is`, `NIC0 and NIC1 are`.
 fn list(labels: &[&str]) -> String {
-    format!("{} {}", listed(labels), plural(labels.len(), "is", "are"))
+    format!("{} {}", join_list(labels), plural(labels.len(), "is", "are"))
 }
 
 fn indices(gpus: &[&Gpu]) -> String {

@@ -72,7 +72,7 @@ pub(super) fn prepare(
     versus: Option<FindHostBackend>,
     why: &str,
 ) -> Result<Node, Stop> {
-    if let Some(problem) = unsupported(settings) {
+    if let Some(problem) = find_unsupported(settings) {
         return Err(Stop::Refused(problem));
     }
     let primary = find(settings, process)?;
@@ -133,7 +133,7 @@ fn device(primary: Arc<Connector>, baseline: Option<Arc<Connector>>, capacity: u
 }
 
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
-pub(crate) fn unsupported(settings: &Request) -> Option<String> {
+pub(crate) fn find_unsupported(settings: &Request) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
     if requests_operator(settings, Op::MulSum) {
         return host("-o mulsum");

@@ -68,7 +68,7 @@ use crate::backend::{self, Node};
 use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
 use crate::supervision::{
-    FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause, no_thread,
+    FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause, explain_missing_thread,
 };
 pub use checks::check_ranks;
 use checks::within;
@@ -245,7 +245,7 @@ fn run_ranks(
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
                 // Before any rank has begun: the others would be told that this one has left.
-                Err(error) => fail(&no_thread(&name, &error).into(), &**world, context.salvage),
+                Err(error) => fail(&explain_missing_thread(&name, &error).into(), &**world, context.salvage),
             }
         }
         let starts = ranks.into_iter().zip(progress).zip(threads);

@@ -25,7 +25,7 @@ impl HostPlan {
     /// # Errors
     /// [`Stop::Refused`] with the refusal of the run.
     pub fn new(request: &Request, ranks: usize, here: usize) -> Result<Self, Stop> {
-        if let Some(problem) = host::unsupported(request) {
+        if let Some(problem) = host::find_unsupported(request) {
             return Err(Stop::Refused(problem));
         }
         let capabilities = match request.backend {

@@ -13,6 +13,6 @@ pub use message::print_message;
 pub use salvage::Salvage;
 pub use signal::{Signal, interrupted, signal_code};
 pub use stop::{CLOSED_PIPE, FAILED, REFUSED, Stop, TIMED_OUT, Verdict, WRONG_DATA, await_cause};
-pub use thread::{no_thread, start_thread};
+pub use thread::{explain_missing_thread, start_thread};
 pub use watchdog::ranges;
 pub use watchdog::{RankProgress, TimeLimit, Watchdog};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measured::{Key, Rows, RunRows, listed, unfinished};
+use super::measured::{Key, Rows, RunRows, describe_unfinished, list_keys};
 use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
@@ -216,8 +216,8 @@ fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), Mat
         return Err(MatchError::NothingInCommon {
             first: first.path.clone(),
             other: other.path.clone(),
-            in_first: listed(first.rows.keys()).join(", "),
-            in_other: listed(other.rows.keys()).join(", "),
+            in_first: list_keys(first.rows.keys()).join(", "),
+            in_other: list_keys(other.rows.keys()).join(", "),
         });
     }
     if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
@@ -275,7 +275,7 @@ impl ComparedFile {
     /// The reasons why the run, or one of several, is incomplete.
     fn incomplete(&self) -> Vec<String> {
         match &self.incomplete_runs {
-            None => unfinished(&self.letter, &self.outcome).into_iter().collect(),
+            None => describe_unfinished(&self.letter, &self.outcome).into_iter().collect(),
             Some(of_runs) => of_runs.clone(),
         }
     }
@@ -315,7 +315,7 @@ impl FileVerdict {
         let mut slower: Vec<(usize, f64)> =
             counting.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let only = |one: &Rows, other: &Rows| listed(one.keys().filter(|key| !other.has(key)));
+        let only = |one: &Rows, other: &Rows| list_keys(one.keys().filter(|key| !other.has(key)));
         let (first, own) = (&sources[0].rows, &sources[file].rows);
         let (missing, extra) = (only(first, own), only(own, first));
         let (incomplete, mut notes) = doubts(file, files, rows, own);

@@ -234,7 +234,7 @@ fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) 
 }
 
 /// Keys by their table: `allreduce float sum (62 rows)`.
-pub(super) fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+pub(super) fn list_keys<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     let mut tables: Vec<(&TableKey, usize)> = Vec::new();
     for key in keys {
         match tables.iter_mut().find(|(table, _)| **table == key.table) {
@@ -247,7 +247,7 @@ pub(super) fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
 }
 
 /// The reason why the run of this name is incomplete; `None` when it is complete.
-pub(super) fn unfinished(name: &str, outcome: &Outcome) -> Option<String> {
+pub(super) fn describe_unfinished(name: &str, outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Complete => None,
         Outcome::Running => Some(format!("{name} has not ended, or was killed")),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::MatchError;
-use super::measured::{Key, Repeated, Rows, RunRows, listed, unfinished};
+use super::measured::{Key, Repeated, Rows, RunRows, describe_unfinished, list_keys};
 use crate::rank_test::{LEVEL, least_p, mann_whitney};
 use crate::run::Outcome;
 
@@ -78,7 +78,7 @@ fn resolve_path(rows: &RunRows) -> PathBuf {
 ///
 /// # Errors
 /// When there is none.
-pub fn one_side(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
+pub fn merge_runs(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
     let mut rows = Rows::default();
     for one in &runs {
         rows.merge(&one.rows);
@@ -87,10 +87,10 @@ pub fn one_side(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
         // A row without a value above 0 in any run is no gap of this one.
         let is_gap =
             |key: &&Key| !one.rows.has(key) || one.rows.median(key).is_none() && rows.median(key).is_some();
-        let missing = listed(rows.keys().filter(is_gap));
+        let missing = list_keys(rows.keys().filter(is_gap));
         (!missing.is_empty()).then(|| format!("{} lacks {}", one.path.display(), missing.join(", ")))
     };
-    let unfinished = |one: &RunRows| unfinished(&one.path.display().to_string(), &one.run.outcome);
+    let unfinished = |one: &RunRows| describe_unfinished(&one.path.display().to_string(), &one.run.outcome);
     let incomplete = runs.iter().flat_map(|one| [unfinished(one), lacks(one)]).flatten().collect();
     let names: Vec<String> = runs.iter().map(|one| one.path.display().to_string()).collect();
     let runs: Vec<_> = runs.into_iter().map(|one| one.run).collect();

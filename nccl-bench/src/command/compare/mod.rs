@@ -157,7 +157,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     if is_repeated {
         let after = sources.split_off(arguments.before.len());
         matching::check_runs(&sources, &after)?;
-        sources = vec![matching::one_side(sources)?, matching::one_side(after)?];
+        sources = vec![matching::merge_runs(sources)?, matching::merge_runs(after)?];
     }
     let criteria = Criteria {
         metric: arguments.metric,

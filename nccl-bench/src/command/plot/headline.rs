@@ -110,7 +110,7 @@ fn count_wrong(run: &Run) -> usize {
 /// or is empty.
 pub(super) fn problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
-    if let Some((_, text)) = text::unfinished(&run.outcome) {
+    if let Some((_, text)) = text::describe_unfinished(&run.outcome) {
         let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
         problems
             .push(format!("{text}{end} This is not a complete run: only what was measured before is shown."));

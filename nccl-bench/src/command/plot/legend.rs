@@ -94,7 +94,7 @@ fn runs(picture: &Picture, section: &Section, line: impl Fn(&str) -> String) -> 
         let mut series = section.series.iter().filter(|series| series.run == index).peekable();
         if series.peek().is_some() {
             let mut text = text::shortened(label, LONGEST_LABEL);
-            if let Some((state, _)) = text::unfinished(&run.outcome) {
+            if let Some((state, _)) = text::describe_unfinished(&run.outcome) {
                 text += &format!(" ({state})");
             }
             if series.flat_map(|series| &series.points).all(|point| point.wrong().is_none()) {

@@ -149,7 +149,10 @@ fn runs(picture: &Picture) -> String {
 /// The facts about a run, in groups.
 fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     let mut own = BTreeMap::from([
-        ("outcome", text::unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text)),
+        (
+            "outcome",
+            text::describe_unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text),
+        ),
         ("started at", run.started_at.clone()),
         ("ended at", run.ended_at.clone().unwrap_or_default()),
         ("program", run.program.clone()),

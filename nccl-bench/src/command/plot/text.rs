@@ -7,7 +7,7 @@ use record::{Outcome, Run};
 const FONT_SIZE: f64 = 13.0;
 
 /// The state of an incomplete run, in short and as a predicate; `None` for a complete one.
-pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
+pub(super) fn describe_unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
     match outcome {
         Outcome::Complete => None,
         Outcome::Running => {

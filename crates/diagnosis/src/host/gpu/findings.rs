@@ -6,7 +6,7 @@ mod facts;
 use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, listed, shown, sized};
+use crate::words::{counted, join_list, shown, sized};
 
 pub(crate) use facts::{prove, sections};
 
@@ -67,7 +67,7 @@ fn lost(gpus: &Gpus) -> Option<Finding> {
     let names: Vec<String> =
         gpus.lost.iter().map(|lost| format!("GPU {} ({})", lost.index, lost.error)).collect();
     (!names.is_empty()).then(|| {
-        Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", listed(&names)))
+        Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", join_list(&names)))
             .cause("the GPU fell off the bus, or needs a reset")
             .remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
             .action(Action::Reboot)
@@ -203,7 +203,7 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
         Finding::new(
             "ecc-off",
             Severity::Degraded,
-            format!("ECC is off, and on for the other GPUs: {}", listed(&off)),
+            format!("ECC is off, and on for the other GPUs: {}", join_list(&off)),
         )
         .remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
     })
@@ -221,7 +221,7 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "gpu-throttled",
                 Severity::Degraded,
-                format!("clocks are lowered ({reason}): {}", listed(&slow)),
+                format!("clocks are lowered ({reason}): {}", join_list(&slow)),
             )
             .cause("the GPU is too hot, or its power supply asks for less load")
             .remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
@@ -243,7 +243,7 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "power-limit-lowered",
                 Severity::Advice,
-                format!("the power limit is below the default: {}", listed(&limited)),
+                format!("the power limit is below the default: {}", join_list(&limited)),
             )
             .remedy("nvidia-smi -pl WATTS, if it is not meant so"),
         );
@@ -279,7 +279,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
     let mig = those(&|gpu| gpu.mig == Some(true));
     if !mig.is_empty() {
         findings.push(
-            Finding::new("mig-on", Severity::Degraded, format!("MIG is on: {}", listed(&mig)))
+            Finding::new("mig-on", Severity::Degraded, format!("MIG is on: {}", join_list(&mig)))
                 .cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
                 .remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
         );
@@ -290,7 +290,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "compute-prohibited",
                 Severity::Broken,
-                format!("the compute mode forbids all work: {}", listed(&prohibited)),
+                format!("the compute mode forbids all work: {}", join_list(&prohibited)),
             )
             .remedy("nvidia-smi -c DEFAULT -i INDEX"),
         );
@@ -301,7 +301,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "compute-exclusive",
                 Severity::Advice,
-                format!("one process per GPU is allowed: {}", listed(&exclusive)),
+                format!("one process per GPU is allowed: {}", join_list(&exclusive)),
             )
             .remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
         );
@@ -334,7 +334,7 @@ fn processes(gpus: &Gpus) -> Option<Finding> {
         Finding::new(
             "gpu-in-use",
             Severity::Advice,
-            format!("other processes use the GPUs: {}", listed(&used)),
+            format!("other processes use the GPUs: {}", join_list(&used)),
         )
         .cause("a job runs, or one ended and left processes behind; they take memory and time from the next")
         .remedy("end what should not run: kill PID")

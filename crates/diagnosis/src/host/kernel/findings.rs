@@ -4,7 +4,7 @@ use super::{KernelMessage, KernelMessages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
-use crate::words::{listed, shown};
+use crate::words::{join_list, shown};
 
 /// A finding for each kind of message that is no harmless one. `uptime` is in seconds.
 pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
@@ -44,8 +44,11 @@ fn finding(
     uptime: Option<f64>,
     rules: &Rules,
 ) -> Option<Finding> {
-    let on =
-        if message.devices.is_empty() { String::new() } else { format!(" ({})", listed(&message.devices)) };
+    let on = if message.devices.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", join_list(&message.devices))
+    };
     let rule = message.rule.as_deref().and_then(|name| rules.get(name));
     let mut finding = match rule {
         Some(rule) if matches!(rule.role, Role::Harmless | Role::Confirmation) => return None,

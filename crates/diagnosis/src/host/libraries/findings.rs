@@ -6,7 +6,7 @@ use super::super::system::System;
 use super::{Kind, Library, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{listed, shown, sized};
+use crate::words::{join_list, shown, sized};
 
 /// Findings about the libraries.
 pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
@@ -79,7 +79,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
                 "several versions of NCCL are here: {taken} {} at {}; also {}",
                 first.identity(),
                 first.path,
-                listed(&others)
+                join_list(&others)
             ),
         )
         .cause("Python packages bring their own library, which their programs load first")
@@ -118,7 +118,10 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             Finding::new(
                 "net-plugin-not-searched",
                 Severity::Degraded,
-                format!("the loader does not search the folder of NCCL's network plugin: {}", listed(&paths)),
+                format!(
+                    "the loader does not search the folder of NCCL's network plugin: {}",
+                    join_list(&paths)
+                ),
             )
             .cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
             .remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
@@ -149,7 +152,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
         Finding::new(
             "library-not-loadable",
             Severity::Advice,
-            format!("files cannot be loaded here: {}", listed(&names)),
+            format!("files cannot be loaded here: {}", join_list(&names)),
         )
         .remedy("remove them from the search path, or install the library for this processor")
     })

@@ -61,9 +61,9 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     if names.is_empty() {
         return None;
     }
-    let listed: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
-    let text = format!("{} of {}", counted(faults.len(), "known fault"), listed.join(", "));
-    let finding = Finding::new("known-faults", Severity::Advice, text)
+    let versions: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
+    let text = format!("{} of {}", counted(faults.len(), "known fault"), versions.join(", "));
+    let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
         .cause("each appears under conditions that depend on the job")
         .remedy("see the table of known faults");
     Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.identity())))

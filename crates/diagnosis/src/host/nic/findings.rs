@@ -5,7 +5,7 @@ use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, listed, plural, shown};
+use crate::words::{counted, join_list, plural, shown};
 
 /// Gbit/s of devices for which the MTU matters; our own judgement.
 const FAST: f64 = 100.0;
@@ -139,7 +139,7 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
     let wanted = needed || initialized || nics.iter().any(Nic::is_efa);
     let severity = if wanted { Severity::Broken } else { Severity::Advice };
-    let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", listed(&names)));
+    let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
     Some(if initialized {
         finding
             .cause("the link is up, and no subnet manager has configured the port (INIT)")
@@ -248,7 +248,7 @@ fn mtu(nics: &[Nic]) -> Option<Finding> {
         Finding::new(
             "roce-small-mtu",
             Severity::Degraded,
-            format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", listed(&small)),
+            format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", join_list(&small)),
         )
         .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
         .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
@@ -267,7 +267,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
         Finding::new(
             "roce-without-ipv4",
             Severity::Advice,
-            format!("active RoCE devices have no IPv4 address for RoCE v2: {}", listed(&names)),
+            format!("active RoCE devices have no IPv4 address for RoCE v2: {}", join_list(&names)),
         )
         .cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
         .remedy("give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)")
@@ -294,9 +294,11 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     let (severity, text) = match (&empty[..], &first[..]) {
         ([], []) => return None,
         ([], ports) => {
-            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", listed(ports)))
+            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", join_list(ports)))
         }
-        (ports, _) => (Severity::Broken, format!("selects an entry without an address on {}", listed(ports))),
+        (ports, _) => {
+            (Severity::Broken, format!("selects an entry without an address on {}", join_list(ports)))
+        }
     };
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
@@ -323,7 +325,7 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
             Finding::new(
                 "nic-counter-grows",
                 meaning.severity,
-                format!("{name} grows: {}: {}", meaning.text, listed(&devices)),
+                format!("{name} grows: {}: {}", meaning.text, join_list(&devices)),
             )
             .remedy(meaning.remedy)
             .action(Action::Watch)

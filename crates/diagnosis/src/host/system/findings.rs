@@ -4,7 +4,7 @@ use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, listed, sized};
+use crate::words::{counted, join_list, sized};
 
 /// NVIDIA's advice on limits, settings of containers, ACS and GPUDirect.
 const TROUBLESHOOTING: &str =
@@ -123,7 +123,7 @@ fn verbs_files(system: &System) -> Option<Finding> {
         Finding::new(
             "uverbs-refused",
             Severity::Broken,
-            format!("/dev/infiniband files cannot be opened: {}", listed(&system.refused_files)),
+            format!("/dev/infiniband files cannot be opened: {}", join_list(&system.refused_files)),
         )
         .remedy(format!("{remedy}; ls -l /dev/infiniband"))
     })
@@ -200,7 +200,7 @@ fn stale(system: &System) -> Option<Finding> {
                 "{} in /dev/shm ({}) that no process{where_to} uses: {}",
                 counted(stale.names.len(), "file of NCCL"),
                 sized(stale.bytes),
-                listed(&stale.names)
+                join_list(&stale.names)
             ),
         )
         .cause("a job was killed before it removed them")
@@ -367,7 +367,7 @@ fn acs(system: &System) -> Vec<Finding> {
             Finding::new(
                 "acs-on",
                 Severity::Degraded,
-                format!("PCI access control (ACS) redirects peer-to-peer traffic at {}", listed(&places)),
+                format!("PCI access control (ACS) redirects peer-to-peer traffic at {}", join_list(&places)),
             )
             .cause("traffic among GPUs and network devices goes up to the root complex, slower or not at all")
             .remedy("turn ACS off in the BIOS, or per bridge: setpci -s BRIDGE ECAP_ACS+0x6.w=0000")

@@ -108,7 +108,7 @@ pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
         |name: &str| Some(field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10);
     let count = |name: &str| field(&memory, name)?.parse().ok();
     let dmi = |file: &str| read(&format!("sys/devices/virtual/dmi/id/{file}"));
-    let processors = read("sys/devices/system/cpu/online").as_deref().and_then(listed);
+    let processors = read("sys/devices/system/cpu/online").as_deref().and_then(count_in_list);
     // Machines with a device tree have no DMI.
     let model = || read("proc/device-tree/model").map(|text| text.trim_end_matches('\0').to_owned());
     let nodes = names(&root.join("sys/devices/system/node"));
@@ -127,7 +127,7 @@ pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
             .unwrap_or(0),
         filtered: field(&status, "Seccomp") == Some("2"),
         processors,
-        allowed_processors: field(&status, "Cpus_allowed_list").and_then(listed),
+        allowed_processors: field(&status, "Cpus_allowed_list").and_then(count_in_list),
         numa_nodes: nodes.iter().filter(|name| name.strip_prefix("node").is_some_and(is_number)).count(),
         memory: bytes("MemTotal"),
         available: bytes("MemAvailable"),
@@ -150,7 +150,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// The number of entries of a list such as `0-3,8`.
-fn listed(text: &str) -> Option<usize> {
+fn count_in_list(text: &str) -> Option<usize> {
     let mut count = 0_usize;
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

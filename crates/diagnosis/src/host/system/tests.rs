@@ -212,7 +212,7 @@ fn grace_blackwell_needs_its_override_and_channels_of_imex() {
 #[test]
 fn lists_of_processors_are_counted() {
     assert_eq!(
-        ["0-3,8", "0", "0-0", "5-2", "", "x", "0-18446744073709551615"].map(listed),
+        ["0-3,8", "0", "0-0", "5-2", "", "x", "0-18446744073709551615"].map(count_in_list),
         [Some(5), Some(1), Some(1), None, None, None, None]
     );
 }

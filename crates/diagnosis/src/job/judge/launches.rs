@@ -7,7 +7,7 @@ use super::progress::{Member, Progress, Standstill, counts_text, groups, member,
 use super::words::RankNames;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::job::status::{Communicator, Format, Status};
-use crate::words::{listed, plural, sentence};
+use crate::words::{join_list, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -139,7 +139,7 @@ fn finding(
         )
     } else if is_minority {
         let root_count = roots.len();
-        let roots = listed(&names(stand, roots, rank_names));
+        let roots = join_list(&names(stand, roots, rank_names));
         let has = plural(root_count, "has", "have");
         (
             "job-not-arrived",
@@ -153,7 +153,7 @@ fn finding(
              earlier operation.",
         )
     } else {
-        let ahead = listed(&names(stand, &stand.ahead, rank_names));
+        let ahead = join_list(&names(stand, &stand.ahead, rank_names));
         (
             "job-few-ahead",
             Severity::Unknown,
@@ -224,7 +224,7 @@ fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) 
     let each: Vec<String> = stands
         .iter()
         .map(|stand| {
-            let behind = listed(&names(stand, &stand.behind, rank_names));
+            let behind = join_list(&names(stand, &stand.behind, rank_names));
             format!("communicator {} waits for {behind}", stand.communicator.identity)
         })
         .collect();
@@ -387,7 +387,7 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNa
         Severity::Unknown,
         sentence(&format!(
             "{} launched nothing in {seconds}, while {} of {} ranks did.",
-            listed(&names),
+            join_list(&names),
             progress.moving(),
             progress.launched.len()
         )),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
-use crate::words::{listed, plural, sentence};
+use crate::words::{join_list, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -15,7 +15,7 @@ pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames
     errors(last, rank_names, &mut findings);
     for communicator in &last.communicators {
         let before = first.and_then(|first| first.find(&communicator.identity));
-        findings.extend(unfinished(before, communicator, rank_names));
+        findings.extend(find_unfinished_ranks(before, communicator, rank_names));
         findings.extend(left(before, communicator, rank_names));
     }
     findings.extend(ending(last, rank_names, &findings));
@@ -89,7 +89,7 @@ fn absence_finding(
         (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
         _ => "did not answer the other processes once".to_owned(),
     };
-    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", listed(&names))));
+    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", join_list(&names))));
     finding.cause = Some(match absence {
         Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
         _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
@@ -143,7 +143,7 @@ impl AbsentProcess {
         if self.names.is_empty() {
             self.name.clone()
         } else {
-            listed(&self.names.iter().cloned().collect::<Vec<_>>())
+            join_list(&self.names.iter().cloned().collect::<Vec<_>>())
         }
     }
 }
@@ -206,7 +206,7 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
             .map(|(communicator, rank)| rank_names.name(communicator, rank.rank, rank.place.as_ref()))
             .collect();
         let names: Vec<String> = names.into_iter().collect();
-        let text = format!("{} {} {error}", listed(&names), plural(names.len(), "reports", "report"));
+        let text = format!("{} {} {error}", join_list(&names), plural(names.len(), "reports", "report"));
         let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
         if let (REMOTE_ERROR, Some(root)) = (error, root) {
             root.severity = Severity::Broken;
@@ -263,7 +263,7 @@ fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
 }
 
 /// Finds a communicator that is not ready in both answers, and names the ranks that are not in it.
-fn unfinished(
+fn find_unfinished_ranks(
     before: Option<&Communicator>,
     now: &Communicator,
     rank_names: &RankNames<'_>,
@@ -283,7 +283,7 @@ fn unfinished(
         format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
     } else {
         let verb = plural(outside.len(), "has", "have");
-        format!("The initialization of {within} waits: {} {verb} not entered it.", listed(&outside))
+        format!("The initialization of {within} waits: {} {verb} not entered it.", join_list(&outside))
     };
     let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
@@ -322,7 +322,7 @@ fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankName
         Severity::Unknown,
         sentence(&format!(
             "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
-            listed(&names),
+            join_list(&names),
             plural(names.len(), "is", "are"),
             now.identity,
             now.size
@@ -350,7 +350,7 @@ fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<
         let is_cascade = others.iter().any(|finding| finding.severity == Severity::Broken);
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
         let text =
-            format!("{} {} called ncclCommAbort.", listed(&aborted), plural(aborted.len(), "has", "have"));
+            format!("{} {} called ncclCommAbort.", join_list(&aborted), plural(aborted.len(), "has", "have"));
         let mut finding = Finding::new("job-aborted", severity, sentence(&text));
         finding.cause = Some(
             "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
@@ -360,8 +360,11 @@ fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<
     }
     let ending = in_state(State::Finalize);
     if !ending.is_empty() {
-        let text =
-            format!("{} {} destroying a communicator.", listed(&ending), plural(ending.len(), "is", "are"));
+        let text = format!(
+            "{} {} destroying a communicator.",
+            join_list(&ending),
+            plural(ending.len(), "is", "are")
+        );
         findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
     }
     findings

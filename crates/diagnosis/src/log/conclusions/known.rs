@@ -87,14 +87,15 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
         })
     }));
     if !open.is_empty() {
-        let names: BTreeSet<&str> = open.iter().map(|known| known.name.as_str()).collect();
-        let names: Vec<&str> = names.into_iter().collect();
+        let versions: BTreeSet<&str> = open.iter().map(|known| known.name.as_str()).collect();
+        let versions: Vec<String> = versions.into_iter().map(str::to_owned).collect();
         let text = format!(
             "{} of {}, each under conditions that the log does not show",
             count(open.len(), "known fault"),
-            names.join(", ")
+            versions.join(", ")
         );
         found.push(Placed::derived(Finding {
+            versions,
             remedy: Some("See the known faults below.".to_owned()),
             ..Finding::new("known-faults", Severity::Advice, text)
         }));

@@ -24,7 +24,7 @@ use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
 use record::BackendLibrary;
-use unsupported::{reduces, unsupported};
+use unsupported::{find_unsupported, reduces};
 
 /// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
 /// has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers soon overflow, and
@@ -50,7 +50,7 @@ const MOST: usize = c_int::MAX as usize;
 /// through MPI.
 pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
-    if let Some(problem) = unsupported(settings) {
+    if let Some(problem) = find_unsupported(settings) {
         return refused(&problem);
     }
     // MPI is not initialised in a world of another kind.

@@ -7,7 +7,7 @@ use crate::backend::host::requests_operator;
 use crate::request::{BackendChoice, Request, Size};
 
 /// Returns the reason for which MPI cannot carry out a request; `None` when it can.
-pub(super) fn unsupported(settings: &Request) -> Option<String> {
+pub(super) fn find_unsupported(settings: &Request) -> Option<String> {
     if let Some(threads @ 2..) = settings.threads {
         return Some(format!(
             "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
@@ -86,7 +86,7 @@ mod tests {
             ),
             (up_to(16 << 30, types(&[DataType::Float16], of(&[AllGather]))), &["4294967294 bytes"]),
         ] {
-            let text = unsupported(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
+            let text = find_unsupported(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
             assert!(parts.iter().all(|part| text.contains(part)), "{request:?}: {text}");
         }
     }
@@ -116,7 +116,7 @@ mod tests {
             },
             Request { max_bytes: Some(8 << 30), ..types(&[DataType::Float64], of(&[AllGather])) },
         ] {
-            assert_eq!(unsupported(&request), None, "{request:?}");
+            assert_eq!(find_unsupported(&request), None, "{request:?}");
         }
     }
 }

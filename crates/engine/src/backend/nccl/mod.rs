@@ -24,7 +24,7 @@ use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::gather::gather;
 use crate::request::Request;
-use crate::supervision::{Stop, no_thread};
+use crate::supervision::{Stop, explain_missing_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
 use memory::RankMemory;
 use rank::GpuRank;
@@ -337,7 +337,7 @@ impl Opening {
                     tracing::debug!(rank, "kernels of the test data loaded");
                     anyhow::Ok(data)
                 })
-                .map_err(|error| no_thread(&name, &error))?;
+                .map_err(|error| explain_missing_thread(&name, &error))?;
             let communicator = Communicator::builder(self.library, stream)
                 .rank(rank, ranks)
                 .id(&self.id)

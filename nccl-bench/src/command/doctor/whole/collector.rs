@@ -115,8 +115,12 @@ impl Collector {
 
     /// Reports the end of another process, and ends the job.
     fn end_job(&self, world: &dyn world::World, ending: Ending) -> ! {
-        // After a death, the launcher may have interrupted the others.
-        let ending = world.check().err().map_or(ending, |error| Ending::Failed(error.to_string()));
+        // After a death, the launcher may have interrupted the others. From here on no other failure ends this process, so that
+        // the report and the exit code have one reason.
+        let ending = match world.begin_end() {
+            Ok(()) => ending,
+            Err((error, _)) => Ending::Failed(error.to_string()),
+        };
         self.report(&ending);
         let message = match &ending {
             Ending::Failed(message) => message.clone(),
@@ -302,20 +306,15 @@ fn processes(numbers: &[usize]) -> String {
 /// Removes the advice about known faults of a host where that of the log is about the same versions.
 pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
     const RULE: &str = "known-faults";
-    // `3 known faults of NCCL 2.28.9, each under ...`
-    fn versions(finding: &Finding) -> Option<&str> {
-        (finding.rule == RULE).then(|| finding.diagnosis.split_once(" of "))?.map(|(_, versions)| versions)
-    }
     let of_log = examinations.iter().filter(|examination| examination.subject == "log");
-    let Some(of_log) = of_log.flat_map(|log| &log.findings).find_map(versions).map(str::to_owned) else {
-        return;
-    };
-    let is_same = |versions: &str| {
-        of_log.strip_prefix(versions).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+    let advice = of_log.flat_map(|log| &log.findings).filter(|finding| finding.rule == RULE);
+    let versions: Vec<String> = advice.flat_map(|finding| finding.versions.clone()).collect();
+    let is_repeated = |finding: &Finding| {
+        finding.rule == RULE && finding.versions.iter().all(|version| versions.contains(version))
     };
     for examination in examinations.iter_mut().filter(|examination| examination.subject != "log") {
         let before = examination.findings.len();
-        examination.findings.retain(|finding| !versions(finding).is_some_and(is_same));
+        examination.findings.retain(|finding| !is_repeated(finding));
         if examination.findings.len() < before {
             examination.sections.retain(|section| section.title != "Known faults");
         }
@@ -345,24 +344,23 @@ mod tests {
 
     #[test]
     fn known_faults_of_the_same_versions_are_told_once() {
-        let examination = |subject, text: &str| {
+        let examination = |subject, versions: &[&str]| {
             let mut examination = Examination::new(subject);
-            examination.findings.push(Finding::new("known-faults", Severity::Advice, text));
+            let versions = versions.iter().map(|&version| version.to_owned()).collect();
+            let advice = Finding::new("known-faults", Severity::Advice, "3 known faults");
+            examination.findings.push(Finding { versions, ..advice });
             examination
                 .sections
                 .push(Section { title: "Known faults".to_owned(), body: Body::Lines(Vec::new()) });
             examination
         };
-        let log = "3 known faults of NCCL 2.28.9, each under conditions that the log does not show";
-        for (host, left) in [
-            ("4 known faults of NCCL 2.28.9", 0),
-            ("4 known faults of NCCL 2.28.9, libfabric 2.4.0", 1),
-            ("1 known fault of NCCL 2.28", 1),
-        ] {
-            let mut both = [examination("log", log), examination("host", host)];
+        for (host, left) in
+            [(&["NCCL 2.28.9"][..], 0), (&["NCCL 2.28.9", "libfabric 2.4.0"], 1), (&["NCCL 2.28"], 1)]
+        {
+            let mut both = [examination("log", &["NCCL 2.28.9"]), examination("host", host)];
             drop_repeated_faults(&mut both);
             assert_eq!((both[0].findings.len(), both[0].sections.len()), (1, 1));
-            assert_eq!((both[1].findings.len(), both[1].sections.len()), (left, left), "{host}");
+            assert_eq!((both[1].findings.len(), both[1].sections.len()), (left, left), "{host:?}");
         }
     }
 

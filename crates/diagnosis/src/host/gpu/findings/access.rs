@@ -4,7 +4,7 @@ use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
 use super::named;
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{listed, shown};
+use crate::words::{join_list, shown};
 
 pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -28,7 +28,7 @@ fn links(gpus: &Gpus) -> Option<Finding> {
         .map(|gpu| {
             let inactive = gpu.links.iter().filter(|link| !link.active);
             let down: Vec<String> = inactive.map(|link| link.number.to_string()).collect();
-            format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), listed(&down))
+            format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), join_list(&down))
         })
         .collect();
     let in_fabric = gpus.devices.iter().all(|gpu| gpu.fabric.is_some());
@@ -41,7 +41,7 @@ fn links(gpus: &Gpus) -> Option<Finding> {
         });
     }
     (!fewer.is_empty()).then(|| {
-        Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", listed(&fewer)))
+        Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", join_list(&fewer)))
             .cause("the link was not trained, or was taken down after errors")
             .remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
             .action(Action::Reboot)
@@ -65,7 +65,7 @@ fn speeds(gpus: &Gpus) -> Option<Finding> {
         Finding::new(
             "nvlink-slow",
             Severity::Degraded,
-            format!("NVLinks are slower than the usual {usual} Mbit/s: {}", listed(&slow)),
+            format!("NVLinks are slower than the usual {usual} Mbit/s: {}", join_list(&slow)),
         )
         .cause("a lane of the link was not trained")
         .remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
@@ -84,7 +84,7 @@ fn growing(gpus: &Gpus) -> Option<Finding> {
         Finding::new(
             "nvlink-errors-grow",
             Severity::Degraded,
-            format!("NVLink errors grow: {}", listed(&grown)),
+            format!("NVLink errors grow: {}", join_list(&grown)),
         )
         .cause("a link works with errors, and sends data again")
         .remedy("watch it with --interval 60; isolate the node when it goes on")
@@ -100,7 +100,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
     let waiting = those(&|fabric| fabric.state != 3);
     if !waiting.is_empty() {
         findings.push(
-            Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", listed(&waiting)))
+            Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)))
                 .cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
                 .remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
         );
@@ -111,7 +111,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "fabric-failed",
                 Severity::Broken,
-                format!("the registration with the NVSwitch fabric failed: {}", listed(&failed)),
+                format!("the registration with the NVSwitch fabric failed: {}", join_list(&failed)),
             )
             .remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
         );
@@ -130,7 +130,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "fabric-unhealthy",
                 Severity::Degraded,
-                format!("the NVSwitch fabric reports {text}: {}", listed(&names)),
+                format!("the NVSwitch fabric reports {text}: {}", join_list(&names)),
             )
             .remedy("nvidia-smi -q | grep -A 12 Fabric; see the fabric manager's or NMX's log")
             .action(Action::Isolate),
@@ -200,7 +200,7 @@ fn peers(gpus: &Gpus) -> Vec<Finding> {
                     "nvidia-smi topo -p2p r; in a virtual machine the GPUs must share a PCIe switch or NVLink",
                 ),
             };
-            let text = format!("no peer-to-peer access ({}) between GPUs {}", access.code(), listed(&pairs));
+            let text = format!("no peer-to-peer access ({}) between GPUs {}", access.code(), join_list(&pairs));
             Finding::new("no-peer-access", severity, text).cause(cause).remedy(remedy)
         })
         .collect()
