@@ -50,6 +50,8 @@ struct Service<'a> {
     next_heartbeat: Instant,
     exit: Option<Exit>,
     closing: Option<Closing>,
+    /// The time for which this process did not run before the last poll returned.
+    stalled: Option<Duration>,
 }
 
 /// An exit of this process because of another rank's failure.
@@ -104,7 +106,8 @@ impl<'a> Service<'a> {
         for peer in &mut peers {
             handle_frames(state, peer);
         }
-        Self { state, peers, buffer: vec![0; 64 << 10], next_heartbeat: start, exit: None, closing: None }
+        let buffer = vec![0; 64 << 10];
+        Self { state, peers, buffer, next_heartbeat: start, exit: None, closing: None, stalled: None }
     }
 
     /// Schedules the exit of this process if another rank has failed.
@@ -209,7 +212,10 @@ impl<'a> Service<'a> {
         }
         let polled = Instant::now();
         let overdue = polled.saturating_duration_since(until);
-        let stalled = (overdue > STALL_THRESHOLD).then_some(overdue);
+        let stalled_now = (overdue > STALL_THRESHOLD).then_some(overdue);
+        // The poll that a stop interrupted may return what was ready before the stop; the next one returns the rest.
+        let stalled = stalled_now.or(self.stalled);
+        self.stalled = stalled_now;
         for (peer, entry) in self.peers.iter_mut().zip(entries) {
             let Some(entry) = entry else { continue };
             if poll.writable(entry) {
