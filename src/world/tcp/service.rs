@@ -24,8 +24,8 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
-/// A wakeup that is later than this means that the machine or this process was suspended, so silence does not show
-/// that peers are dead.
+/// A poll that returns this much later than a heartbeat's time after the one before means that the machine or this process was
+/// suspended, so silence does not show that peers are dead.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
 pub(crate) struct Peer<'a> {
@@ -50,7 +50,9 @@ struct Service<'a> {
     next_heartbeat: Instant,
     exit: Option<Exit>,
     closing: Option<Closing>,
-    /// The time for which this process did not run before the last poll returned.
+    /// Return of the last poll.
+    polled: Instant,
+    /// The time for which this process did not run before that, if it was stopped.
     stalled: Option<Duration>,
 }
 
@@ -107,7 +109,16 @@ impl<'a> Service<'a> {
             handle_frames(state, peer);
         }
         let buffer = vec![0; 64 << 10];
-        Self { state, peers, buffer, next_heartbeat: start, exit: None, closing: None, stalled: None }
+        Self {
+            state,
+            peers,
+            buffer,
+            next_heartbeat: start,
+            exit: None,
+            closing: None,
+            polled: start,
+            stalled: None,
+        }
     }
 
     /// Schedules the exit of this process if another rank has failed.
@@ -211,8 +222,10 @@ impl<'a> Service<'a> {
             while woken.read(&mut self.buffer).is_ok_and(|count| count > 0) {}
         }
         let polled = Instant::now();
-        let overdue = polled.saturating_duration_since(until);
-        let stalled_now = (overdue > STALL_THRESHOLD).then_some(overdue);
+        // A stop at any place of the loop counts, also before the deadline of this poll was computed.
+        let turn = polled.saturating_duration_since(self.polled);
+        self.polled = polled;
+        let stalled_now = (turn > state.options.heartbeat + STALL_THRESHOLD).then_some(turn);
         // The poll that a stop interrupted may return what was ready before the stop; the next one returns the rest.
         let stalled = stalled_now.or(self.stalled);
         self.stalled = stalled_now;
