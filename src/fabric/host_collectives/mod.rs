@@ -107,8 +107,8 @@ impl<T: Transport> HostCollectives<T> {
             plan.with(collective, &options)
         });
         // A message has the length that the plan gives it, and a rank with another plan must not read it. The
-        // options were compared, but by the program's world.
-        let history = CallHash::of_settings(&format!("{topology:?} {options:?}"));
+        // options were compared, but by the program's world; a rank of another build may have other plans for them.
+        let history = CallHash::of_settings(&format!("{topology:?} {options:?} {plans:?}"));
         Ok(Self {
             transport: Some(Box::new(transport)),
             rank,

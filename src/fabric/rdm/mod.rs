@@ -152,6 +152,8 @@ pub struct Completion {
 #[derive(Debug)]
 #[must_use = "all operations are waited for at the end of the scope, but what they got is lost"]
 pub struct Operation {
+    /// [`Endpoint::id`].
+    endpoint: u64,
     slot: u32,
     generation: u32,
 }

@@ -177,7 +177,7 @@ impl Endpoint {
         self.in_flight += 1;
         // SAFETY: a slot of this endpoint.
         let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
-        Ok(Operation { slot: index, generation })
+        Ok(Operation { endpoint: self.id, slot: index, generation })
     }
 
     /// Injects: the operation is complete when the call returns.
@@ -226,6 +226,9 @@ impl Endpoint {
     }
 
     pub(super) fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
+        if operation.endpoint != self.id {
+            return Err(self.endpoint_error("waiting", "the operation is one of another endpoint".to_owned()));
+        }
         let slot = self.slots.all.get(operation.slot as usize).map(|slot| slot.as_ptr());
         // SAFETY: a slot of this endpoint.
         let known = slot.filter(|&slot| unsafe { (*slot).generation } == operation.generation);

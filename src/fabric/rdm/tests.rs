@@ -228,6 +228,21 @@ fn a_peer_of_another_endpoint_is_refused() {
 }
 
 #[test]
+fn an_operation_of_another_endpoint_is_refused() {
+    let send = |one: &mut Endpoint, to_other| one.scope(|scope| scope.send(to_other, 1, &[1])).unwrap();
+    let (sent, received) = both(send, |other, to_one| {
+        let mut place = [0];
+        // The first operation of its endpoint, too: only the endpoint differs.
+        other.scope(|scope| scope.receive(to_one, 1, &mut place)).unwrap()
+    });
+    let [(mut one, _), _] = pair();
+    for operation in [sent, received] {
+        let error = one.scope(|scope| scope.wait(operation)).unwrap_err();
+        assert!(error.to_string().contains("the operation is one of another endpoint"), "{error}");
+    }
+}
+
+#[test]
 fn operations_take_the_place_of_earlier_ones() {
     let send = |one: &mut Endpoint, to_other| {
         let data = pattern(1000, 1);
