@@ -47,9 +47,9 @@ impl Options {
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
 /// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
-/// When they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
-/// [`Error::Mismatch`], which name the calls: immediately in shared memory, otherwise when a rank has waited for
-/// a second or closes the communicator. A rank that only sends may return from the operation before.
+/// When they do not, no rank receives data of another operation than its own (over a network with a probability of
+/// 1 - 2^-16), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately in shared memory,
+/// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the operation before.
 ///
 /// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
 ///
