@@ -91,7 +91,7 @@ beside: ## whether the library builds beside candle and burn with CUDA, and the 
 	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
 		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
 	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
-		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path adapters/Cargo.toml \
+		$(CARGO) check --locked --manifest-path adapters/Cargo.toml \
 		--package training-examples --features cuda
 
 # Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.

@@ -50,7 +50,7 @@ fn what_cannot_be_is_refused_with_what_can() {
             &["has this algorithm between hosts; all_reduce has direct, recursive-doubling"],
         ),
         ("alltoallv --backend fabric --between ring", &["all_to_all_v has none"]),
-        ("allreduce --backend fabric --in-flight 0", &["from 1 to 65536"]),
+        ("allreduce --backend fabric --in-flight 0", &["from 1 to 16384"]),
         // Ranks of one host.
         (
             "allreduce --backend fabric -t 2 -n 1 --algo hierarchical",

@@ -2,12 +2,14 @@
 //!
 //! # Limits of the checks
 //! Safe code cannot make NCCL or a GPU use freed memory, strings or handles, with these exceptions:
-//! - *All* ranks of a communicator must call the same operations in the same order with the same type, root and lengths. Ranks in
+//! - *All* ranks of a communicator must call the same operations in the same order with the same type, root, lengths and settings,
+//!   and group the same collectives together: NCCL sorts those of a group by size. In symmetric [windows](Window) their buffers
+//!   must be at the same offset of the same window, and either all or none must be [registered](Communicator::register). Ranks in
 //!   one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]), if the creation of their communicator and all
 //!   earlier calls have succeeded on all of them, and none has [joined](Builder::join) it. Ranks of other threads and processes
 //!   cannot be compared: if they differ, NCCL may hang or return wrong results. If GPUs write into each other's memory directly
-//!   (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer may write past the end of
-//!   another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
+//!   (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer or another offset may write
+//!   outside of another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
 //! - If *another thread* begins to capture a communicator's stream into a CUDA graph during a call, the call's work becomes part
 //!   of that graph, which does not keep its buffers. A capture that began before the call is refused; CUDA has no way to prevent
 //!   one from beginning. A call can be long: a [`group`](group()), or a list of [`Prepared`] operations. Graphs of this module are

@@ -16,7 +16,7 @@ macro_rules! settings {
     } unsafe {
         $($(#[$unsafe_doc:meta])* $promise:ident($unsafe_type:ty) => $unsafe_field:ident since $unsafe_since:expr;)*
     }) => {
-        #[derive(Clone, Debug, Default)]
+        #[derive(Clone, Debug, Default, PartialEq)]
         struct Settings {
             $($method: Option<$type>,)*
             $($text: Option<Text>,)*
@@ -81,7 +81,7 @@ pub(crate) use settings;
 
 /// A C string, or an error for a text with a NUL byte. Clones share it: its address is stable until the last one is
 /// dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Text(Option<Arc<CString>>);
 
 impl Text {

@@ -1,7 +1,10 @@
 //! Comparison of the operations of several ranks in one group.
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, Signal, Split, group};
+use collectives::nccl::{
+    CallConfig, Collectives, Communicator, Config, Error, Graph, Memory, Signal, Split, WindowKind, group,
+    windows,
+};
 
 use crate::fake::Fake;
 
@@ -47,6 +50,150 @@ fn collectives_are_compared_in_their_order() {
         in_order([[1, 2], [1, 3]], &mut memory),
         "rank 0 calls ncclBroadcast of 2 float with root 0, rank 1 ncclBroadcast of 3 float with root 0",
     );
+}
+
+/// Reduces floats from an offset on, on each rank from its own.
+fn reduce_at(ranks: &[Communicator; 2], memory: &mut [Memory; 2], offsets: [usize; 2]) -> Result<(), Error> {
+    let [first, second] = memory;
+    let mut one = first.slice_mut::<f32>(offsets[0]..offsets[0] + 2)?;
+    let mut two = second.slice_mut::<f32>(offsets[1]..offsets[1] + 2)?;
+    group(|group| {
+        group.on(&ranks[0]).all_reduce_in_place(&mut one, Sum)?;
+        group.on(&ranks[1]).all_reduce_in_place(&mut two, Sum)
+    })
+}
+
+/// NCCL accesses the windows of other ranks at a rank's own offset.
+#[test]
+fn places_in_symmetric_windows_are_compared() {
+    let fake = Fake::new();
+    let (ranks, mut memory) = ranks::<2>(&fake);
+    let make = |memory: &[Memory; 2], kind| windows(ranks.iter().zip(memory), kind);
+    reduce_at(&ranks, &mut memory, [0, 2]).unwrap();
+    let made = make(&memory, WindowKind::Plain).unwrap();
+    reduce_at(&ranks, &mut memory, [0, 2]).unwrap();
+    drop(made);
+    let made = make(&memory, WindowKind::Symmetric).unwrap();
+    reduce_at(&ranks, &mut memory, [2, 2]).unwrap();
+    fake.log();
+    disagree(
+        reduce_at(&ranks, &mut memory, [0, 2]),
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric window 1",
+    );
+    let graph = Graph::capture(|capture| {
+        let [first, second] = &mut memory;
+        let (mut one, mut two) = (first.slice_mut::<f32>(..2)?, second.slice_mut::<f32>(2..4)?);
+        capture.group(|capture| {
+            capture.on(&ranks[0]).all_reduce_in_place(&mut one, Sum)?;
+            capture.on(&ranks[1]).all_reduce_in_place(&mut two, Sum)
+        })
+    });
+    disagree(
+        graph.map(drop),
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric window 1",
+    );
+    // Equal offsets of two windows.
+    let mut others = [&ranks[0], &ranks[1]].map(|rank| fake.memory(rank.stream(), 64));
+    let more = make(&others, WindowKind::Symmetric).unwrap();
+    std::mem::swap(&mut others[1], &mut memory[1]);
+    disagree(
+        reduce_at(&ranks, &mut others, [0, 0]),
+        "the buffer of rank 0 is at byte 0 of symmetric window 2, that of rank 1 at byte 0 of symmetric window 1",
+    );
+    drop((made, more));
+    reduce_at(&ranks, &mut others, [0, 2]).unwrap();
+}
+
+#[test]
+fn windows_of_different_sizes_are_refused() {
+    let fake = Fake::new();
+    let (ranks, [first, _]) = ranks::<2>(&fake);
+    let smaller = fake.memory(ranks[1].stream(), 32);
+    let made = windows(ranks.iter().zip([&first, &smaller]), WindowKind::Symmetric);
+    disagree(made.map(drop), "a window of 64 bytes and one of 32");
+}
+
+/// With a root, only the buffers that all ranks use.
+#[test]
+fn registered_buffers_of_all_ranks_or_of_none() {
+    let fake = Fake::new();
+    let (ranks, mut memory) = ranks::<2>(&fake);
+    let registration = ranks[0].register(&memory[0]).unwrap();
+    let wanted = "the buffer of rank 0 is registered, that of rank 1 not registered";
+    disagree(reduce_at(&ranks, &mut memory, [0, 0]), wanted);
+    let other = fake.memory(ranks[0].stream(), 64);
+    let [first, second] = &mut memory;
+    let other = other.slice::<f32>(..2).unwrap();
+    let mut first = first.slice_mut::<f32>(..2).unwrap();
+    let mut second = second.slice_mut::<f32>(..2).unwrap();
+    group(|group| {
+        group.on(&ranks[0]).reduce(&other, Some(&mut first), Sum, 0)?;
+        group.on(&ranks[1]).reduce_in_place(&mut second, Sum, 0)
+    })
+    .unwrap();
+    drop(registration);
+    reduce_at(&ranks, &mut memory, [0, 0]).unwrap();
+}
+
+/// NCCL sorts the collectives of a group by size.
+#[test]
+fn groups_of_collectives_are_compared() {
+    let fake = Fake::new();
+    let (ranks, mut memory) = ranks::<2>(&fake);
+    let wanted = "rank 0 calls 2 collectives in a group, rank 1 1";
+    let mut halves =
+        memory.each_mut().map(|memory| memory.slice_mut::<f32>(..).unwrap().split_at_mut(8).unwrap());
+    let [(first, second), (third, fourth)] = &mut halves;
+    let grouped = group(|group| {
+        group.on(&ranks[0]).all_reduce_in_place(first, Sum)?;
+        group.on(&ranks[0]).all_reduce_in_place(second, Sum)?;
+        group.on(&ranks[1]).all_reduce_in_place(third, Sum)
+    });
+    disagree(grouped, wanted);
+    // A rank of which nothing is in the group is elsewhere.
+    group(|group| {
+        group.on(&ranks[0]).all_reduce_in_place(first, Sum)?;
+        group.on(&ranks[0]).all_reduce_in_place(second, Sum)?;
+        group.on(&ranks[1]).send(&*third, 1)?;
+        group.on(&ranks[1]).recv(fourth, 1)
+    })
+    .unwrap();
+    let mut capture = |grouped: [bool; 2]| {
+        let graph = Graph::capture(|capture| {
+            let mut halves =
+                memory.each_mut().map(|memory| memory.slice_mut::<f32>(..).unwrap().split_at_mut(8).unwrap());
+            for ((rank, (first, second)), grouped) in ranks.iter().zip(&mut halves).zip(grouped) {
+                let mut both = |capture: &collectives::nccl::Capture| {
+                    capture.on(rank).all_reduce_in_place(first, Sum)?;
+                    capture.on(rank).all_reduce_in_place(second, Sum)
+                };
+                if grouped { capture.group(both)? } else { both(capture)? }
+            }
+            Ok::<_, Error>(())
+        });
+        graph.map(drop)
+    };
+    capture([false, false]).unwrap();
+    capture([true, true]).unwrap();
+    disagree(capture([true, false]), wanted);
+}
+
+#[test]
+fn settings_of_calls_are_compared() {
+    let fake = Fake::new();
+    let (ranks, mut memory) = ranks::<2>(&fake);
+    let [first, second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    let (mut first, mut second) = (first, second);
+    let mut call = |one: &CallConfig, two: &CallConfig| {
+        group(|group| {
+            group.on(&ranks[0]).with(one).all_reduce_in_place(&mut first, Sum)?;
+            group.on(&ranks[1]).with(two).all_reduce_in_place(&mut second, Sum)
+        })
+    };
+    let (ring, tree) = (CallConfig::new().algorithm("ring"), CallConfig::new().algorithm("tree"));
+    call(&ring, &ring.clone()).unwrap();
+    disagree(call(&ring, &tree), "ranks 0 and 1 call ncclAllReduce with different settings");
+    disagree(call(&ring, &CallConfig::new()), "ranks 0 and 1 call ncclAllReduce with different settings");
 }
 
 #[test]

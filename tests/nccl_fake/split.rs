@@ -133,6 +133,10 @@ fn hole_13_shrinking_after_a_death_ends_what_hangs() {
     let rest = parent.shrink(&Shrink::without(&[0]).abort()).unwrap();
     // Does not wait forever.
     parent.stream().synchronize().unwrap();
+    // Its operations stopped at different steps on different ranks.
+    let refused = parent.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum);
+    let reason = "its operations have been stopped: split or shrink it, or make a new one";
+    assert!(matches!(refused, Err(Error::Unusable { reason: given, .. }) if given == reason));
     parent.abort_handle().abort().unwrap();
     rest.close().unwrap();
     let log = fake.log();

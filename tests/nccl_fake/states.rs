@@ -16,7 +16,7 @@ use crate::{IN_PROGRESS, REMOTE_ERROR};
 
 type Result<T = ()> = std::result::Result<T, Error>;
 
-const REVOKED: &str = "it has been revoked: split or shrink it, or make a new one";
+const REVOKED: &str = "its operations have been stopped: split or shrink it, or make a new one";
 const FINALIZED: &str = "it has been finalized: make a new one";
 const SUSPENDED: &str = "it is suspended: resume it first";
 

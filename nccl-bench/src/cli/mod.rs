@@ -304,7 +304,7 @@ pub(crate) mod tests {
             (&["allreduce", "-n", "ten"], "whole number from 1 to 4294967295"),
             (&["allreduce", "-g", "-1"], "whole number from 1 to 4294967295"),
             (&["allreduce", "-t", "0"], "whole number from 1 to 4096"),
-            (&["allreduce", "--in-flight", "65537"], "whole number from 1 to 65536"),
+            (&["allreduce", "--in-flight", "16385"], "whole number from 1 to 16384"),
             (&["allreduce", "-t", "4294967295"], "whole number from 1 to 4096"),
             (&["allreduce", "--stepfactr", "2"], "--stepfactor"),
             (&["allreduce", "--inject-fault", "x"], "RANK:INDEX"),

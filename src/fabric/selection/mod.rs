@@ -32,8 +32,8 @@ pub struct Plan {
     pub in_flight: usize,
 }
 
-/// Largest number of segments in flight.
-pub const MOST_IN_FLIGHT: usize = 1 << 16;
+/// Largest number of segments in flight: as many as the tags of their messages distinguish.
+pub const MOST_IN_FLIGHT: usize = 1 << 14;
 
 impl Plan {
     /// Overrides the algorithm between hosts and the segmentation, where the plan has any.

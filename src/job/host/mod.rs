@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::queue::{Operation, Queue};
 use super::formation::Formation;
-use super::gather::gather_messages;
+use super::gather::{gather_messages, undefined_length};
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
@@ -170,13 +170,14 @@ impl HostGroup {
     }
 
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.with_default_purpose(Purpose::Messages).run(|communicator| {
+        let gathered = self.with_default_purpose(Purpose::Messages).run(|communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
                 communicator.all_gather(part, &mut whole)?;
                 Ok(whole)
             })
-        })
+        })?;
+        gathered.ok_or_else(undefined_length)
     }
 }
 

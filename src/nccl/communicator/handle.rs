@@ -31,6 +31,8 @@ pub(crate) struct Handle {
     pub(crate) communicator_key: u64,
     /// Number of communicators derived from this one: the same on all ranks, which derive them together.
     pub(super) derived: AtomicU64,
+    /// Number of windows created so far: the same on all ranks, which create them together.
+    pub(crate) windows: AtomicU64,
     /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has returned.
     pub(super) slot: AtomicPtr<ncclComm>,
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
@@ -89,6 +91,8 @@ pub(crate) struct RegisteredMemory {
     /// NCCL's handle of the window or registration, as a number.
     pub(crate) raw: usize,
     pub(crate) symmetric: bool,
+    /// Number of a window in the order of their creation, which is the same on all ranks.
+    pub(crate) number: u64,
     pub(crate) stream: Arc<CudaStream>,
 }
 
@@ -145,7 +149,7 @@ impl State {
         let reason = match self {
             Self::Busy => "a communicator is being made from it: wait for that first",
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",
-            Self::Revoked => "it has been revoked: split or shrink it, or make a new one",
+            Self::Revoked => "its operations have been stopped: split or shrink it, or make a new one",
             Self::Finalized => "it has been finalized: make a new one",
             _ => return Error::Aborted { operation },
         };
@@ -166,6 +170,7 @@ impl Handle {
             config,
             communicator_key: BuildHasherDefault::<DefaultHasher>::new().hash_one(key),
             derived: AtomicU64::new(0),
+            windows: AtomicU64::new(0),
             slot: AtomicPtr::default(),
             state: SpinMutex::new(State::Alive),
             aborts: AtomicUsize::new(0),

@@ -148,8 +148,8 @@ impl Communicator {
     }
 
     /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be
-    /// split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations are undefined.
-    /// All remaining ranks call it.
+    /// split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations are undefined, also on
+    /// other ranks, where they may complete. All remaining ranks call it.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];

@@ -68,7 +68,8 @@ impl Shrink {
     }
 
     /// Aborts operations in flight first, for ranks that have died (`NCCL_SHRINK_ABORT`). The contents of their buffers
-    /// are then undefined.
+    /// are then undefined, also on other ranks, where they may complete. The old communicator is then
+    /// [revoked](Communicator::revoke).
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -246,7 +247,7 @@ impl Communicator {
         cuda::check_stream(SPLIT, stream)?;
         self.expect_device(SPLIT, "stream", stream)?;
         let part = (SPLIT, i64::from(color));
-        self.derive(part, stream, config.as_ref(), guards, |raw, parent, slot, config| {
+        self.derive(part, stream, config.as_ref(), false, guards, |raw, parent, slot, config| {
             // SAFETY: see `derive`.
             Ok(unsafe { raw.ncclCommSplit(parent, color, key, slot, config) })
         })
@@ -268,10 +269,19 @@ impl Communicator {
         exclude.dedup();
         let flags = if *abort { NCCL_SHRINK_ABORT } else { NCCL_SHRINK_DEFAULT };
         let count = exclude.len() as c_int;
-        self.derive((SHRINK, 0), &self.stream, config.as_ref(), guards, |raw, parent, slot, config| {
-            // SAFETY: see `derive`; the number of excluded ranks is right, and NCCL copies them.
-            unsafe { raw.ncclCommShrink(parent, exclude.as_mut_ptr(), count, slot, config, flags as c_int) }
-        })
+        self.derive(
+            (SHRINK, 0),
+            &self.stream,
+            config.as_ref(),
+            *abort,
+            guards,
+            |raw, parent, slot, config| {
+                // SAFETY: see `derive`; the number of excluded ranks is right, and NCCL copies them.
+                unsafe {
+                    raw.ncclCommShrink(parent, exclude.as_mut_ptr(), count, slot, config, flags as c_int)
+                }
+            },
+        )
     }
 
     fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Started {
@@ -281,7 +291,7 @@ impl Communicator {
         };
         let id = id.as_ref().map(UniqueId::raw);
         let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
-        self.derive((GROW, 0), &self.stream, config.as_ref(), guards, |raw, parent, slot, config| {
+        self.derive((GROW, 0), &self.stream, config.as_ref(), false, guards, |raw, parent, slot, config| {
             // SAFETY: see `derive`; the id is null or lives on this stack.
             unsafe { raw.ncclCommGrow(parent, raw_size, id, -1, slot, config) }
         })
@@ -289,12 +299,13 @@ impl Communicator {
 
     /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle, the slot of
     /// the new one, which stays valid until NCCL has finished, and the configuration or null. `number` distinguishes
-    /// communicators that are created together.
+    /// communicators that are created together. If the function stops this one's operations, it counts as revoked.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
+        stops_operations: bool,
         guards: &mut Guards<'_>,
         call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> CallResult,
     ) -> Started {
@@ -312,6 +323,10 @@ impl Communicator {
         let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot.as_ptr(), raw)?;
+        if stops_operations {
+            // At different steps on different ranks.
+            *state = State::Revoked;
+        }
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;

@@ -153,7 +153,7 @@ impl Graph {
 
     fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
         batch.refuse_unfinished(CAPTURE)?;
-        agreement::check(&batch.members, &batch.steps)?;
+        agreement::check(&batch.members, &batch.steps, Step::is_grouped_with)?;
         if batch.members.iter().any(|member| !member.handle.config.is_blocking()) {
             return Err(non_blocking());
         }
@@ -291,7 +291,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
     let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
     let mut result = ncclResult_t::ncclSuccess;
-    for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
+    for steps in batch.steps.chunk_by(Step::is_grouped_with) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
             _ => {

@@ -1,6 +1,6 @@
 //! Memory that is known to NCCL: registrations, and the common part of registrations and windows.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::{ffi::c_void, ops::Range};
 
@@ -30,6 +30,8 @@ pub(super) struct Registered {
     owner: Owner,
     /// NCCL's handle, or null. For a non-blocking communicator, NCCL writes it from a thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
+    /// See [`RegisteredMemory::number`].
+    number: AtomicU64,
     functions: &'static Functions,
     /// True once NCCL has deregistered it.
     ended: AtomicBool,
@@ -49,9 +51,10 @@ impl Registered {
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
         Ok(Arc::new(Self {
             communicator: Arc::clone(&communicator.handle),
-            memory: RegisteredMemory { addresses, raw: 0, symmetric, stream },
+            memory: RegisteredMemory { addresses, raw: 0, symmetric, number: 0, stream },
             owner,
             slot: AtomicPtr::default(),
+            number: AtomicU64::new(0),
             functions,
             ended: AtomicBool::new(false),
         }))
@@ -62,6 +65,12 @@ impl Registered {
         self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
     }
 
+    /// Numbers a window that NCCL is about to create.
+    pub(super) fn number_window(&self) {
+        let number = self.communicator.windows.fetch_add(1, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+    }
+
     /// Leaves it to the communicator, which tries again when it is closed.
     fn defer_to_communicator(&self, error: &Error) {
         log::warn(format_args!("{}: {error}", self.functions.deregister_name));
@@ -70,6 +79,7 @@ impl Registered {
             memory: self.memory.clone(),
             owner: Arc::clone(&self.owner),
             slot: AtomicPtr::new(self.raw()),
+            number: AtomicU64::new(self.number.load(Ordering::Relaxed)),
             functions: self.functions,
             ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
         });
@@ -128,7 +138,8 @@ impl Object for Registered {
     }
 
     fn memory(&self) -> Option<RegisteredMemory> {
-        Some(RegisteredMemory { raw: self.raw().addr(), ..self.memory.clone() })
+        let number = self.number.load(Ordering::Relaxed);
+        Some(RegisteredMemory { raw: self.raw().addr(), number, ..self.memory.clone() })
     }
 }
 
@@ -167,7 +178,8 @@ static REGISTRATION: Functions = Functions {
 
 impl Communicator {
     /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view
-    /// of one. It may be registered with several communicators.
+    /// of one. It may be registered with several communicators. If one rank passes registered memory to a collective, all
+    /// ranks must: NCCL does not define what happens otherwise.
     ///
     /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later refuses memory
     /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that

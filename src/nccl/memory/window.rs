@@ -30,8 +30,8 @@ static FUNCTIONS: Functions = Functions {
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: all ranks use the same offsets, which NCCL's fastest kernels and one-sided operations
-    /// require.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: NCCL's fastest kernels and one-sided operations. All ranks pass the same offsets of the
+    /// same window to a collective: NCCL computes the addresses of other ranks' buffers from a rank's own offset.
     #[default]
     Symmetric,
     /// Adds `NCCL_WIN_STRICT_ORDERING`: one-sided operations arrive in order. NCCL 2.29.
@@ -96,7 +96,8 @@ impl Communicator {
 /// Registers windows of several communicators of one thread together, each with its memory. Returns them in order.
 ///
 /// # Errors
-/// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
+/// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries;
+/// [`Error::Disagreement`] for ranks of one communicator with memory of different sizes.
 pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
     kind: WindowKind,
@@ -108,6 +109,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     let pairs = communicators.into_iter().zip(buffers);
     let windows = pairs.map(|(communicator, buffer)| Window::new(communicator, buffer, kind));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
+    refuse_different_sizes(&windows)?;
     // NCCL uses the communicators until the group has ended.
     let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
     let grouped = nccl_group::run(library, nccl_group::END, || {
@@ -118,6 +120,18 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     // Each one, in spite of errors: NCCL may write into every window until it is done with that one.
     each_first_error(&windows, Window::finish)?;
     Ok(windows)
+}
+
+fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
+    let key = |window: &Window| window.registered.communicator.communicator_key;
+    for (index, one) in windows.iter().enumerate() {
+        let differs = |other: &&Window| key(one) == key(other) && one.bytes() != other.bytes();
+        if let Some(other) = windows[..index].iter().find(differs) {
+            let reason = format!("a window of {} bytes and one of {}", other.bytes(), one.bytes());
+            return Err(Error::Disagreement { operation: WINDOW, reason });
+        }
+    }
+    Ok(())
 }
 
 impl Window {
@@ -147,6 +161,7 @@ impl Window {
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
+        self.registered.number_window();
         if handle.config.is_blocking() {
             // While the guard is held: a graph keeps what NCCL knows when it is captured.
             self.registered.add_to_communicator();

@@ -1,26 +1,39 @@
 //! Comparison of the operations of several ranks of one communicator in a batch.
 
+use std::fmt;
+
 use nccl_sys::ncclRedOp_t;
 
 use super::batch::{Member, Step};
+use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
 use crate::DataType;
+use crate::nccl::communicator::RegisteredMemory;
 use crate::nccl::error::Error;
 
-/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, and the order of the
-/// collectives. NCCL would hang, or one rank would write past the end of another's buffer. Ranks of other threads and
-/// processes cannot be compared.
-pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
+/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, settings, the order of the
+/// collectives, their groups, and their places in registered memory. NCCL would hang, or one rank would write outside
+/// of another's buffer. Ranks of other threads and processes cannot be compared. `are_grouped` is true for consecutive
+/// steps that NCCL launches together.
+pub(crate) fn check(
+    members: &[Member],
+    steps: &[Step],
+    are_grouped: impl Fn(&Step, &Step) -> bool,
+) -> Result<(), Error> {
     let same = |one: &Member, other: &Member| one.handle.communicator_key == other.handle.communicator_key;
     let mut calls: Vec<(&Member, Calls<'_>)> = Vec::new();
     for (index, member) in members.iter().enumerate() {
         if members.iter().filter(|other| same(member, other)).count() < 2 {
             continue;
         }
-        let own = steps.iter().filter(|step| step.member == index);
-        let rank = Calls { rank: member.rank, operations: own.map(|step| &step.operation).collect() };
+        let own: Vec<_> = steps.iter().filter(|step| step.member == index).collect();
+        let groups = own.chunk_by(|one, other| are_grouped(one, other)).map(count_collectives);
+        let groups = groups.filter(|&count| count > 0).collect();
+        let registered = member.handle.registered().into_iter().map(|(memory, _)| memory).collect();
+        let rank = Calls { rank: member.rank, steps: own, groups, registered };
         for (_, other) in calls.iter().filter(|(other, _)| same(member, other)) {
             other.compare_collectives(&rank)?;
+            other.compare_groups(&rank)?;
             other.compare_messages(&rank)?;
             rank.compare_messages(other)?;
         }
@@ -33,22 +46,68 @@ pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
 /// Operations of one rank, in order.
 struct Calls<'a> {
     rank: usize,
-    operations: Vec<&'a Operation>,
+    steps: Vec<&'a Step>,
+    /// Numbers of collectives in each group that has any.
+    groups: Vec<usize>,
+    registered: Vec<RegisteredMemory>,
 }
 
 impl<'a> Calls<'a> {
-    fn collectives(&self) -> impl Iterator<Item = &'a Operation> {
-        self.operations.iter().copied().filter(|operation| operation.is_collective())
+    fn collectives(&self) -> impl Iterator<Item = &'a Step> {
+        self.steps.iter().copied().filter(|step| step.operation.is_collective())
     }
 
     /// Compares collectives that both ranks have called: others may follow in another group.
     fn compare_collectives(&self, other: &Self) -> Result<(), Error> {
-        let mut pairs = self.collectives().zip(other.collectives());
-        let Some((one, two)) = pairs.find(|(one, two)| described(one) != described(two)) else {
-            return Ok(());
+        self.collectives().zip(other.collectives()).try_for_each(|(one, two)| {
+            let (first, second) = (self.rank, other.rank);
+            let reason = if described(&one.operation) != described(&two.operation) {
+                let (one, two) = (text(&one.operation), text(&two.operation));
+                format!("rank {first} calls {one}, rank {second} {two}")
+            } else if settings(one) != settings(two) {
+                format!("ranks {first} and {second} call {} with different settings", one.operation.name())
+            } else if let Some((one, two)) = self.find_other_place(one, other, two) {
+                format!("the buffer of rank {first} is {one}, that of rank {second} {two}")
+            } else {
+                return Ok(());
+            };
+            Err(Error::Disagreement { operation: two.operation.name(), reason })
+        })
+    }
+
+    /// Compares the groups with collectives of both ranks: within a group, NCCL sorts them by size.
+    fn compare_groups(&self, other: &Self) -> Result<(), Error> {
+        let mut pairs = self.groups.iter().zip(&other.groups);
+        let Some((one, two)) = pairs.find(|(one, two)| one != two) else { return Ok(()) };
+        let (first, second) = (self.rank, other.rank);
+        let reason = format!("rank {first} calls {one} collectives in a group, rank {second} {two}");
+        Err(Error::Disagreement { operation: "ncclGroupEnd", reason })
+    }
+
+    /// Places of a pair of buffers that both ranks pass to a collective, if the places differ.
+    fn find_other_place(&self, own: &Step, other: &Self, step: &Step) -> Option<(Place, Place)> {
+        let Operation { kind, count, .. } = &own.operation;
+        let (sources, targets) = match kind.root() {
+            Some(_) if kind.root_sends() => (false, true),
+            Some(_) => (true, false),
+            None => (true, true),
         };
-        let reason = format!("rank {} calls {}, rank {} {}", self.rank, text(one), other.rank, text(two));
-        Err(Error::Disagreement { operation: two.name(), reason })
+        let sources = (sources, own.addresses.0, step.addresses.0);
+        let targets = (targets, own.addresses.1, step.addresses.1);
+        let pairs = [sources, targets].into_iter().filter(|(compared, ..)| *compared && *count > 0);
+        let mut places = pairs.map(|(_, one, two)| (self.find_place(one), other.find_place(two)));
+        places.find(|(one, two)| one != two)
+    }
+
+    /// Place of a buffer that starts at an address.
+    fn find_place(&self, address: u64) -> Place {
+        let contains = |memory: &&RegisteredMemory| memory.raw != 0 && memory.addresses.contains(&address);
+        let mut known = self.registered.iter().filter(contains).peekable();
+        let other = if known.peek().is_some() { Place::Registered } else { Place::Unregistered };
+        known.find(|memory| memory.symmetric).map_or(other, |memory| Place::Window {
+            number: memory.number,
+            offset: address - memory.addresses.start,
+        })
     }
 
     fn compare_messages(&self, receiver: &Self) -> Result<(), Error> {
@@ -77,11 +136,41 @@ impl<'a> Calls<'a> {
             Kind::AllToAllV(exchanges) => Some(exchanges[peer].receive.len()),
             _ => None,
         };
-        self.operations.iter().filter_map(|each| Some((elements(each)?, each.data_type))).collect()
+        let operations = self.steps.iter().map(|step| &step.operation);
+        operations.filter_map(|each| Some((elements(each)?, each.data_type))).collect()
     }
 }
 
 type Message = (usize, DataType);
+
+/// Place of a buffer in the memory that NCCL knows. NCCL accesses other ranks' symmetric windows at a rank's own offset.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Unregistered,
+    Registered,
+    Window { number: u64, offset: u64 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unregistered => formatter.write_str("not registered"),
+            Self::Registered => formatter.write_str("registered"),
+            Self::Window { number, offset } => {
+                write!(formatter, "at byte {offset} of symmetric window {number}")
+            }
+        }
+    }
+}
+
+fn count_collectives(steps: &[&Step]) -> usize {
+    steps.iter().filter(|step| step.operation.is_collective()).count()
+}
+
+/// Settings of a call, if any differ from NCCL's defaults.
+fn settings(step: &Step) -> Option<&CallConfig> {
+    step.config.as_ref().filter(|config| **config != CallConfig::default())
+}
 
 /// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator. Operators
 /// created by the program have a different number on each rank, so they are left out.

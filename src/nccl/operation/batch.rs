@@ -291,6 +291,11 @@ pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Re
 }
 
 impl Step {
+    /// True for steps of one [nested] group.
+    pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
+        self.group.is_some() && self.group == other.group
+    }
+
     /// Calls NCCL with the stream of each communicator from `streams`. Returns ncclSuccess or ncclInProgress.
     ///
     /// # Safety

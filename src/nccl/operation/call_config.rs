@@ -23,7 +23,7 @@ const SINCE: Version = Version::new(2, 31, 0);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallConfig {
     settings: Settings,
 }

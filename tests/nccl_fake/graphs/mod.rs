@@ -223,7 +223,7 @@ fn ending_or_suspending_a_communicator_ends_or_suspends_its_graphs() {
     communicator.resume().unwrap();
     graph.launch().unwrap();
     communicator.revoke().unwrap();
-    refused("it has been revoked: split or shrink it, or make a new one");
+    refused("its operations have been stopped: split or shrink it, or make a new one");
     drop(graph);
     fake.log();
     communicator.close().unwrap();

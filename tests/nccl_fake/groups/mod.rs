@@ -240,7 +240,7 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
     assert_eq!(fake.log().len(), 3);
 }
 
-/// The first rank has fewer collectives than the two that differ.
+/// The first rank has none of the collectives of the two that differ.
 #[test]
 fn every_pair_of_ranks_in_a_group_is_compared() {
     let fake = Fake::new();
@@ -248,12 +248,13 @@ fn every_pair_of_ranks_in_a_group_is_compared() {
     let ranks = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     let mut memory = streams.each_ref().map(|stream| fake.memory(stream, 16));
     let [one, two, three] = memory.each_mut().map(|each| each.slice_mut::<f32>(..).unwrap());
-    let (mut one, _) = one.split_at_mut(2).unwrap();
+    let (one, mut other) = one.split_at_mut(2).unwrap();
     let (mut two, mut more) = two.split_at_mut(2).unwrap();
     let (mut three, mut much) = three.split_at_mut(2).unwrap();
     fake.log();
     let result = group(|group| {
-        group.on(&ranks[0]).all_reduce_in_place(&mut one, ReduceOp::Sum)?;
+        group.on(&ranks[0]).send(&one, 0)?;
+        group.on(&ranks[0]).recv(&mut other, 0)?;
         group.on(&ranks[1]).all_reduce_in_place(&mut two, ReduceOp::Sum)?;
         group.on(&ranks[2]).all_reduce_in_place(&mut three, ReduceOp::Sum)?;
         group.on(&ranks[1]).broadcast_in_place(&mut more, 1)?;
