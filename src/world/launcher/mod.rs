@@ -155,9 +155,22 @@ impl Started {
             "LOCAL_RANK",
             "MPI_LOCALRANKID",
             "OMPI_COMM_WORLD_RANK",
+            "MVP_COMM_WORLD_RANK",
+            "FLUX_TASK_RANK",
+            "PALS_RANKID",
+            "JSM_NAMESPACE_RANK",
+            "AWS_BATCH_JOB_NODE_INDEX",
         ];
-        let sizes = [("PMI_SIZE", 1), ("MV2_COMM_WORLD_SIZE", 1)];
-        let names = ranks.map(|name| (name, 0)).into_iter().chain(sizes);
+        let sizes = [
+            "PMI_SIZE",
+            "MV2_COMM_WORLD_SIZE",
+            "MVP_COMM_WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "FLUX_JOB_SIZE",
+            "JSM_NAMESPACE_SIZE",
+            "AWS_BATCH_JOB_NUM_NODES",
+        ];
+        let names = ranks.map(|name| (name, 0)).into_iter().chain(sizes.map(|name| (name, 1)));
         let larger = names.filter_map(|(name, most)| {
             let value = variable(name)?;
             value.trim().parse::<usize>().is_ok_and(|number| number > most).then_some((name, value))

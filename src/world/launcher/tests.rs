@@ -142,6 +142,17 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     assert_eq!(shown(&mvapich), Some("MV2_COMM_WORLD_SIZE"));
     assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "1")]), None);
     assert_eq!(shown(&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "job")]), Some("PMIX_NAMESPACE"));
+    for (rank, size) in [
+        ("MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+        ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+        ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
+    ] {
+        assert_eq!(shown(&[(rank, "0"), (size, "2")]), Some(size));
+        assert_eq!(shown(&[(rank, "0"), (size, "1")]), None);
+        assert_eq!(shown(&[(rank, "1")]), Some(rank));
+    }
     // A batch script of Slurm.
     assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
 }

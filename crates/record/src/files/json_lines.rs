@@ -65,7 +65,7 @@ pub(super) struct Summary {
     pub(super) measurements: usize,
     /// Measurements with wrong data; absent when nothing was verified.
     #[serde(skip_serializing_if = "Option::is_none")]
-    wrong_measurements: Option<usize>,
+    pub(super) wrong_measurements: Option<usize>,
     /// Absent without measurements, or when a bandwidth is not finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_busbw_gbps: Option<f64>,

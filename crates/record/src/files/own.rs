@@ -1,20 +1,27 @@
 //! Recognition of the files that this crate writes, by their first bytes.
 
-/// Beginnings of the formats that do not depend on the run: JSON Lines, CSV and Markdown.
-const BEGINNINGS: [&[u8]; 3] =
-    [br#"{"kind":"run","schema_version":"#, b"collective,data_type,op,root,placement,", b"# nccl-bench: "];
-
-/// Returns true for the start of a result file, in any of the formats.
+/// Returns true for the start of a result file, in any of the formats. Reports of other commands, and texts of people, are none.
 pub(super) fn is_result(start: &[u8]) -> bool {
-    BEGINNINGS.iter().any(|beginning| start.starts_with(beginning)) || is_json(start)
+    let text = String::from_utf8_lossy(start);
+    text.starts_with("collective,data_type,op,root,placement,") || is_markdown(&text) || is_json(&text)
 }
 
-/// Native JSON begins with its version and its program.
-fn is_json(start: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(start);
+/// Markdown has a title, and the outcome below it.
+fn is_markdown(text: &str) -> bool {
+    let title = text.strip_prefix("# nccl-bench: ").and_then(|rest| rest.split_once('\n'));
+    title.is_some_and(|(_, rest)| rest.starts_with("\n**"))
+}
+
+/// Native JSON, and the first of JSON Lines, begin with the version, the program and its command.
+fn is_json(text: &str) -> bool {
     let words: String = text.split_ascii_whitespace().collect();
-    let version = words.strip_prefix("{\"schema_version\":").unwrap_or_default();
-    version.trim_start_matches(|letter: char| letter.is_ascii_digit()).starts_with(",\"program\":\"")
+    let fields = words.strip_prefix("{\"kind\":\"run\",").or_else(|| words.strip_prefix('{'));
+    let version = fields.and_then(|fields| fields.strip_prefix("\"schema_version\":"));
+    let rest = version.map(|version| version.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    let program = rest.and_then(|rest| rest.strip_prefix(",\"program\":\"nccl-bench"));
+    program
+        .and_then(|program| program.split_once('"'))
+        .is_some_and(|(_, rest)| rest.starts_with(",\"command\":["))
 }
 
 #[cfg(test)]
@@ -32,15 +39,24 @@ mod tests {
         csv::write(&run, &mut texts[2]).unwrap();
         markdown::write(&run, &mut texts[3]).unwrap();
         for text in &texts {
-            assert!(is_result(&text[..64]), "{}", String::from_utf8_lossy(&text[..64]));
+            assert!(is_result(&text[..256]), "{}", String::from_utf8_lossy(&text[..256]));
         }
         // As jq or another program prints it.
-        assert!(is_result(b"{\"schema_version\":1,\"program\":\"nccl-bench 0.1.0\""));
+        assert!(is_result(b"{\"schema_version\":1,\"program\":\"nccl-bench 0.1.0\",\"command\":[]"));
         let other = include_bytes!("../../tests/data/all_reduce.json");
-        for text in
-            [&other[..256], b"# Notes\n", b"{\"schema_version\": 1, \"name\": 2}", b"collective\n", b"["]
-        {
-            assert!(!is_result(text), "{}", String::from_utf8_lossy(text));
+        assert!(!is_result(&other[..256]));
+        for text in [
+            "# Notes\n",
+            "# nccl-bench: my own notes on it\nimportant\n",
+            "{\"schema_version\": 1, \"name\": 2}",
+            "{\"schema_version\":1,\"program\":\"other tool\",\"command\":[]}",
+            // A report of the doctor.
+            "{\"schema_version\": 1, \"program\": \"nccl-bench 0.1.0\", \"health\": \"healthy\"}",
+            "{\"kind\":\"run\",\"schema_version\":1,\"mine\":2}",
+            "collective\n",
+            "[",
+        ] {
+            assert!(!is_result(text.as_bytes()), "{text}");
         }
     }
 }

@@ -160,6 +160,8 @@ pub struct FileVerdict {
     /// With `--require-verified`, the numbers of measurements of this file and the first that were not verified. Any of
     /// them fails the comparison.
     pub unverified: Vec<String>,
+    /// Numbers of ranks of the first file's runs and of this one's, if they differ. A difference fails the comparison.
+    pub ranks: Vec<usize>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
@@ -203,7 +205,7 @@ impl Comparison {
     }
 
     /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
-    /// data, all are complete (except with `partial`), and verified (with `require_verified`).
+    /// data or another number of ranks, all are complete (except with `partial`), and verified (with `require_verified`).
     pub fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.pass)
     }
@@ -328,11 +330,17 @@ impl FileVerdict {
         let untestable = rows.iter().filter(is_untestable).count();
         let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
+        let mut ranks: BTreeSet<usize> =
+            [0, file].iter().flat_map(|&file| sources[file].rank_counts()).collect();
+        if ranks.len() == 1 {
+            ranks.clear();
+        }
         Self {
             file,
             pass: slower.is_empty()
                 && untestable == 0
                 && right
+                && ranks.is_empty()
                 && unverified.is_empty()
                 && (whole || *partial),
             compared: slowdowns.len(),
@@ -344,6 +352,7 @@ impl FileVerdict {
             extra,
             incomplete,
             unverified,
+            ranks: ranks.into_iter().collect(),
             notes,
         }
     }

@@ -85,6 +85,14 @@ pub struct RunRows {
     pub repeated: Option<Repeated>,
 }
 
+impl RunRows {
+    /// Numbers of ranks of the runs, where they are known.
+    pub(super) fn rank_counts(&self) -> impl Iterator<Item = usize> {
+        let runs = self.repeated.as_ref().map_or(std::slice::from_ref(&self.run), |repeated| &repeated.runs);
+        runs.iter().map(|run| run.ranks.len()).filter(|&count| count > 0)
+    }
+}
+
 /// Runs that were merged into the rows of one side.
 #[derive(Debug)]
 pub struct Repeated {

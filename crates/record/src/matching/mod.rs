@@ -20,7 +20,7 @@ pub use comparison::{
     ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, letter,
 };
 pub use measured::{Key, Rows, RunRows, TableKey, read};
-pub use repeated::{MAX_RUNS, Test, check_runs, merge_runs};
+pub use repeated::{MAX_RUNS, Test, check_runs, merge_runs, refuse_repeated};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

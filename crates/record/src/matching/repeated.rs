@@ -41,8 +41,7 @@ impl Test {
 /// Largest number of runs on a side: the exact test takes long for more.
 pub const MAX_RUNS: usize = 20;
 
-/// Refuses runs that the test cannot take: too many on a side, or a run that is there twice, on one side or on both. The files
-/// `a.json` and `a.jsonl` of one run are the same run, which began at the same time on the same hosts.
+/// Refuses runs that the test cannot take: too many on a side, or a run that is there twice, on one side or on both.
 ///
 /// # Errors
 /// When a side has more than [`MAX_RUNS`] runs, or a run is there twice.
@@ -50,7 +49,15 @@ pub fn check_runs(before: &[RunRows], after: &[RunRows]) -> Result<(), MatchErro
     if before.len().max(after.len()) > MAX_RUNS {
         return Err(MatchError::TooManyRuns);
     }
-    let runs: Vec<&RunRows> = before.iter().chain(after).collect();
+    refuse_repeated(&before.iter().chain(after).collect::<Vec<_>>())
+}
+
+/// Refuses a run that is there twice, in one file or in two: `a.json` and `a.jsonl` of one run began at the same time on the same
+/// hosts.
+///
+/// # Errors
+/// When a run is there twice.
+pub fn refuse_repeated(runs: &[&RunRows]) -> Result<(), MatchError> {
     for (index, one) in runs.iter().enumerate() {
         let path = resolve_path(one);
         if let Some(earlier) = runs[..index].iter().find(|earlier| resolve_path(earlier) == path) {

@@ -43,12 +43,13 @@ const EXIT_CODES: [(u8, &str); 4] = [
     ),
     (
         1,
-        "a run is slower, has wrong data, was interrupted, failed, has not ended, lacks rows that the other has, or with \
+        "a run is slower, has wrong data or another number of ranks, was interrupted, failed, has not ended, lacks rows that the other has, or with \
          --require-verified has rows that were not verified; there are too few runs for a test; or the comparison cannot be written",
     ),
     (
         2,
-        "wrong arguments, or a file cannot be read, ends in the middle (JSON), or has nothing in common with the first",
+        "wrong arguments, or a file cannot be read, ends in the middle (JSON), contradicts itself, is named twice, or has \
+         nothing in common with the first",
     ),
     (141, "nobody reads the output any more"),
 ];
@@ -158,6 +159,8 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
         let after = sources.split_off(arguments.before.len());
         matching::check_runs(&sources, &after)?;
         sources = vec![matching::merge_runs(sources)?, matching::merge_runs(after)?];
+    } else if arguments.side != SelectedSide::Both {
+        matching::refuse_repeated(&sources.iter().collect::<Vec<_>>())?;
     }
     let criteria = Criteria {
         metric: arguments.metric,

@@ -277,6 +277,11 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
         lines.push(format!("  --partial compares what both {a} and {b} have"));
     }
     lines.extend(verdict.unverified.iter().map(|why| format!("FAIL: {why}")));
+    if !verdict.ranks.is_empty() {
+        let counts: Vec<String> = verdict.ranks.iter().map(ToString::to_string).collect();
+        let counts = counts.join(" and ");
+        lines.push(format!("FAIL: {a} and {b} were measured with different numbers of ranks: {counts}"));
+    }
     let compared = verdict.compared;
     if !verdict.slower.is_empty() {
         let slower = verdict.slower.len();

@@ -46,7 +46,9 @@ fn compared(runs: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
         .enumerate()
         .map(|(index, run)| {
             let path = folder.path().join(format!("{index}.json"));
-            fs::write(&path, serde_json::to_string(run).unwrap()).unwrap();
+            // Of runs of their own.
+            let started_at = format!("2026-11-2{index}T08:30:00.000Z");
+            fs::write(&path, serde_json::to_string(&Run { started_at, ..run.clone() }).unwrap()).unwrap();
             path.to_str().unwrap().to_owned()
         })
         .collect();
@@ -59,6 +61,11 @@ fn files_compared(paths: &[&str], more: &[&str]) -> (Result<bool, Error>, String
     let mut out = Vec::new();
     let verdict = run(&arguments, &mut out);
     (verdict, String::from_utf8(out).unwrap())
+}
+
+/// The text of another run, which began later.
+fn begun_later(text: &str) -> String {
+    text.replacen("T08:30:", "T09:30:", 1).replacen("14:57:55", "15:57:55", 1)
 }
 
 #[track_caller]
@@ -86,6 +93,23 @@ fn a_run_against_itself_passes() {
     let text = verdict(&[run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0])], &["--threshold", "0%"], true);
     assert!(text.contains("PASS: B is nowhere slower than A by more than 0% (4 rows)"), "{text}");
     assert!(!text.contains("Not the same") && !text.contains("Only in") && !text.contains("Note"), "{text}");
+}
+
+#[test]
+fn a_run_is_not_compared_with_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, lines) = (path("a.json"), path("a.jsonl"));
+    let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
+    files::Files::open(&outputs, false).unwrap().finish(&run_of(&[10.0])).unwrap();
+    for (files, reason) in [
+        ([&json, &json], "a.json is named twice"),
+        ([&json, &lines], "are of the same run: each run counts once"),
+    ] {
+        let error = files_compared(&files.map(String::as_str), &[]).0.unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+        assert_eq!(code(error), 2);
+    }
 }
 
 #[test]
@@ -165,7 +189,8 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
     }
     // In what the file has left out.
     let left_out = Some(LeftOut { measurements: 2, wrong_measurements: 1 });
-    let text = verdict(&[right.clone(), Run { left_out, ..right.clone() }], &["--partial"], false);
+    let outcome = Outcome::Failed { message: "the disk is full".to_owned() };
+    let text = verdict(&[right.clone(), Run { left_out, outcome, ..right.clone() }], &["--partial"], false);
     assert!(
         text.contains("FAIL: B has wrong data:\n  1 measurement(s) that the file has left out"),
         "{text}"
@@ -241,7 +266,7 @@ fn files_that_end_in_the_middle_are_compared_only_in_part() {
         let text = fs::read_to_string(from).unwrap();
         let end = text.match_indices(marker).nth(at).unwrap().0;
         let cut = path(name);
-        fs::write(&cut, &text[..end]).unwrap();
+        fs::write(&cut, begun_later(&text[..end])).unwrap();
         cut
     };
     // JSON cut after its second measurement, JSON Lines without their last line, and nccl-tests' JSON cut in
@@ -286,7 +311,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
     second.settings.cycles = 9;
     second.measurements.push(sample::measurement("allgather", Placement::InPlace, 8, 1.0));
     second.measurements[0].wrong = None;
-    let text = verdict(&[first, second], &["--partial"], true);
+    let text = verdict(&[first, second], &["--partial"], false);
     let differences: Vec<String> = text
         .lines()
         .skip_while(|line| !line.starts_with("Not the same"))
@@ -309,6 +334,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
         "Not whole: only in A, not in B: allreduce float sum (2 rows)",
         "Not whole: only in B, not in A: allgather float (1 row)",
         "Note: B did not verify the data of 1 of its 3 measurements",
+        "FAIL: A and B were measured with different numbers of ranks: 1 and 2",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
@@ -453,14 +479,15 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     let (real, slow, own) = (path("a.json"), path("b.json"), path("own.jsonl"));
     fs::write(&real, ALL_REDUCE).unwrap();
     // The time of the last row, in place: 40976.488013 before.
-    fs::write(&slow, ALL_REDUCE.replacen("40976.488013", "50000.000000", 1)).unwrap();
+    fs::write(&slow, begun_later(ALL_REDUCE).replacen("40976.488013", "50000.000000", 1)).unwrap();
     let (found, text) = files_compared(&[&real, &slow], &[]);
     assert!(!found.unwrap());
     let worst = "  B/A 1.220  allreduce float sum, 8589934592 bytes in-place: 40976 -> 50000 us\n";
     assert!(text.contains(&format!("in 1 of 62 rows; the worst:\n{worst}")), "{text}");
 
     let nccl_tests = files::read(Path::new(&real)).unwrap();
-    let own_run = Run { program: "nccl-bench 0.1.0".to_owned(), ..nccl_tests };
+    let (program, started_at) = ("nccl-bench 0.1.0".to_owned(), "2026-11-21T08:30:00.000Z".to_owned());
+    let own_run = Run { program, started_at, ..nccl_tests };
     let output = own.parse().unwrap();
     files::Files::open(&[output], false).unwrap().finish(&own_run).unwrap();
     let (found, text) = files_compared(&[&real, &own], &["--threshold", "0%"]);

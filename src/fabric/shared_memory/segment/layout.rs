@@ -139,7 +139,9 @@ impl Mapping {
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
         let memory = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), segment_len(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            // The pages are reserved: mapping them now spares the first operations their faults.
+            let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+            libc::mmap(ptr::null_mut(), segment_len(ranks), access, flags, file.as_raw_fd(), 0)
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

@@ -147,6 +147,7 @@ fn finished(document: &mut FieldReader<'_>) -> Result<Content, ReadProblem> {
     if document.list.is_none() {
         return Err(ReadProblem::Damaged("it is damaged: missing field `measurements`".to_owned()));
     }
+    refuse_contradiction(&run)?;
     Ok(Content { run, measurements, rows: None })
 }
 
@@ -156,9 +157,29 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         return Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned()));
     }
     known_version(&fields)?;
+    if !["command", "settings", "outcome"].iter().any(|name| fields.contains_key(*name)) {
+        return Err(ReadProblem::NotOurs(
+            "it is a report of another command, without measurements".to_owned(),
+        ));
+    }
     fields.insert("measurements".to_owned(), Value::Array(Vec::new()));
     serde_json::from_value(Value::Object(fields))
         .map_err(|error| ReadProblem::Damaged(format!("it is damaged: {error}")))
+}
+
+/// Refuses a native file that contradicts itself: it was changed after the program wrote it.
+fn refuse_contradiction(run: &Run) -> Result<(), ReadProblem> {
+    let is_complete = run.outcome == Outcome::Complete;
+    let found = if run.ranks.is_empty() {
+        "it names no rank"
+    } else if is_complete && run.ended_at.is_none() {
+        "it is of a complete run, and has no end"
+    } else if is_complete && run.left_out.is_some_and(|left_out| left_out.measurements > 0) {
+        "it is of a complete run, and has left measurements out"
+    } else {
+        return Ok(());
+    };
+    Err(ReadProblem::Damaged(format!("it is damaged: {found}")))
 }
 
 /// The kind of a line.
@@ -173,6 +194,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
     // The last line, if there is one, replaces the header's outcome.
     run.outcome = Outcome::Running;
     let mut has_ended = false;
+    let mut wrong = 0;
     let mut line = Vec::new();
     // The first iteration reads the rest of the header's line.
     for number in 1_usize.. {
@@ -196,7 +218,10 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     return Err(damaged(&"it is behind the end of the run"));
                 }
                 Some("measurement") => {
-                    document.take(serde_json::from_slice(&line).map_err(|error| damaged(&error))?);
+                    let measurement: Measurement =
+                        serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
+                    wrong += usize::from(measurement.is_wrong());
+                    document.take(measurement);
                 }
                 Some("connected") => {
                     let found: ConnectedLine =
@@ -209,6 +234,11 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     if taken != all {
                         return Err(damaged(&format!(
                             "it ends a run of {all} measurements, and {taken} are there"
+                        )));
+                    }
+                    if end.summary.wrong_measurements.is_some_and(|all| all != wrong) {
+                        return Err(damaged(&format!(
+                            "it counts other wrong measurements than the {wrong} there"
                         )));
                     }
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);
@@ -224,6 +254,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
             break;
         }
     }
+    refuse_contradiction(&run)?;
     Ok(Content { run, measurements: document.taken, rows: None })
 }
 

@@ -114,8 +114,10 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.json");
     fs::write(&path, ALL_REDUCE).unwrap();
+    let other = folder.path().join("b.json");
+    fs::write(&other, super::begun_later(ALL_REDUCE)).unwrap();
     for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
-        let files = vec![path.clone(), path.clone()];
+        let files = vec![path.clone(), other.clone()];
         let threshold = Threshold(0.05);
         let arguments = Arguments {
             before: Vec::new(),

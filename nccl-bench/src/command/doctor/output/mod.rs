@@ -81,10 +81,11 @@ impl Output {
     }
 }
 
-/// Writes the reports, and returns the health as exit code.
+/// Writes the reports, and returns the health as exit code; that of [`Health::CannotTell`] when a file or standard output
+/// cannot be written.
 ///
 /// # Errors
-/// When a file or standard output cannot be written.
+/// When a file must not be replaced, or nobody reads standard output.
 pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8, ExitError> {
     output.check(&[])?;
     let mut files = Vec::new();
@@ -94,17 +95,19 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     if let Some(path) = &output.junit {
         files.push((path.clone(), junit::write(examinations)));
     }
-    let written = MAKER.write_all(&files, output.force, &[]);
-    written.map_err(|error| ExitError::refused(format!("{error:#}")))?;
+    if let Err(error) = MAKER.write_all(&files, output.force, &[]) {
+        print_message(format_args!("error: {error:#}"));
+        return Ok(Health::CannotTell.code());
+    }
     let text = if output.json { json::write(examinations)? } else { text::write(examinations, &style()) };
-    // A report that was not printed must not look like a health of 1.
-    print(&text).map_err(|error| match error {
-        ExitError::Output(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            ExitError::refused(format!("writing to standard output: {error}"))
+    match print(&text) {
+        Err(ExitError::Output(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+            print_message(format_args!("error: writing to standard output: {error}"));
+            // A report that was not printed says nothing about the health.
+            Ok(Health::CannotTell.code())
         }
-        other => other,
-    })?;
-    Ok(health(examinations).code())
+        printed => printed.map(|_| health(examinations).code()),
+    }
 }
 
 /// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
