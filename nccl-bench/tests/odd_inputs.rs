@@ -43,6 +43,17 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A --output notes.md", 2, "cannot write notes.md: it exists and is no result file of nccl-bench; "),
     ("A --force", 2, "--output <FILE>"),
     (
+        "mkdir libm; cp $(cc -print-file-name=libm.so.6) libm/libcuda.so.1; LD_LIBRARY_PATH=$PWD/libm nccl-bench allreduce -g 1 -e 8",
+        2,
+        "libcuda.so.1 is no CUDA driver: ",
+    ),
+    ("NCCL_BENCH_RNAK=1 NCCL_BENCH_SZIE=2 A", 2, "nothing reads it: did you mean NCCL_BENCH_"),
+    (
+        "FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 A",
+        2,
+        "FLUX_JOB_SIZE is 2: a launcher that is not known has started this",
+    ),
+    (
         "cp notes.md n.md; A --output n.md --force && A --output n.md && grep '^# nccl-bench: ' n.md",
         0,
         "# nccl-bench: ",

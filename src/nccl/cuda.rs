@@ -33,7 +33,15 @@ fn probe() -> Result<(), Error> {
     // SAFETY: loading libcuda has no preconditions.
     let open = |name| unsafe { Library::new(name) };
     let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
-    opened.map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
+    let opened = opened
+        .map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
+    for name in ["cuDriverGetVersion", "cuInit"] {
+        // cudarc would panic.
+        // SAFETY: the symbol is not used.
+        if let Err(error) = unsafe { opened.get::<unsafe extern "C" fn()>(name) } {
+            return Err(Error::NoDriver { reason: format!("libcuda.so.1 is no CUDA driver: {error}") });
+        }
+    }
     let version = version()?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);

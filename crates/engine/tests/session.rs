@@ -52,6 +52,7 @@ impl Observer for Collected {
                 self.add(format!("measured {}", measurement.bytes));
                 self.measurements.lock().unwrap().push(measurement.clone());
             }
+            Event::Stopped(signal, ranks) => panic!("{} reached {ranks:?}", signal.as_str()),
             Event::LeftOut(collective, reason) => panic!("{collective} is left out: {reason}"),
             Event::End(memory) => {
                 assert_eq!(memory, None, "nobody has asked for it");

@@ -10,7 +10,7 @@ use nccl_bench::command::Program;
 use nccl_bench::mpi_exec::JoinRequest;
 use nccl_bench::{cli, mpi_exec};
 
-/// Limit on starting MPI where `-T` gives none.
+/// Limit on starting MPI where neither `-T` nor the environment gives one.
 const LONGEST_START: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -21,7 +21,8 @@ fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
     let mut options = mpi_exec::options(request)?;
     options.join_mpi = Some(world::mpi);
     // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
-    let limit = if request.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
+    let is_given = request.timeout.is_some() || std::env::var_os("NCCL_BENCH_TIMEOUT").is_some();
+    let limit = if is_given { options.timeout } else { options.timeout.max(LONGEST_START) };
     let _limited = TimeLimit::start(limit, "starting MPI")?;
     world::from_environment(&options).map_err(mpi_exec::stop)
 }

@@ -171,6 +171,8 @@ fn a_signal_to_one_rank_stops_all() {
         let ended = process.ended();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(143), ""), "rank {rank}: {ended:?}");
         assert_eq!(ended.stdout.ends_with(&not_whole("SIGTERM")), rank == 0, "rank {rank}: {ended:?}");
+        let names_the_rank = ended.stdout.contains("# SIGTERM reached rank 2 first, and ends the run\n");
+        assert_eq!(names_the_rank, rank == 0, "rank {rank}: {ended:?}");
     }
 }
 

@@ -66,6 +66,8 @@ pub enum Event<'a> {
     Begin(Collective),
     /// A measurement of one size and placement.
     Measured(&'a Measurement, &'a Work),
+    /// A signal ends the sweep that has not reached all processes of the group yet. With the ranks that it has reached.
+    Stopped(Signal, Vec<usize>),
     /// A collective is left out, for this reason.
     LeftOut(Collective, String),
     /// The measurements of a collective have ended. With the largest memory use of a rank, if it was requested.

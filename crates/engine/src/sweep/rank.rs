@@ -17,6 +17,19 @@ use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
 
+/// A signal, and the ranks that it has reached, if processes are left that it has not.
+type Stopping = (Signal, Option<Vec<usize>>);
+
+/// Ranks that a signal has reached; `None` if it has reached each process.
+fn find_reached_ranks(ranks: &[RankResult]) -> Option<Vec<usize>> {
+    let is_reached = |rank: &RankResult| {
+        let shares = |other: &&RankResult| (&other.host, other.process) == (&rank.host, rank.process);
+        ranks.iter().filter(shares).any(|other| other.stop.is_some())
+    };
+    let reached: Vec<usize> = (0..ranks.len()).filter(|&rank| is_reached(&ranks[rank])).collect();
+    (reached.len() < ranks.len()).then_some(reached)
+}
+
 pub(super) const TIMING_SEED: u64 = 99;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
@@ -56,8 +69,11 @@ impl RankSweep<'_> {
                     let (measurement, stop) = self.measure(&work, cycle)?;
                     self.observer.begin_unlimited_step("writing the report");
                     self.observer.event(Event::Measured(&measurement, &work))?;
-                    if stop.is_some() {
-                        return Ok(stop);
+                    if let Some((signal, reached)) = stop {
+                        if let Some(reached) = reached {
+                            self.observer.event(Event::Stopped(signal, reached))?;
+                        }
+                        return Ok(Some(signal));
                     }
                 }
             }
@@ -95,7 +111,8 @@ impl RankSweep<'_> {
         Ok(())
     }
 
-    fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Signal>)> {
+    /// Measures one size. Also returns the signal that ends the sweep.
+    fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Stopping>)> {
         let plan = self.plan;
         let name = describe(work);
         self.observer.begin_step(format!("the untimed operation of {name}"));
@@ -134,6 +151,7 @@ impl RankSweep<'_> {
         };
         let ranks = gather(self.world, &results)?;
         let stop = ranks.iter().filter_map(|results| Signal::try_from(results.stop?).ok()).max();
+        let stop = stop.map(|signal| (signal, find_reached_ranks(&ranks)));
         let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
         measurement.stable = stable;
         measurement.algorithm = match chosen {

@@ -101,25 +101,30 @@ pub fn request(
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
     adjust_to_collectives(&mut request);
-    request.notes.extend(unread_variables());
+    request.notes.extend(note_unread_variables()?);
     Ok(request)
 }
 
-/// Notes about variables with a prefix of this program or of nccl-tests that nothing reads.
-fn unread_variables() -> Vec<String> {
+/// Variables without which a process of a job would be alone.
+const JOINING: [&str; 3] = ["NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", "NCCL_BENCH_ADDR"];
+
+/// Notes about variables with a prefix of this program or of nccl-tests that nothing reads. Misspelt names of [`JOINING`] are
+/// refused.
+fn note_unread_variables() -> Result<Vec<String>, String> {
     let note = |name: String| match environment::look_up_own_variable(&name) {
         Reading::Read => None,
-        Reading::Unread(None) => Some(format!("{name} is set, and nothing reads it")),
+        Reading::Unread(None) => Some(Ok(format!("{name} is set, and nothing reads it"))),
         Reading::Unread(Some(meant)) => {
-            Some(format!("{name} is set, and nothing reads it: did you mean {meant}?"))
+            let note = format!("{name} is set, and nothing reads it: did you mean {meant}?");
+            Some(if JOINING.contains(&meant) { Err(note) } else { Ok(note) })
         }
     };
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let own =
         names.filter(|name| ["NCCL_BENCH_", "NCCL_TESTS_"].iter().any(|prefix| name.starts_with(prefix)));
-    let mut notes: Vec<String> = own.filter_map(note).collect();
+    let mut notes: Vec<String> = own.filter_map(note).collect::<Result<_, _>>()?;
     notes.sort_unstable();
-    notes
+    Ok(notes)
 }
 
 fn fabric_options(arguments: &Arguments) -> FabricOptions {

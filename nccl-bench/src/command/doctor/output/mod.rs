@@ -35,9 +35,10 @@ pub(super) const EXIT_CODES: &str = "\
 Exit code:
   0  healthy, with proof
   1  degraded: it works, slower or less safely than it should
-  2  broken; also wrong arguments, and files that cannot be read or written: then standard
+  2  broken; also wrong arguments, and files that cannot be read: then standard
      error has a line \"error: \", and standard output is empty
-  3  cannot tell: neither health nor a fault is proven
+  3  cannot tell: neither health nor a fault is proven, or the report cannot be written
+  4  a rank is missing, or did not take a step within -T: standard error says so
   128 + n  ended by signal n (Ctrl-C: 130)";
 
 /// Options of the output.
