@@ -44,6 +44,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// A file of nccl-tests.
+const ALL_REDUCE: &str = include_str!("../../crates/record/tests/data/all_reduce.json");
+
+/// The file of another run, which began later.
+fn begun_later(text: &str) -> String {
+    text.replacen("14:57:55", "15:57:55", 1)
+}
+
 /// A run without its measurements, and one measurement of it with the times of many ranks and iterations.
 fn sample() -> (Value, Value) {
     let mut run: Value =
@@ -72,6 +80,7 @@ fn numbered(measurement: &mut Value, index: usize) -> &Value {
 
 fn long_lines(path: &Path) {
     let (mut run, mut measurement) = sample();
+    run["started_at"] = "2026-11-23T08:30:00.000Z".into();
     let mut out = BufWriter::new(File::create(path).unwrap());
     run["kind"] = "run".into();
     writeln!(out, "{run}").unwrap();
@@ -81,7 +90,9 @@ fn long_lines(path: &Path) {
         writeln!(out, "{}", numbered(&mut measurement, index)).unwrap();
     }
     let summary = json!({"measurements": count});
-    let end = json!({"kind": "end", "outcome": {"state": "complete"}, "summary": summary});
+    let ended_at = "2026-11-23T08:31:00.000Z";
+    let outcome = json!({"state": "complete"});
+    let end = json!({"kind": "end", "outcome": outcome, "ended_at": ended_at, "summary": summary});
     writeln!(out, "{end}").unwrap();
 }
 
@@ -98,8 +109,7 @@ fn long_json(path: &Path) {
 }
 
 /// A file of nccl-tests with repeated rows, as with `-N`.
-fn long_nccl_tests(path: &Path) {
-    let sample = include_str!("../../crates/record/tests/data/all_reduce.json");
+fn long_nccl_tests(path: &Path, sample: &str) {
     let start = sample.find("\"results\":[").unwrap() + "\"results\":[".len();
     let end = start + sample[start..].find(']').unwrap();
     let mut out = BufWriter::new(File::create(path).unwrap());
@@ -114,14 +124,16 @@ fn long_nccl_tests(path: &Path) {
 fn long_files_are_compared_in_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let [lines, json, nccl_tests] = ["long.jsonl", "long.json", "nccl_tests.json"].map(path);
+    let [lines, json, nccl_tests, later] =
+        ["long.jsonl", "long.json", "nccl_tests.json", "later.json"].map(path);
     long_lines(&lines);
     long_json(&json);
-    long_nccl_tests(&nccl_tests);
-    for long in [&lines, &json, &nccl_tests] {
+    long_nccl_tests(&nccl_tests, ALL_REDUCE);
+    long_nccl_tests(&later, &begun_later(ALL_REDUCE));
+    for long in [&lines, &json, &nccl_tests, &later] {
         assert!(fs::metadata(long).unwrap().len() > LONG as u64 / 10 * 9, "{}", long.display());
     }
-    for (files, rows) in [([&json, &lines], 16), ([&nccl_tests, &nccl_tests], 62)] {
+    for (files, rows) in [([&json, &lines], 16), ([&nccl_tests, &later], 62)] {
         let output = compare(&files.map(PathBuf::as_path), &[]);
         let table = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{table}{}", text(&output.stderr));
@@ -136,7 +148,7 @@ fn long_files_are_compared_in_little_memory() {
 fn what_has_no_end_is_refused_and_a_pipe_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole.json");
-    fs::write(&whole, include_str!("../../crates/record/tests/data/all_reduce.json")).unwrap();
+    fs::write(&whole, ALL_REDUCE).unwrap();
     for device in ["/dev/zero", "/dev/null", "/dev/tty"] {
         let output = compare(&[&whole, Path::new(device)], &[]);
         let error = text(&output.stderr);
@@ -159,7 +171,7 @@ fn what_has_no_end_is_refused_and_a_pipe_is_read() {
                     // Until the pipe is closed.
                     while out.write_all(&[0; 4096]).is_ok() {}
                 } else {
-                    out.write_all(&fs::read(&whole).unwrap()).unwrap();
+                    out.write_all(begun_later(ALL_REDUCE).as_bytes()).unwrap();
                 }
             });
             compare(&[&whole, &pipe], &[])
@@ -178,9 +190,12 @@ fn a_killed_run_does_not_pass() {
     let [whole, killed] = ["whole.json", "killed.jsonl"].map(path);
     let all: Vec<Value> = (0..16).map(|index| numbered(&mut measurement, index).clone()).collect();
     run["kind"] = "run".into();
+    let started_at = run["started_at"].take();
+    run["started_at"] = "2026-11-23T08:30:00.000Z".into();
     run["outcome"] = json!({"state": "running"});
     measurement["kind"] = "measurement".into();
     fs::write(&killed, format!("{run}\n{}\n", numbered(&mut measurement, 0))).unwrap();
+    run["started_at"] = started_at;
     run["measurements"] = all.into();
     run["outcome"] = json!({"state": "complete"});
     fs::write(&whole, run.to_string().replace("\"kind\":\"run\",", "")).unwrap();
@@ -209,10 +224,10 @@ fn a_killed_run_does_not_pass() {
 fn standard_input_and_compressed_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let content = include_bytes!("../../crates/record/tests/data/all_reduce.json");
-    fs::write(path("whole.json"), content).unwrap();
+    fs::write(path("whole.json"), ALL_REDUCE).unwrap();
+    fs::write(path("later.json"), begun_later(ALL_REDUCE)).unwrap();
     let mut encoder = GzEncoder::new(File::create(path("run.json.gz")).unwrap(), flate2::Compression::fast());
-    encoder.write_all(content).unwrap();
+    encoder.write_all(ALL_REDUCE.as_bytes()).unwrap();
     encoder.finish().unwrap();
     let run = |arguments: &[&str], input: &str| {
         Command::new(env!("CARGO_BIN_EXE_nccl-bench"))
@@ -223,9 +238,9 @@ fn standard_input_and_compressed_files_are_read() {
             .unwrap()
     };
     for (files, input) in [
-        (["-", "whole.json"], "whole.json"),
-        (["whole.json", "-"], "run.json.gz"),
-        (["run.json.gz", "whole.json"], "whole.json"),
+        (["-", "whole.json"], "later.json"),
+        (["later.json", "-"], "run.json.gz"),
+        (["run.json.gz", "later.json"], "whole.json"),
     ] {
         let output = run(&["compare", files[0], files[1]], input);
         let told = text(&output.stdout) + &text(&output.stderr);

@@ -333,8 +333,11 @@ fn both_sides_are_measured_and_verified_and_stand_in_all_files() {
     }
     assert_eq!(measured(&run, &["collective"]).len(), COLLECTIVES.len() - 1, "all but hypercube");
 
+    // As of another run: one is not compared with itself.
+    let other = path("other.jsonl");
+    std::fs::write(&other, read("jsonl").replacen("\"started_at\":\"2", "\"started_at\":\"1", 1)).unwrap();
     let compared = Command::new(env!("CARGO_BIN_EXE_nccl-bench"))
-        .args(["compare".into(), "--threshold".into(), "0%".into(), path("json"), path("jsonl")])
+        .args(["compare".into(), "--threshold".into(), "0%".into(), path("json"), other])
         .output()
         .unwrap();
     let compared = text(&compared.stdout);

@@ -93,6 +93,8 @@ const CASES: &[(&str, i32, &str)] = &[
     ("nccl-bench plot before.json --output mine.html", 2, "mine.html exists and is no plot of nccl-bench"),
     ("nccl-bench compare before.json trunc.json", 2, "trunc.json: it ends in the middle"),
     ("nccl-bench compare before.json trunc.jsonl", 1, "FAIL"),
+    ("nccl-bench compare before.json before.json", 2, "before.json is named twice: each run counts once"),
+    ("nccl-bench compare before.json lines.jsonl", 2, "are of the same run: each run counts once"),
     ("nccl-bench compare before.json nan.json", 2, "nan.json: it is no result file"),
     ("nccl-bench compare before.json future.json", 2, "it has version 2 of the format"),
     ("nccl-bench compare before.json a2a.json", 2, "have no measurement in common"),
@@ -220,6 +222,13 @@ const CASES: &[(&str, i32, &str)] = &[
     ("nccl-bench topo none.xml", 3, "No GPU and no NIC was found."),
 ];
 
+/// The file of another run, which began a thousand years earlier.
+fn begun_earlier(file: &str) -> String {
+    ["\"started_at\":\"", "\"started_at\": \""]
+        .iter()
+        .fold(file.to_owned(), |file, start| file.replacen(&format!("{start}2"), &format!("{start}1"), 1))
+}
+
 /// A folder with the program, a link of nccl-tests' name, and good and damaged result files.
 fn prepare(folder: &Path) {
     let program = env!("CARGO_BIN_EXE_nccl-bench");
@@ -245,7 +254,11 @@ fn prepare(folder: &Path) {
     // The header, the transport and one measurement, as of a run that was killed.
     write(
         "trunc.jsonl",
-        &read("lines.jsonl").lines().take(3).map(|line| format!("{line}\n")).collect::<String>(),
+        &begun_earlier(&read("lines.jsonl"))
+            .lines()
+            .take(3)
+            .map(|line| format!("{line}\n"))
+            .collect::<String>(),
     );
     write("nan.json", &before.replacen("\"bytes\": 8", "\"bytes\": NaN", 1));
     write("future.json", &before.replacen("\"schema_version\": 1", "\"schema_version\": 2", 1));
@@ -260,7 +273,7 @@ fn prepare(folder: &Path) {
          <pci busid=\"0000:12:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\"/></nic></pci></pci></cpu></system>",
     );
     assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
-    write("bom.json", &format!("\u{feff}{before}"));
+    write("bom.json", &format!("\u{feff}{}", begun_earlier(&before)));
     std::os::unix::fs::symlink("/dev/full", folder.join("full.json")).unwrap();
 }
 
