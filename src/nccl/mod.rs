@@ -3,8 +3,9 @@
 //! # Limits of the checks
 //! Safe code cannot make NCCL or a GPU use freed memory, strings or handles, with these exceptions:
 //! - *All* ranks of a communicator must call the same operations in the same order with the same type, root, lengths and settings,
-//!   and group the same collectives together: NCCL sorts those of a group by size. In symmetric [windows](Window) their buffers
-//!   must be at the same offset of the same window, and either all or none must be [registered](Communicator::register). Ranks in
+//!   and group the same collectives together: NCCL sorts those of a group by size. Buffers that other ranks access (both of an
+//!   all-reduce, the receive buffers of all-gather and all-to-all, the send buffers of reduce-scatter) must be at the same offset
+//!   of the same symmetric [window](Window), or all [registered](Communicator::register), or all neither. Ranks in
 //!   one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]), if the creation of their communicator and all
 //!   earlier calls have succeeded on all of them, and none has [joined](Builder::join) it. Ranks of other threads and processes
 //!   cannot be compared: if they differ, NCCL may hang or return wrong results. If GPUs write into each other's memory directly

@@ -113,7 +113,31 @@ fn windows_of_different_sizes_are_refused() {
     disagree(made.map(drop), "a window of 64 bytes and one of 32");
 }
 
-/// With a root, only the buffers that all ranks use.
+/// A rank's own part is at an offset of its own.
+#[test]
+fn parts_in_symmetric_windows_are_in_place() {
+    let fake = Fake::new();
+    let (ranks, mut memory) = ranks::<2>(&fake);
+    let _windows = windows(ranks.iter().zip(&memory), WindowKind::Symmetric).unwrap();
+    let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..8).unwrap());
+    group(|group| {
+        group.on(&ranks[0]).all_gather_in_place(&mut first)?;
+        group.on(&ranks[1]).all_gather_in_place(&mut second)
+    })
+    .unwrap();
+    group(|group| {
+        group.on(&ranks[0]).reduce_scatter_in_place(&mut first, Sum)?;
+        group.on(&ranks[1]).reduce_scatter_in_place(&mut second, Sum)
+    })
+    .unwrap();
+    group(|group| {
+        group.on(&ranks[0]).gather_in_place(&mut first, 0)?;
+        group.on(&ranks[1]).gather_in_place(&mut second, 0)
+    })
+    .unwrap();
+}
+
+/// With a root, ranks may pass different buffers.
 #[test]
 fn registered_buffers_of_all_ranks_or_of_none() {
     let fake = Fake::new();

@@ -84,17 +84,19 @@ impl<'a> Calls<'a> {
         Err(Error::Disagreement { operation: "ncclGroupEnd", reason })
     }
 
-    /// Places of a pair of buffers that both ranks pass to a collective, if the places differ.
+    /// Places of a pair of buffers that ranks access of each other in a collective, if the places differ.
     fn find_other_place(&self, own: &Step, other: &Self, step: &Step) -> Option<(Place, Place)> {
-        let Operation { kind, count, .. } = &own.operation;
-        let (sources, targets) = match kind.root() {
-            Some(_) if kind.root_sends() => (false, true),
-            Some(_) => (true, false),
-            None => (true, true),
+        // In place, the part of a rank is at an offset of its own. With a root, ranks may pass different buffers.
+        let (sources, targets) = match own.operation.kind {
+            Kind::AllReduce(_) => (true, true),
+            Kind::ReduceScatter(_) => (true, false),
+            Kind::AllGather | Kind::AllToAll => (false, true),
+            _ => (false, false),
         };
         let sources = (sources, own.addresses.0, step.addresses.0);
         let targets = (targets, own.addresses.1, step.addresses.1);
-        let pairs = [sources, targets].into_iter().filter(|(compared, ..)| *compared && *count > 0);
+        let has_elements = own.operation.count > 0;
+        let pairs = [sources, targets].into_iter().filter(|(compared, ..)| *compared && has_elements);
         let mut places = pairs.map(|(_, one, two)| (self.find_place(one), other.find_place(two)));
         places.find(|(one, two)| one != two)
     }
