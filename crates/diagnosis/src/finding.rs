@@ -12,7 +12,7 @@ pub enum Severity {
     Broken,
     /// It works, slower or less safely than it should.
     Degraded,
-    /// A warning that no rule explains.
+    /// A warning that no rule explains, or a line that is only suspicious.
     Unknown,
     /// Without effect on the health.
     Advice,

@@ -20,8 +20,8 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
-/// The line of a shell about a process that was killed, which is too short for the search, and the rule that knows it.
-const KILLED: (&[u8], &str) = (b"Killed", "process-killed");
+/// Lines of a shell about a process that a signal ended, which are too short for the search, and the rules that know them.
+const SHORT: [(&[u8], &str); 2] = [(b"Killed", "process-killed"), (b"Aborted", "process-aborted")];
 
 /// All rules, ready to be matched. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
@@ -130,8 +130,9 @@ impl Rules {
                 first = rule;
             }
         });
-        if first == self.rules.len() && origin == Origin::Any && line.ends_with(KILLED.0) {
-            return self.get(KILLED.1).filter(|rule| rule.confirms(line));
+        if first == self.rules.len() && origin == Origin::Any {
+            let (_, id) = SHORT.iter().find(|(word, _)| line.ends_with(word))?;
+            return self.get(id).filter(|rule| rule.confirms(line));
         }
         self.rules.get(first)
     }

@@ -12,7 +12,7 @@
 //! So a root of another process wins, far above or below the cascade, until a time proves it later. Launchers and the kernel's
 //! log report at the end of a file what happened before; for them only a time counts, with [`REPORT_S`].
 //!
-//! Without a root, a warning that no rule knows may be the cause of the first cascade: the nearest one above it of the same
+//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade: the nearest one above it of the same
 //! process, then one a few lines below it; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
 
 use super::failures;
@@ -34,6 +34,9 @@ const REPORT_S: f64 = 600.0;
 
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
+
+/// Rules about suspicious lines that follow from a failure, if there was one.
+const CONSEQUENCES: [&str; 1] = ["torch-store-lost"];
 
 /// Order of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +163,11 @@ fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     is_one_stream && job.process(one).is_some_and(|process| job.process(other) == Some(process))
 }
 
-/// The index of the unknown warning that may be the cause of a cascade.
+/// The index of the unknown warning, or of the suspicious line, that may be the cause of a cascade.
 fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
-    let unknown = |each: &Placed| each.finding.severity == Severity::Unknown;
+    let unknown = |each: &Placed| {
+        each.finding.severity == Severity::Unknown && !CONSEQUENCES.contains(&each.finding.rule.as_str())
+    };
     let cascade = cascade.first();
     let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
     let ranked = candidates.filter_map(|(index, each)| {
@@ -195,11 +200,14 @@ fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(
     }
 }
 
-/// The finding of a failure after a warning that no rule knows.
+/// The finding of a failure after a warning that no rule knows, or after a suspicious line.
 fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>) -> Finding {
     let mut finding = suspect.finding;
     finding.severity = severity.unwrap_or(finding.severity);
-    finding.diagnosis = format!("The job failed after a warning that no rule knows: {}", warning(&finding));
+    finding.diagnosis = match finding.source {
+        None => format!("The job failed after a warning that no rule knows: {}", warning(&finding)),
+        Some(_) => format!("The job failed, perhaps for this reason: {}", finding.diagnosis),
+    };
     finding.consequences = consequences(alone);
     finding
 }

@@ -1,5 +1,6 @@
 mod jobs;
 mod known;
+mod lines;
 mod ranks;
 mod transport;
 

@@ -1,0 +1,136 @@
+//! Lines of launchers, frameworks, networks and the kernel after which a job that had started well is not healthy.
+
+use super::*;
+
+/// Lines that say that a process of the job ended, or that a device failed.
+const FATAL: &[&str] = &[
+    // nccl-bench
+    "rank 1 on host vm died: its connection closed; rank 0 ends with it",
+    "rank 0 on host vm: nccl-bench: no progress within 3 s: rank 1 on vm (host memory) was last heard 5 s ago, in filling",
+    "error: the rendezvous at bench-0.bench:29500 failed: after 600 s, 1 of 2 ranks is missing: rank 1",
+    "nccl-bench: ended by SIGTERM",
+    // Open MPI, PRRTE, MPICH
+    "mpirun has exited due to process rank 1 with PID 0 on",
+    "prterun has exited due to process rank 0 with PID 0 on node n05p016 calling",
+    "mpirun noticed that the job aborted, but has no info as to the process",
+    "mpirun: killing job...",
+    "A daemon (pid 123) died unexpectedly with status 255 while attempting",
+    "[mpiexec@head] control_cb (pm/pmiserv/pmiserv_cb.c:204): assert (!closed) failed",
+    "[proxy:0:1@node7] main (pm/pmiserv/pmip.c:206): demux engine error waiting for event",
+    // Slurm
+    "srun: error: node7: tasks 0-7: Terminated",
+    "srun: error: Timed out waiting for job step to complete",
+    "slurmstepd: error: *** STEP 1234.0 ON node1 FAILED (non-zero exit code or other failure mode) ***",
+    "slurmstepd-node1: error: *** STEP 1234.0 ON node1 CANCELLED AT 2026-11-24T13:00:00 ***",
+    "slurmstepd: error: *** STEP 1234.0 ON node1 UNCORRECTABLE MEMORY ERROR AT 2026-11-24T13:00:00 ***",
+    "slurmstepd: error:  mpi/pmix_v4: pmixp_coll_ring_reset_if_to: node1 [0]: pmixp_coll_ring.c:742: 0x14d3: collective timeout seq=0",
+    // PyTorch and JAX
+    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump signal due to a \
+     collective timeout from  rank 5 and we will try our best to dump the debug info.",
+    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1849] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight recorder dump \
+     signal from another rank via TCPStore.",
+    "absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
+    "E0000 00:00:1 coordination_service_agent.cc:1] Coordination agent is in ERROR: UNAVAILABLE: The tasks have crashed",
+    // Processes
+    "Bus error",
+    "bash: line 1:  4425 Bus error               python train.py",
+    "Aborted",
+    "3: Aborted",
+    "worker-1 exited with code 139",
+    "exit status 137",
+    "CUDA failure: an illegal memory access was encountered",
+    // Devices
+    "[  12.5] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+    "[  12.5] pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
+    "Unable to determine the device handle for GPU 0000:3b:00.0: Unknown Error",
+    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 113, message: Unreachable remote (never received a \
+     response) (15)",
+    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 22, message: Invalid address handle (local) (4)",
+];
+
+/// Lines that can stand in the log of a job that ended well, and in that of one whose host is gone.
+const SUSPICIOUS: &[&str] = &[
+    "[rank1]:[W522 11:47:46.952 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=77, addr=[a]:39732, remote=[b]:29600): \
+     Broken pipe",
+    "[W521 23:55:23.1 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3, addr=[b]:44074, remote=[a]:29500): failed to \
+     recv, got 0 bytes",
+    "[  12.5] mlx5_core 0000:09:00.0 ens1: Link down",
+    "[  12.5] mlx5_core 0000:09:00.0: Port module event: module 0, Cable unplugged",
+    "ssh: connect to host node2 port 22: No route to host",
+    "ssh: connect to host node2 port 22: Connection timed out",
+    "Connection to node2 closed by remote host.",
+    "client_loop: send disconnect: Broken pipe",
+    "Error from server: error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout",
+    "22s  Warning  NodeNotReady  pod/job-3  Node is not ready",
+    "Ready  Unknown  NodeStatusUnknown  Kubelet stopped posting node status.",
+];
+
+/// Lines of jobs that run, or end well.
+const HARMLESS: &[&str] = &[
+    "nccl-bench: rank 0 on vm is still starting MPI, for 20 s now; it waits for all processes of the launcher to do the same, and \
+     gives up after 300 s (-T, NCCL_BENCH_TIMEOUT)",
+    "# Rank 0 on vm, shm: fi_shm://collectives-4026531836-18918-396c9dfb47c666e5",
+    "[rank1]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1683] [PG ID 0 PG GUID 0(default_pg) Rank 1] ProcessGroupNCCL preparing to dump \
+     debug info. Include stack trace: 1",
+    "libfabric:12:1700000000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 125, message: Flushed during queue pair destroy (1)",
+    "pcieport 0000:00:1c.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from 0000:73:00.1",
+    "mlx5_core 0000:09:00.0 ens1: Link up",
+    "Connection to node2 closed.",
+    "worker-1 exited with code 0",
+    "the last job was: Aborted",
+    "prompt: why does Bus error happen?",
+];
+
+/// The health of a job that is healthy without this line.
+fn health_with(line: &str) -> Health {
+    examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + line + "\n")).health()
+}
+
+fn assert_health(lines: &[&str], health: Health) {
+    let wrong: Vec<_> = lines.iter().map(|line| (health_with(line), *line)).collect();
+    let wrong: Vec<_> = wrong.into_iter().filter(|(found, _)| *found != health).collect();
+    assert!(wrong.is_empty(), "not {health:?}: {wrong:#?}");
+}
+
+#[test]
+fn a_line_about_the_end_of_a_process_or_device_is_broken() {
+    assert_health(FATAL, Health::Broken);
+}
+
+#[test]
+fn a_line_that_is_only_suspicious_leaves_the_health_open() {
+    assert_health(SUSPICIOUS, Health::CannotTell);
+}
+
+#[test]
+fn lines_of_jobs_that_run_change_nothing() {
+    assert_health(HARMLESS, Health::Healthy);
+}
+
+#[test]
+fn the_death_of_a_rank_is_known_in_the_words_of_the_library() {
+    let error = collectives::world::Error::RankFailed {
+        rank: 1,
+        host: "node7".to_owned(),
+        reason: "died: its connection closed".to_owned(),
+    };
+    let found = examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + &format!("{error}; rank 0 ends with it\n")));
+    assert_eq!(found.findings[0].rule, "nccl-bench-rank-lost", "{:?}", found.findings);
+}
+
+#[test]
+fn a_lost_port_before_a_failure_is_its_possible_cause_and_a_lost_store_is_none() {
+    let failed = |line: &str| {
+        let closed = "a:100:100 [0] misc/socket.cc:1 NCCL WARN socketProgress: Connection closed by remote peer c<1>\n";
+        examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + line + "\n" + closed)).findings.remove(0)
+    };
+    let found = failed("mlx5_core 0000:09:00.0 ens1: Link down");
+    assert_eq!((found.rule.as_str(), found.severity), ("mlx5-port-lost", Severity::Broken));
+    assert!(
+        found.diagnosis.starts_with("The job failed, perhaps for this reason: A network port"),
+        "{found:?}"
+    );
+    assert_eq!(found.consequences.len(), 1);
+    let found = failed(SUSPICIOUS[0]);
+    assert_eq!(found.rule, "nccl-peer-closed");
+}
