@@ -4,7 +4,7 @@ use super::channel::Channel;
 use super::digest::{Communicator, Connection, Member, Position, Transport};
 use super::message::{self, Event, Life};
 use super::text;
-use super::writers::Membership;
+use super::writers::{Line, Membership};
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 
@@ -111,8 +111,9 @@ impl Communicators {
         process: usize,
         writer: usize,
         life: &Life<'_>,
-        position: Position,
+        line: Line,
     ) -> Option<Membership> {
+        let position = line.position;
         let known = self.addresses.get(&(process, life.address)).copied();
         let known = known.filter(|known| known.rank == life.rank && self.has_size(*known, life.ranks));
         let membership = match (life.event, known) {
@@ -147,8 +148,15 @@ impl Communicators {
             member.bus_id = Some(message::bus_id(bus));
         }
         match life.event {
-            Event::Start => member.started = true,
-            Event::Complete => member.complete = true,
+            Event::Start => {
+                member.started = true;
+                member.start = Some((line.thread, line.number));
+            }
+            Event::Complete => {
+                member.complete = true;
+                let start = member.start.filter(|(thread, _)| *thread == line.thread);
+                member.start_lines = start.map(|(_, number)| line.number.saturating_sub(number));
+            }
             Event::Destroyed => member.destroyed = true,
             Event::Aborted => member.aborted = true,
             Event::Shape => {}

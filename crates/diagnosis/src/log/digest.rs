@@ -235,6 +235,18 @@ pub struct Member {
     pub complete: bool,
     /// `Connected all rings` or `trees` was logged.
     pub connected: bool,
+    /// That was after `Init COMPLETE`: the versions that connect at the first collective.
+    #[serde(skip)]
+    pub connected_late: bool,
+    /// It logged the algorithm of an operation.
+    #[serde(skip)]
+    pub operated: bool,
+    /// The thread that logged `Init START`, and its number of lines then.
+    #[serde(skip)]
+    pub(super) start: Option<(usize, u64)>,
+    /// Number of lines that its thread wrote from `Init START` to `Init COMPLETE`, without those about rings, trees and channels.
+    #[serde(skip)]
+    pub start_lines: Option<u64>,
     /// The rank itself logged a connection, as sender or receiver.
     #[serde(skip)]
     pub logs_connections: bool,
@@ -248,6 +260,14 @@ pub struct Member {
     /// Seconds of `Bootstrap timings` by phase: `total`, `recv`, ...
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub bootstrap: BTreeMap<String, f64>,
+}
+
+impl Communicator {
+    /// Returns true for a member that completed its start: it logged that, or what can only follow.
+    pub fn has_completed(&self, member: &Member) -> bool {
+        let connects_late = || self.members.values().any(|member| member.connected_late);
+        member.complete || member.destroyed || member.operated || member.connected && connects_late()
+    }
 }
 
 /// The channels from one rank to another.

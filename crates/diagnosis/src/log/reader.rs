@@ -322,7 +322,8 @@ impl<'a> Reader<'a> {
             (Message::Communicator(life) | Message::Shape(life), _) => {
                 let process = self.writers.process(thread);
                 let writer = self.writers.of_device(thread, life.device, place.position);
-                let membership = self.communicators.note(process, writer, &life, place.position);
+                let line = self.writers.line(thread, place.position);
+                let membership = self.communicators.note(process, writer, &life, line);
                 if let Some(membership) = membership {
                     self.writers.assign(thread, writer, membership);
                 }
@@ -349,11 +350,15 @@ impl<'a> Reader<'a> {
             Message::Choice(algorithm, protocol) => {
                 let (algorithm, protocol) = (message::algorithm(algorithm), message::protocol(protocol));
                 self.communicators.choose(current, algorithm, protocol);
+                if let Some(member) = self.communicators.get(current) {
+                    member.operated = true;
+                }
             }
             Message::BootstrapTimings(phases) => self.communicators.time(current, phases, true),
             Message::Connected => {
                 if let Some(member) = self.communicators.get(current) {
                     member.connected = true;
+                    member.connected_late |= member.complete;
                 }
             }
             Message::Channels(channels, nvls) => {

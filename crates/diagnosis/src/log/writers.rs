@@ -41,6 +41,19 @@ pub(super) struct Thread {
     pub(super) writer: usize,
     /// The communicator that it was last initialising or connecting.
     pub(super) current: Option<Membership>,
+    /// Number of its lines, without those about rings, trees and channels.
+    lines: u64,
+}
+
+/// The place of a line among those of its thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// Index of the thread.
+    pub(super) thread: usize,
+    /// Number of lines that the thread has written.
+    pub(super) number: u64,
+    /// Position in the log.
+    pub(super) position: Position,
 }
 
 /// Facts that NCCL writes once for a process.
@@ -125,7 +138,10 @@ impl Writers {
 
     /// Notes the position and the message of a line of the thread.
     pub(super) fn note_line(&mut self, thread: usize, position: Position, message: &[u8]) {
-        let State { writer, last, .. } = &mut self.all[self.threads[thread].writer];
+        let thread = &mut self.threads[thread];
+        let is_bulk = [&b"Channel "[..], b"Ring ", b"Tree "].iter().any(|word| message.starts_with(word));
+        thread.lines += u64::from(!is_bulk);
+        let State { writer, last, .. } = &mut self.all[thread.writer];
         writer.last = position;
         last.clear();
         // One byte more tells that the text is cut.
@@ -170,7 +186,7 @@ impl Writers {
             self.threads.clear();
             self.forgotten += 1;
         }
-        self.threads.push(Thread { writer, current: None });
+        self.threads.push(Thread { writer, current: None, lines: 0 });
         self.keys.insert(source.key.into(), self.threads.len() - 1);
         Some(self.threads.len() - 1)
     }
@@ -178,6 +194,11 @@ impl Writers {
     /// A thread.
     pub(super) fn of(&self, thread: usize) -> Thread {
         self.threads[thread]
+    }
+
+    /// The last line of a thread, which is at this position.
+    pub(super) fn line(&self, thread: usize, position: Position) -> Line {
+        Line { thread, number: self.threads[thread].lines, position }
     }
 
     /// Index of the process of a thread.
@@ -198,7 +219,7 @@ impl Writers {
 
     /// The communicator that a line of this thread is about, if nothing in the line says otherwise.
     pub(super) fn current(&self, thread: usize) -> Option<Membership> {
-        let Thread { writer, current } = self.threads[thread];
+        let Thread { writer, current, .. } = self.threads[thread];
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 

@@ -58,8 +58,9 @@ fn silent(job: &Job<'_>, communicator: &Communicator, ended: &BTreeSet<usize>) -
         // Lines of different files have no order.
         last.is_some_and(|last| last.input != communicator.last.input || last < communicator.last)
     };
-    let is_silent =
-        |member: &Member| member.complete && !ended.contains(&member.writer) && stops(member.writer);
+    let is_silent = |member: &Member| {
+        communicator.has_completed(member) && !ended.contains(&member.writer) && stops(member.writer)
+    };
     communicator.members.iter().filter(|(_, member)| is_silent(member)).map(|(&rank, _)| rank).collect()
 }
 

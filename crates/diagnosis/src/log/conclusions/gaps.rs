@@ -1,10 +1,10 @@
 //! Gaps in a log that has all ranks: reasons for which it proves no transport.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
-use crate::log::digest::{Communicator, Member};
+use crate::log::digest::{Communicator, Member, VariableSeen};
 
 /// Sentences about what the log lacks; empty where it proves the transport of every rank.
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -15,6 +15,7 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
         describe_contradiction(ways),
         describe_lost_beginning(ways),
         starting(ways),
+        describe_lost_completion(ways),
         unconnected(ways),
         describe_silent_ranks(job, ways),
         connecting(ways),
@@ -80,8 +81,44 @@ pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
 
 fn starting(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
-    let open: Vec<u32> = members.filter(|(_, member)| !member.complete).map(|(&rank, _)| rank).collect();
+    let open = members.filter(|(_, member)| !ways.communicator.has_completed(member));
+    let open: Vec<u32> = open.map(|(&rank, _)| rank).collect();
     (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
+}
+
+/// Ranks whose later lines show that they completed the start.
+fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
+    let is_lost =
+        |member: &Member| member.started && !member.complete && ways.communicator.has_completed(member);
+    let lost = ways.communicator.members.iter().filter(|(_, member)| is_lost(member));
+    let lost: Vec<u32> = lost.map(|(&rank, _)| rank).collect();
+    (!lost.is_empty()).then(|| {
+        format!(
+            "the log lacks the line `Init COMPLETE` of {}, and has lines that follow it: the log is cut or filtered",
+            ranks_in_words(&lost)
+        )
+    })
+}
+
+/// Returns true where the log lacks lines of the start of some ranks: the first ones, or lines that other ranks of their host have.
+/// Rank 0 writes more lines than others, and each variable that only some ranks have set is a line more.
+pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -> bool {
+    if !ranks_without_beginning(communicator).is_empty() {
+        return true;
+    }
+    let mut by_host: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (&rank, member) in communicator.members.iter().filter(|(rank, _)| **rank > 0) {
+        if let (Some(host), Some(lines)) = (job.host(communicator, rank), member.start_lines) {
+            by_host.entry(host).or_default().push(lines);
+        }
+    }
+    let has =
+        |seen: &VariableSeen, rank: &u32| job.ranks(job.of_same_processes(&seen.writers)).contains(rank);
+    let is_partial = |seen: &&VariableSeen| communicator.members.keys().any(|rank| !has(seen, rank));
+    let partial = job.digest.variables.iter().filter(is_partial).count() as u64;
+    let spread =
+        |lines: &Vec<u64>| lines.iter().max().zip(lines.iter().min()).map(|(most, least)| most - least);
+    by_host.values().filter_map(spread).any(|spread| spread > partial)
 }
 
 /// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull request 141510.

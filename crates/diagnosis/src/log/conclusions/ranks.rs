@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ends;
-use super::gaps::ranks_without_beginning;
+use super::gaps::{lacks_lines_of_start, ranks_without_beginning};
 use super::hits::Placed;
 use super::job::{self, Job, count, ranks_in_words};
 use super::start;
@@ -229,6 +229,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     let is_without = |rank: &u32| !with.contains(rank) && !lost.contains(rank);
     let without: Vec<u32> = members.map(|(&rank, _)| rank).filter(is_without).collect();
     let partly = is_read_by_all(name) && !without.is_empty() && !with.is_empty();
+    let is_cut = partly && job.main.is_some_and(|main| lacks_lines_of_start(job, main));
     if values.len() < 2 && !partly {
         return None;
     }
@@ -240,7 +241,10 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
             format!("{} on {}", each.value, whose(job, &writers))
         })
         .collect();
-    if partly {
+    if is_cut && values.len() < 2 {
+        return Some(unseen_variable(name, &list, &without));
+    }
+    if partly && !is_cut {
         list.push(format!("not set on {}", ranks_in_words(&without)));
     }
     let evidence = seen.iter().map(|each| {
@@ -257,6 +261,21 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         source: Some("NCCL 2.30.7 src/enqueue.cc; nccl issue 1136".to_owned()),
         ..Finding::new("variable-differs", Severity::Degraded, format!("{name} differs between ranks: {}", list.join("; ")))
     })
+}
+
+/// The finding of a variable that some ranks have, where the log lacks lines of others that can name it.
+fn unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
+    let text = format!(
+        "{name} is {}; the log does not show if it is set on {}",
+        list.join("; "),
+        ranks_in_words(without)
+    );
+    Finding {
+        cause: Some("The log is cut or filtered: ranks of one host have different numbers of lines about their start.".to_owned()),
+        remedy: Some(format!("Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All need the same {name}.")),
+        ranks: without.to_vec(),
+        ..Finding::new("variable-unseen", Severity::Unknown, text)
+    }
 }
 
 /// Variables that every process reads, and reports, while it builds a communicator.

@@ -15,12 +15,15 @@ const LATER: u64 = 1000;
 /// of the job: a log that is cut, or read while the job starts, ends in the same way.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let stuck = |communicator: &&Communicator| {
-        communicator.members.values().any(|member| member.started && !member.complete)
+        communicator.members.values().any(|member| member.started && !communicator.has_completed(member))
     };
     let communicator = job.digest.communicators.iter().find(stuck)?;
     let select = |complete: bool| -> Vec<u32> {
         let members = communicator.members.iter().filter(|(_, member)| member.started);
-        members.filter(|(_, member)| member.complete == complete).map(|(&rank, _)| rank).collect()
+        members
+            .filter(|(_, member)| communicator.has_completed(member) == complete)
+            .map(|(&rank, _)| rank)
+            .collect()
     };
     let (open, done) = (select(false), select(true));
     let writers = open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer));

@@ -9,7 +9,7 @@ fn ranks_that_do_not_complete_are_named() {
     let text = pair("IB", "NET/IB/0/GDRDMA").text();
     let cut: String = text
         .lines()
-        .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE"))
+        .filter(|line| !line.contains("101:101 [1]") || !line.contains("COMPLETE") && !line.contains("Conn"))
         .map(|line| format!("{line}\n"))
         .collect();
     // The log can be cut there.
@@ -17,8 +17,8 @@ fn ranks_that_do_not_complete_are_named() {
     assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
     let ends = finding(&found, "log-ends-in-start");
     assert!(ends.diagnosis.starts_with("The log ends during the start: rank 1 of 2 started"), "{ends:?}");
-    assert_eq!(ends.evidence[0].text, "Connected all rings, use ring PXN 0 GDR 1");
-    assert_eq!(ends.evidence[0].line, Some(13));
+    assert_eq!(ends.evidence[0].text, "Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA");
+    assert_eq!(ends.evidence[0].line, Some(11));
     // It goes on, or the launcher reports the end.
     let exit = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
     for (more, place) in [("another program\n".repeat(1001).as_str(), 0), (exit, 1)] {
@@ -32,7 +32,7 @@ fn ranks_that_do_not_complete_are_named() {
         assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
         assert_eq!(stuck.ranks, [1]);
         assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the others failed or wait."));
-        assert_eq!(found.unseen, ["rank 1 did not finish the start"]);
+        assert_eq!(found.unseen[0], "rank 1 did not finish the start");
         assert_eq!(found.proof, [""; 0]);
     }
 }
@@ -285,6 +285,92 @@ fn a_log_without_its_beginning_is_neither_healthy_nor_compared() {
         let is_compared = found.findings.iter().any(|each| each.rule == "variable-differs");
         assert!(!is_compared, "from line {first}: {:?}", found.findings);
     }
+}
+
+/// The log of eight ranks, all of which completed and destroyed their communicator, with its lines.
+fn eight_ranks() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
+    std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_rank_whose_later_lines_prove_its_start_has_a_log_with_a_gap() {
+    let lines = eight_ranks();
+    let examine_without = |is_lost: &dyn Fn(&str) -> bool| {
+        let kept: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !is_lost(line)).collect();
+        examine(&kept.join("\n"))
+    };
+    assert_eq!(examine_without(&|_| false).health(), Health::Healthy);
+    let is_complete = |line: &str| line.contains("Init COMPLETE");
+    let of_third = |line: &str| line.contains(" rank 3 ");
+    let is_destroy = |line: &str| line.contains("Destroy COMPLETE");
+    for (is_lost, whose) in [
+        (&is_complete as &dyn Fn(&str) -> bool, "ranks 0-7"),
+        (&|line: &str| is_complete(line) && of_third(line), "rank 3"),
+        // The other ranks show that connections follow the start.
+        (&|line: &str| (is_complete(line) || is_destroy(line)) && of_third(line), "rank 3"),
+    ] {
+        let found = examine_without(is_lost);
+        assert_eq!(found.health(), Health::CannotTell, "{whose}: {:?}", found.findings);
+        assert!(
+            found.findings.iter().all(|each| each.rule != "start-never-complete"),
+            "{:?}",
+            found.findings
+        );
+        let says = format!("the log lacks the line `Init COMPLETE` of {whose}, and has lines that follow it");
+        assert!(found.unseen.iter().any(|line| line.starts_with(&says)), "{:?}", found.unseen);
+    }
+    // A rank without such lines did not complete.
+    let connects = |line: &str| line.contains("[3] NCCL INFO Conn");
+    let found =
+        examine_without(&|line| connects(line) || (is_complete(line) || is_destroy(line)) && of_third(line));
+    assert_eq!(finding(&found, "start-never-complete").ranks, [3]);
+}
+
+/// Versions that connect while they start log `Connected all rings` before `Init COMPLETE`.
+#[test]
+fn connections_within_the_start_do_not_prove_its_end() {
+    let text = pair("IB", "NET/IB/0/GDRDMA").text();
+    let (mut connected, mut lines): (Vec<&str>, Vec<&str>) =
+        text.lines().partition(|line| line.contains("Connected all rings"));
+    connected.append(&mut lines.extract_if(.., |line| line.contains("Init COMPLETE")).collect());
+    let lines = [lines, connected].concat().join("\n");
+    assert_eq!(examine(&lines).health(), Health::Healthy);
+    let died = lines.replace("rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 70 commId 0x77 - Init COMPLETE", "")
+        + "\na:100:100 [0] NCCL INFO comm 0x01 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE\n";
+    assert_eq!(finding(&examine(&died), "start-never-complete").ranks, [1]);
+}
+
+#[test]
+fn a_variable_whose_line_a_gap_took_is_not_judged() {
+    let mut lines = eight_ranks();
+    let start = |lines: &[String], rank: u32| {
+        let words = format!(" rank {rank} nranks 8 ");
+        lines.iter().position(|line| line.contains(&words) && line.contains("Init START")).unwrap()
+    };
+    for rank in 0..8 {
+        let place = start(&lines, rank) + 1;
+        let source = lines[place - 1].split(" ncclComm").next().unwrap().to_owned();
+        lines.insert(place, format!("{source} NCCL_P2P_LEVEL set by environment to SYS"));
+    }
+    let is_of = |line: &str, rank: u32| line.contains(&format!(" [{rank}] NCCL INFO NCCL_P2P_LEVEL"));
+    let without = |lost: &dyn Fn(usize) -> bool| {
+        let kept = lines.iter().enumerate().filter(|(number, _)| !lost(*number));
+        examine(&kept.map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n"))
+    };
+    let place = lines.iter().position(|line| is_of(line, 5)).unwrap();
+    // The line alone, and lines of the start around it.
+    let found = without(&|number| number == place);
+    let told = finding(&found, "variable-differs");
+    assert!(told.diagnosis.ends_with("SYS on ranks 0-4, 6-7; not set on rank 5"), "{told:?}");
+    let found =
+        without(&|number| (place..place + 40).contains(&number) && lines[number].contains("[5] NCCL INFO"));
+    assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
+    let told = finding(&found, "variable-unseen");
+    assert_eq!(
+        told.diagnosis,
+        "NCCL_P2P_LEVEL is SYS on ranks 0-4, 6-7; the log does not show if it is set on rank 5"
+    );
 }
 
 #[test]
