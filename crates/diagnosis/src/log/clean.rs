@@ -1,8 +1,21 @@
 //! Removal of what terminals and log drivers add to a line.
 
+use std::borrow::Cow;
+
 use memchr::{memchr, memmem};
+use serde::Deserialize;
 
 use super::input::ESCAPE;
+
+/// Beginnings of the lines that Docker's driver `json-file` writes, and of those that other programs write again.
+const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
+
+/// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members in any order.
+#[derive(Deserialize)]
+struct Record<'a> {
+    #[serde(borrow)]
+    log: Cow<'a, str>,
+}
 
 /// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result where
 /// something was removed.
@@ -11,7 +24,7 @@ use super::input::ESCAPE;
 #[inline]
 pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let is_json = line.starts_with(b"{\"log\":\"");
+    let is_json = line.first() == Some(&b'{') && memmem::find(line, b"\"log\"").is_some();
     if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
         return line;
     }
@@ -20,9 +33,7 @@ pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>)
 
 fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
-    if is_json {
-        unwrap_json(line, scratch);
-    } else {
+    if !is_json || !unwrap_json(line, scratch) {
         scratch.extend_from_slice(line);
     }
     if memchr(ESCAPE, scratch).is_some() {
@@ -32,11 +43,21 @@ fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8]
     &scratch[..end]
 }
 
-/// Extracts the text of `{"log":"text\n","stream":"stderr","time":"..."}`.
-fn unwrap_json(line: &[u8], out: &mut Vec<u8>) {
-    let text = &line[8..];
-    let end =
-        memmem::find(text, b"\",\"stream\"").or_else(|| memmem::find(text, b"\",\"")).unwrap_or(text.len());
+/// Extracts the text of a [`Record`]; returns false for other JSON.
+fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
+    if let Ok(record) = serde_json::from_slice::<Record<'_>>(line) {
+        let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
+        out.extend(record.log.bytes().map(|byte| if is_end(byte) { b' ' } else { byte }));
+        return true;
+    }
+    let text = BEGINNINGS.iter().find_map(|beginning| line.strip_prefix(*beginning));
+    text.map(|text| unwrap_damaged(text, out)).is_some()
+}
+
+/// Extracts the text of a record that was cut, or has bytes that are not UTF-8.
+fn unwrap_damaged(text: &[u8], out: &mut Vec<u8>) {
+    let end = memmem::find(text, b"\",\"stream\"").or_else(|| memmem::find(text, b"\", \"stream\""));
+    let end = end.or_else(|| memmem::find(text, b"\",\"")).unwrap_or(text.len());
     let mut rest = &text[..end];
     while let Some(position) = memchr(b'\\', rest) {
         out.extend_from_slice(&rest[..position]);
@@ -96,5 +117,22 @@ mod tests {
             "vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>"
         );
         assert_eq!(cleaned(br#"{"log":"say \"x\" \"#), "say \"x\" \\");
+        // Other programs write the records again.
+        let text = "vm:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring";
+        for line in [
+            format!(r#"{{"log": "{text}\n", "stream": "stdout", "time": "2026-11-29T03:00:00.1Z"}}"#),
+            format!(r#"{{"stream":"stderr","time":"2026-11-29T03:00:00.1Z","log":"{text}\r\n"}}"#),
+            format!(r#"{{ "time" : "2026-11-29T03:00:00.1Z" , "log" : "\u001b[1m{text}\u001b[0m\n" }}"#),
+        ] {
+            assert_eq!(cleaned(line.as_bytes()), text, "{line}");
+        }
+        assert_eq!(cleaned(b"{\"log\": \"cut \\u003c\xff"), "cut <\u{fffd}");
+        assert_eq!(cleaned(br#"{"log":"","stream":"stdout"}"#), "");
+        // Other JSON.
+        for line in
+            [r#"{"log": {"level": 3}, "text": "a"}"#, r#"{"loss": 2.5, "log_every": 3}"#, r#"{"a": "log"}"#]
+        {
+            assert_eq!(cleaned(line.as_bytes()), line);
+        }
     }
 }

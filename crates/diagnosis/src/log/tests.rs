@@ -210,6 +210,25 @@ fn prefixes_of_launchers_and_terminals_change_nothing() {
 }
 
 #[test]
+fn records_of_docker_in_any_form_change_nothing() {
+    let mut plain = digest(data("two-hosts.log"));
+    plain.inputs.clear();
+    type Record = fn(String) -> String;
+    let records: [Record; 3] = [
+        |text| format!(r#"{{"log":{text},"stream":"stdout","time":"2025-12-28T16:04:25.1Z"}}"#),
+        |text| format!(r#"{{"log": {text}, "stream": "stdout", "time": "2025-12-28T16:04:25.1Z"}}"#),
+        |text| format!(r#"{{"stream":"stdout","time":"2025-12-28T16:04:25.1Z","log":{text}}}"#),
+    ];
+    for record in records {
+        let text = data("two-hosts.log");
+        let lines = text.lines().map(|line| record(serde_json::Value::from(format!("{line}\n")).to_string()));
+        let mut digest = digest(lines.collect::<Vec<_>>().join("\n"));
+        digest.inputs.clear();
+        assert_eq!(digest, plain);
+    }
+}
+
+#[test]
 fn times_and_ranks_of_prefixes_are_kept_with_warnings() {
     for (line, time, rank) in [
         ("[2025-12-28 16:04:25] vm:1:2 [0] a.cc:5 (f) NCCL WARN x", Some("2025-12-28 16:04:25"), None),
