@@ -202,7 +202,7 @@ fn unknown(ways: &Ways<'_>) -> Option<String> {
 fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     let host = |rank: u32| job.host(ways.communicator, rank);
     let pair = ways.pairs.iter().find(|((from, to), way)| {
-        matches!(way, Way::NvLink | Way::P2p | Way::Shm) && host(*from) != host(*to)
+        matches!(way, Way::NvLink | Way::P2p | Way::Relayed | Way::Shm) && host(*from) != host(*to)
     });
     pair.map(|((from, to), way)| {
         format!(

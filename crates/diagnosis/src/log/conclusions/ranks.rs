@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use semver::Version;
+
 use super::ends;
 use super::gaps::{lacks_lines_of_start, ranks_without_beginning};
 use super::hits::Placed;
@@ -122,7 +124,8 @@ fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
     builds
 }
 
-/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set.
+/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set, which versions before 2.30 do
+/// not have: a log of these that counts one node contradicts itself.
 fn sharing(job: &Job<'_>) -> Option<Finding> {
     if job.digest.hits.iter().any(|hit| hit.rule == "nccl-duplicate-gpu") {
         return None;
@@ -136,21 +139,32 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
     }
     let ((host, bus), ranks) = by_gpu.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
     let writer = main.members.get(ranks.first()?)?.writer;
-    Some(Finding {
-        cause: Some(
+    let version = job.writer(writer).and_then(|writer| writer.nccl.as_ref());
+    let refuses = main.nodes == Some(1) && version.is_some_and(|version| *version < Version::new(2, 30, 0));
+    let cause = match refuses {
+        true => {
+            "This version of NCCL refuses that within a node, and yet the log shows a start: its lines were changed, or are of several jobs."
+        }
+        false => {
             "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), or several \
              machines have one host name."
-                .to_owned(),
+        }
+    };
+    Some(Finding {
+        cause: Some(cause.to_owned()),
+        remedy: Some(
+            "One process per GPU, selected by its local rank, where performance matters.".to_owned(),
         ),
-        remedy: Some("One process per GPU, selected by its local rank, where performance matters.".to_owned()),
         evidence: job.fact(writer, format!("busId {bus}")).into_iter().collect(),
         hosts: vec![host.to_owned()],
         ranks: ranks.clone(),
         ..Finding::new(
             "ranks-share-gpu",
-            Severity::Advice,
-            format!("One GPU, {bus} of host {host}, is used by {}: no link between GPUs is used between them",
-                ranks_in_words(&ranks)),
+            if refuses { Severity::Unknown } else { Severity::Advice },
+            format!(
+                "One GPU, {bus} of host {host}, is used by {}: no link between GPUs is used between them",
+                ranks_in_words(&ranks)
+            ),
         )
     })
 }

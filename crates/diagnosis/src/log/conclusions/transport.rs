@@ -18,6 +18,8 @@ pub(super) enum Way {
     Mnnvl,
     /// Between GPUs, over NVLink or PCIe.
     P2p,
+    /// Between GPUs without a link, over the NVLinks of a third one.
+    Relayed,
     /// A network, with GPUDirect RDMA.
     NetDirect(String),
     /// The host's shared memory.
@@ -38,6 +40,7 @@ impl Way {
 
     fn of_transport(transport: &Transport, proof: Proof) -> Self {
         match transport {
+            Transport::P2p { how, .. } if how == "indirect" => Self::Relayed,
             Transport::P2p { read, .. } if proof.linked || *read && proof.by_read => Self::NvLink,
             Transport::P2p { .. } => Self::P2p,
             Transport::Mnnvl => Self::Mnnvl,
@@ -55,6 +58,7 @@ impl Way {
             Self::NvLink => "NVL".to_owned(),
             Self::Mnnvl => "MNNVL".to_owned(),
             Self::P2p => "P2P".to_owned(),
+            Self::Relayed => "NVB".to_owned(),
             Self::NetDirect(_) => "GDR".to_owned(),
             Self::Shm => "SHM".to_owned(),
             Self::NetStaged(_) => "NET".to_owned(),
@@ -69,6 +73,7 @@ impl Way {
             Self::NvLink => "NVLink P2P".to_owned(),
             Self::Mnnvl => "NVLink between nodes (MNNVL)".to_owned(),
             Self::P2p => "P2P".to_owned(),
+            Self::Relayed => "NVLink through another GPU (P2P/indirect)".to_owned(),
             Self::NetDirect(name) => format!("NET/{name} with GPUDirect RDMA"),
             Self::Shm => "shared memory of the host (SHM)".to_owned(),
             Self::NetStaged(name) => format!("NET/{name} without GPUDirect RDMA"),
@@ -80,7 +85,7 @@ impl Way {
     pub(super) fn grade(&self) -> Grade {
         match self {
             Self::NvLink | Self::Mnnvl => Grade::Fastest,
-            Self::P2p | Self::NetDirect(_) => Grade::Fast,
+            Self::P2p | Self::Relayed | Self::NetDirect(_) => Grade::Fast,
             Self::Shm | Self::NetStaged(_) => Grade::Staged,
             Self::Socket => Grade::Slow,
             Self::Other(_) => Grade::None,

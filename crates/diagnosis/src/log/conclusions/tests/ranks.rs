@@ -166,9 +166,16 @@ fn ranks_that_share_a_gpu_are_remarked() {
     let mut log = pair("Socket", "P2P/CUMEM/read");
     (log.hosts, log.nodes) = (vec!["a", "a"], 1);
     let shared = log.text().replace("busId 70", "busId 60");
-    let found = examine(&shared);
-    let finding = finding(&found, "ranks-share-gpu");
-    assert_eq!((finding.severity, &finding.ranks[..]), (Severity::Advice, &[0, 1][..]));
+    // Only versions from 2.30 on allow it within a node.
+    for (version, nodes, severity) in
+        [("2.30.7", 1, Severity::Advice), ("2.28.9", 1, Severity::Unknown), ("2.28.9", 2, Severity::Advice)]
+    {
+        let text = shared.replace("2.28.9", version).replace("nNodes 1", &format!("nNodes {nodes}"));
+        let found = examine(&text);
+        let told = finding(&found, "ranks-share-gpu");
+        assert_eq!((told.severity, &told.ranks[..]), (severity, &[0, 1][..]), "{version} {nodes}");
+        assert_eq!(found.health() == Health::CannotTell, severity == Severity::Unknown, "{version} {nodes}");
+    }
     assert!(log.examine().findings.iter().all(|each| each.rule != "ranks-share-gpu"));
     // GPUs of two hosts can have one number.
     log.hosts = vec!["a", "b"];

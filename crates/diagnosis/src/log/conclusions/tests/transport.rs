@@ -86,6 +86,25 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
 }
 
 #[test]
+fn a_connection_through_another_gpu_is_not_called_direct() {
+    for via in ["P2P/indirect/2[2]", "P2P/indirect/2[2]/read"] {
+        let mut log = pair("Socket", via);
+        (log.hosts, log.nodes) = (vec!["a", "a"], 1);
+        // Also where the topology has links of both.
+        let path = "a:100:100 [0] NCCL INFO GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)\n";
+        let other = "a:101:101 [1] NCCL INFO GPU/0-70 :GPU/0-60 (2/370.8/NVL) GPU/0-70 (0/5000.0/LOC)\n";
+        for text in [log.text(), log.text() + path + other] {
+            let found = examine(&text);
+            assert_eq!(
+                found.proof,
+                ["NVLink through another GPU (P2P/indirect) between the 2 ranks"],
+                "{via}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_plugin_that_cannot_start_is_advice_where_infiniband_is_used() {
     let messages = vec![
         (0, "NET/OFI Unable to find a protocol that worked.  Failing initialization."),
