@@ -29,6 +29,17 @@ fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
 }
 
 #[test]
+fn efa_is_not_asked_for_on_a_host_without_devices() {
+    for (rdma, kind) in [(None, Kind::Redundant), (Some(true), Kind::Redundant), (Some(false), Kind::Harmful)]
+    {
+        let machine = Situation { rdma, ..Situation::default() };
+        assert_eq!(judged("FI_PROVIDER", "efa", &machine).kind, kind, "{rdma:?}");
+    }
+    let machine = Situation { rdma: Some(false), ..Situation::default() };
+    assert_eq!(examined("FI_PROVIDER=efa\n", &machine).health(), Health::Degraded);
+}
+
+#[test]
 fn every_rule_has_examples_that_hold() {
     let mut seen = std::collections::BTreeSet::new();
     for (file, text) in FILES {
