@@ -4,7 +4,7 @@ use super::Error;
 use crate::world::MAX_MESSAGE;
 
 /// Gathers a message of every rank, in rank order. `all_gather` concatenates all ranks' parts, which have the same length, not 0.
-/// `None` if a rank's length is none, which a failed operation of NCCL can leave.
+/// Returns `None` if a rank's length is above [`MAX_MESSAGE`]: a failed operation of NCCL leaves undefined bytes.
 pub(super) fn gather_messages<E>(
     mine: &[u8],
     mut all_gather: impl FnMut(&[u8]) -> Result<Vec<u8>, E>,
@@ -26,8 +26,8 @@ pub(super) fn gather_messages<E>(
     Ok(Some(parts.map(|(part, length)| part.get(..length).unwrap_or(part).to_vec()).collect()))
 }
 
-/// Error for a [`None`] of [`gather_messages`].
-pub(super) fn undefined_length() -> Error {
+/// The error where [`gather_messages`] returns `None`.
+pub(super) fn make_length_error() -> Error {
     Error::Job(
         "all_gather_bytes: a rank's length is above the limit of a message: an operation has failed"
             .to_owned(),

@@ -36,7 +36,7 @@ fn probe() -> Result<(), Error> {
     let opened = opened
         .map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
     for name in ["cuDriverGetVersion", "cuInit"] {
-        // cudarc would panic.
+        // cudarc panics if one of them is missing.
         // SAFETY: the symbol is not used.
         if let Err(error) = unsafe { opened.get::<unsafe extern "C" fn()>(name) } {
             return Err(Error::NoDriver { reason: format!("libcuda.so.1 is no CUDA driver: {error}") });

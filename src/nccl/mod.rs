@@ -5,12 +5,16 @@
 //! - *All* ranks of a communicator must call the same operations in the same order with the same type, root, lengths and settings,
 //!   and group the same collectives together: NCCL sorts those of a group by size. Buffers that other ranks access (both of an
 //!   all-reduce, the receive buffers of all-gather and all-to-all, the send buffers of reduce-scatter) must be at the same offset
-//!   of the same symmetric [window](Window), or all [registered](Communicator::register), or all neither. Ranks in
+//!   of the same symmetric [window](Window), or all [registered](Communicator::register), or all neither. Windows that ranks
+//!   create together must have the same size and the same offset in their memory, and either all ranks or none have dropped an
+//!   earlier one. Ranks in
 //!   one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]), if the creation of their communicator and all
 //!   earlier calls have succeeded on all of them, and none has [joined](Builder::join) it. Ranks of other threads and processes
 //!   cannot be compared: if they differ, NCCL may hang or return wrong results. If GPUs write into each other's memory directly
 //!   (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer or another offset may write
 //!   outside of another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
+//!   The offsets of windows in their memory, windows that only some ranks have dropped, and the receive buffers of a scatter or
+//!   gather with copy engines ([`Config::cta_policy`]), which must be at the same offset too, are never compared.
 //! - If *another thread* begins to capture a communicator's stream into a CUDA graph during a call, the call's work becomes part
 //!   of that graph, which does not keep its buffers. A capture that began before the call is refused; CUDA has no way to prevent
 //!   one from beginning. A call can be long: a [`group`](group()), or a list of [`Prepared`] operations. Graphs of this module are

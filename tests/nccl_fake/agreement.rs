@@ -111,6 +111,17 @@ fn windows_of_different_sizes_are_refused() {
     let smaller = fake.memory(ranks[1].stream(), 32);
     let made = windows(ranks.iter().zip([&first, &smaller]), WindowKind::Symmetric);
     disagree(made.map(drop), "a window of 64 bytes and one of 32");
+    // Two of each rank.
+    let other = fake.memory(ranks[0].stream(), 32);
+    let second = fake.memory(ranks[1].stream(), 64);
+    let all = [(&ranks[0], &first), (&ranks[0], &other), (&ranks[1], &second), (&ranks[1], &smaller)];
+    let made = windows(all, WindowKind::Symmetric).unwrap();
+    assert_eq!(made.len(), 4);
+    let again = ranks[0].window(&first, WindowKind::Symmetric).map(drop).unwrap_err();
+    let reason = "ncclCommWindowRegister: the memory is in another symmetric window of the communicator";
+    assert_eq!(again.to_string(), reason);
+    drop(made);
+    ranks[0].window(&first, WindowKind::Symmetric).unwrap();
 }
 
 /// A rank's own part is at an offset of its own.
@@ -218,6 +229,8 @@ fn settings_of_calls_are_compared() {
     call(&ring, &ring.clone()).unwrap();
     disagree(call(&ring, &tree), "ranks 0 and 1 call ncclAllReduce with different settings");
     disagree(call(&ring, &CallConfig::new()), "ranks 0 and 1 call ncclAllReduce with different settings");
+    // A profiler's tag is a rank's own.
+    call(&CallConfig::new().profiler_tag(1), &CallConfig::new().profiler_tag(2)).unwrap();
 }
 
 #[test]

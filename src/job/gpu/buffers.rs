@@ -5,7 +5,7 @@ use std::{mem, slice};
 use cudarc::driver::{CudaSlice, CudaViewMut};
 
 use super::{GpuGroup, describe, with_op};
-use crate::job::gather::{gather_messages, undefined_length};
+use crate::job::gather::{gather_messages, make_length_error};
 use crate::job::gpu_operation::of_driver;
 use crate::log;
 use crate::nccl::{self, Collectives, Communicator, cuda};
@@ -74,7 +74,7 @@ impl GpuGroup {
     /// Gathers messages of any lengths in memory of the GPU.
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let group = self.with_default_purpose(Purpose::Messages);
-        gather_messages(mine, |part| group.gather(part))?.ok_or_else(undefined_length)
+        gather_messages(mine, |part| group.gather(part))?.ok_or_else(make_length_error)
     }
 
     /// Gathers parts of the same length, which is not 0.

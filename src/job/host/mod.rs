@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::queue::{Operation, Queue};
 use super::formation::Formation;
-use super::gather::{gather_messages, undefined_length};
+use super::gather::{gather_messages, make_length_error};
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
@@ -177,7 +177,7 @@ impl HostGroup {
                 Ok(whole)
             })
         })?;
-        gathered.ok_or_else(undefined_length)
+        gathered.ok_or_else(make_length_error)
     }
 }
 

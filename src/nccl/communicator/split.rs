@@ -324,7 +324,7 @@ impl Communicator {
         let child = Self::connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot.as_ptr(), raw)?;
         if stops_operations {
-            // At different steps on different ranks.
+            // NCCL stops the operations of ranks at different steps: later ones would not match.
             *state = State::Revoked;
         }
         let before = *state;

@@ -95,6 +95,10 @@ impl Registered {
         self.slot.load(Ordering::Acquire)
     }
 
+    pub(super) fn addresses(&self) -> &Range<u64> {
+        &self.memory.addresses
+    }
+
     pub(super) fn address_and_bytes(&self) -> (*mut c_void, usize) {
         let Range { start, end } = self.memory.addresses;
         (start as *mut c_void, (end - start) as usize)

@@ -80,11 +80,12 @@ pub struct Window {
 impl Communicator {
     /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work that is queued on
     /// the memory's stream is done. All ranks call it together, each with memory of the same size: a
-    /// [`Memory`](super::Memory) or a view of one; see [`windows`] for several ranks in one thread.
+    /// [`Memory`](super::Memory), or a view at the same offset of one; see [`windows`] for several ranks in one thread.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being captured;
-    /// [`Error::Deadline`]; otherwise those of [`register`](Self::register).
+    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Argument`] for memory in another symmetric window of the
+    /// communicator; [`Error::Stream`] while the memory's stream is being captured; [`Error::Deadline`]; otherwise those of
+    /// [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
         window.start(&mut Guards::lock([&*self.handle]))?;
@@ -122,14 +123,32 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     Ok(windows)
 }
 
+/// Refuses windows that ranks of one communicator create together, the n-th of each, with different sizes.
 fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
-    let key = |window: &Window| window.registered.communicator.communicator_key;
+    let handle = |window: &Window| Arc::as_ptr(&window.registered.communicator);
+    let created_together = |index: usize| {
+        let own = handle(&windows[index]);
+        let earlier = windows[..index].iter().filter(|other| handle(other) == own).count();
+        (windows[index].registered.communicator.communicator_key, earlier)
+    };
     for (index, one) in windows.iter().enumerate() {
-        let differs = |other: &&Window| key(one) == key(other) && one.bytes() != other.bytes();
-        if let Some(other) = windows[..index].iter().find(differs) {
-            let reason = format!("a window of {} bytes and one of {}", other.bytes(), one.bytes());
+        let differs = |&other: &usize| {
+            created_together(other) == created_together(index) && windows[other].bytes() != one.bytes()
+        };
+        if let Some(other) = (0..index).find(differs) {
+            let reason = format!("a window of {} bytes and one of {}", windows[other].bytes(), one.bytes());
             return Err(Error::Disagreement { operation: WINDOW, reason });
         }
+    }
+    Ok(())
+}
+
+/// Refuses memory of another symmetric window: NCCL does not define which one it uses.
+fn refuse_overlap(communicator: &Communicator, registered: &Registered) -> Result<(), Error> {
+    let known = communicator.handle.registered_at(registered.addresses());
+    if known.iter().any(|(memory, _)| memory.symmetric && memory.raw != 0) {
+        let reason = "the memory is in another symmetric window of the communicator";
+        return Err(Error::argument(WINDOW, reason));
     }
     Ok(())
 }
@@ -142,6 +161,9 @@ impl Window {
     ) -> Result<Self, Error> {
         let symmetric = kind != WindowKind::Plain;
         let registered = Registered::new(communicator, buffer, symmetric, &FUNCTIONS)?;
+        if symmetric {
+            refuse_overlap(communicator, &registered)?;
+        }
         let library = communicator.library();
         library.raw().require(WINDOW)?;
         let flags = kind.flags(library)?;

@@ -57,14 +57,15 @@ impl<'a> Calls<'a> {
         self.steps.iter().copied().filter(|step| step.operation.is_collective())
     }
 
-    /// Compares collectives that both ranks have called: others may follow in another group.
+    /// Compares collectives that both ranks have called. In a graph, others may follow.
     fn compare_collectives(&self, other: &Self) -> Result<(), Error> {
+        let common = |step: &Step| step.config.as_ref().and_then(CallConfig::select_common);
         self.collectives().zip(other.collectives()).try_for_each(|(one, two)| {
             let (first, second) = (self.rank, other.rank);
             let reason = if described(&one.operation) != described(&two.operation) {
                 let (one, two) = (text(&one.operation), text(&two.operation));
                 format!("rank {first} calls {one}, rank {second} {two}")
-            } else if settings(one) != settings(two) {
+            } else if common(one) != common(two) {
                 format!("ranks {first} and {second} call {} with different settings", one.operation.name())
             } else if let Some((one, two)) = self.find_other_place(one, other, two) {
                 format!("the buffer of rank {first} is {one}, that of rank {second} {two}")
@@ -167,11 +168,6 @@ impl fmt::Display for Place {
 
 fn count_collectives(steps: &[&Step]) -> usize {
     steps.iter().filter(|step| step.operation.is_collective()).count()
-}
-
-/// Settings of a call, if any differ from NCCL's defaults.
-fn settings(step: &Step) -> Option<&CallConfig> {
-    step.config.as_ref().filter(|config| **config != CallConfig::default())
 }
 
 /// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator. Operators

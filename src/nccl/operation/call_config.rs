@@ -51,6 +51,12 @@ settings! { CallConfig for ncclCollConfig_t {
 }}
 
 impl CallConfig {
+    /// The settings that all ranks must pass alike; `None` if they are NCCL's defaults.
+    pub(crate) fn select_common(&self) -> Option<Self> {
+        let settings = Settings { profiler_tag: None, ..self.settings.clone() };
+        Some(Self { settings }).filter(|common| *common != Self::default())
+    }
+
     /// The C struct. Its pointer points into `self`.
     pub(crate) fn raw(&self, library: Library) -> Result<ncclCollConfig_t, Error> {
         library.require("CallConfig", SINCE)?;

@@ -46,12 +46,15 @@ fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8]
 /// Extracts the text of a [`Record`]; returns false for other JSON.
 fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
     if let Ok(record) = serde_json::from_slice::<Record<'_>>(line) {
+        // The text stays one line.
         let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
         out.extend(record.log.bytes().map(|byte| if is_end(byte) { b' ' } else { byte }));
         return true;
     }
     let text = BEGINNINGS.iter().find_map(|beginning| line.strip_prefix(*beginning));
-    text.map(|text| unwrap_damaged(text, out)).is_some()
+    let Some(text) = text else { return false };
+    unwrap_damaged(text, out);
+    true
 }
 
 /// Extracts the text of a record that was cut, or has bytes that are not UTF-8.

@@ -235,7 +235,7 @@ pub struct Member {
     pub complete: bool,
     /// `Connected all rings` or `trees` was logged.
     pub connected: bool,
-    /// That was after `Init COMPLETE`: the versions that connect at the first collective.
+    /// It connected after `Init COMPLETE`, as versions do that connect at the first collective.
     #[serde(skip)]
     pub connected_late: bool,
     /// It logged the algorithm of an operation.
@@ -243,7 +243,7 @@ pub struct Member {
     pub operated: bool,
     /// The thread that logged `Init START`, and its number of lines then.
     #[serde(skip)]
-    pub(super) start: Option<(usize, u64)>,
+    pub(super) start: Option<(u64, u64)>,
     /// Number of lines that its thread wrote from `Init START` to `Init COMPLETE`, without those about rings, trees and channels.
     #[serde(skip)]
     pub start_lines: Option<u64>,

@@ -339,26 +339,30 @@ impl<'a> Reader<'a> {
                     self.communicators.time(current, phases, false);
                 }
             }
-            (parsed, Some(current)) => self.of_communicator(parsed, current),
+            (parsed, Some(current)) => {
+                let is_known = self.writers.is_current_known(thread);
+                self.of_communicator(parsed, current, is_known);
+            }
             (_, None) => {}
         }
     }
 
-    fn of_communicator(&mut self, parsed: Message<'_>, current: Membership) {
+    /// Learns from a line about a communicator. If `is_known` is false, it may be about another one.
+    fn of_communicator(&mut self, parsed: Message<'_>, current: Membership, is_known: bool) {
         match parsed {
             Message::Channel(Line::Ring(order)) => self.communicators.ring(current, order),
             Message::Choice(algorithm, protocol) => {
                 let (algorithm, protocol) = (message::algorithm(algorithm), message::protocol(protocol));
                 self.communicators.choose(current, algorithm, protocol);
                 if let Some(member) = self.communicators.get(current) {
-                    member.operated = true;
+                    member.operated |= is_known;
                 }
             }
             Message::BootstrapTimings(phases) => self.communicators.time(current, phases, true),
             Message::Connected => {
                 if let Some(member) = self.communicators.get(current) {
                     member.connected = true;
-                    member.connected_late |= member.complete;
+                    member.connected_late |= member.complete && is_known;
                 }
             }
             Message::Channels(channels, nvls) => {

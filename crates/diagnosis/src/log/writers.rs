@@ -48,8 +48,8 @@ pub(super) struct Thread {
 /// The place of a line among those of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// Index of the thread.
-    pub(super) thread: usize,
+    /// Number of the thread, which no other thread has.
+    pub(super) thread: u64,
     /// Number of lines that the thread has written.
     pub(super) number: u64,
     /// Position in the log.
@@ -198,7 +198,9 @@ impl Writers {
 
     /// The last line of a thread, which is at this position.
     pub(super) fn line(&self, thread: usize, position: Position) -> Line {
-        Line { thread, number: self.threads[thread].lines, position }
+        // Indices are used again when threads are forgotten.
+        let id = self.forgotten * THREADS as u64 + thread as u64;
+        Line { thread: id, number: self.threads[thread].lines, position }
     }
 
     /// Index of the process of a thread.
@@ -221,6 +223,12 @@ impl Writers {
     pub(super) fn current(&self, thread: usize) -> Option<Membership> {
         let Thread { writer, current, .. } = self.threads[thread];
         current.or_else(|| self.all[writer].memberships.last().copied())
+    }
+
+    /// True if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer on no other.
+    pub(super) fn is_current_known(&self, thread: usize) -> bool {
+        let Thread { writer, current, .. } = self.threads[thread];
+        current.is_some() || self.all[writer].memberships.len() == 1
     }
 
     /// The last communicators of the thread's writer, the last one first.

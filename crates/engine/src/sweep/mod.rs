@@ -66,7 +66,7 @@ pub enum Event<'a> {
     Begin(Collective),
     /// A measurement of one size and placement.
     Measured(&'a Measurement, &'a Work),
-    /// A signal ends the sweep that has not reached all processes of the group yet. With the ranks that it has reached.
+    /// A signal ends the sweep, and has reached only these ranks so far.
     Stopped(Signal, Vec<usize>),
     /// A collective is left out, for this reason.
     LeftOut(Collective, String),

@@ -17,19 +17,6 @@ use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
 
-/// A signal, and the ranks that it has reached, if processes are left that it has not.
-type Stopping = (Signal, Option<Vec<usize>>);
-
-/// Ranks that a signal has reached; `None` if it has reached each process.
-fn find_reached_ranks(ranks: &[RankResult]) -> Option<Vec<usize>> {
-    let is_reached = |rank: &RankResult| {
-        let shares = |other: &&RankResult| (&other.host, other.process) == (&rank.host, rank.process);
-        ranks.iter().filter(shares).any(|other| other.stop.is_some())
-    };
-    let reached: Vec<usize> = (0..ranks.len()).filter(|&rank| is_reached(&ranks[rank])).collect();
-    (reached.len() < ranks.len()).then_some(reached)
-}
-
 pub(super) const TIMING_SEED: u64 = 99;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
@@ -69,7 +56,7 @@ impl RankSweep<'_> {
                     let (measurement, stop) = self.measure(&work, cycle)?;
                     self.observer.begin_unlimited_step("writing the report");
                     self.observer.event(Event::Measured(&measurement, &work))?;
-                    if let Some((signal, reached)) = stop {
+                    if let Some(Stopping { signal, reached }) = stop {
                         if let Some(reached) = reached {
                             self.observer.event(Event::Stopped(signal, reached))?;
                         }
@@ -151,7 +138,7 @@ impl RankSweep<'_> {
         };
         let ranks = gather(self.world, &results)?;
         let stop = ranks.iter().filter_map(|results| Signal::try_from(results.stop?).ok()).max();
-        let stop = stop.map(|signal| (signal, find_reached_ranks(&ranks)));
+        let stop = stop.map(|signal| Stopping { signal, reached: find_reached_ranks(signal, &ranks) });
         let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
         measurement.stable = stable;
         measurement.algorithm = match chosen {
@@ -360,4 +347,24 @@ fn describe(work: &Work) -> String {
         Placement::InPlace => "in place",
     };
     format!("{} {}{op} of {} bytes, {position}", work.collective, work.data_type.name(), work.bytes())
+}
+
+/// A signal that ends the sweep.
+struct Stopping {
+    signal: Signal,
+    /// The ranks that it has reached, if there are processes that no signal has reached.
+    reached: Option<Vec<usize>>,
+}
+
+/// Ranks of the processes that a signal has reached; `None` if each process has a signal.
+fn find_reached_ranks(signal: Signal, ranks: &[RankResult]) -> Option<Vec<usize>> {
+    let of_process = |rank: &RankResult| {
+        let key = (rank.host.clone(), rank.process);
+        ranks.iter().filter(move |other| (&other.host, other.process) == (&key.0, key.1))
+    };
+    if ranks.iter().all(|rank| of_process(rank).any(|other| other.stop.is_some())) {
+        return None;
+    }
+    let is_reached = |rank: &RankResult| of_process(rank).any(|other| other.stop == Some(signal as i32));
+    Some((0..ranks.len()).filter(|&rank| is_reached(&ranks[rank])).collect())
 }

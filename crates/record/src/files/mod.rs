@@ -22,7 +22,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub(crate) use read::read_each;
+pub(crate) use read::{NCCL_TESTS, read_each};
 pub use read::{ReadError, ReadProblem, check_names, read};
 
 use crate::run::{Measurement, Run};

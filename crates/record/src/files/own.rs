@@ -1,6 +1,6 @@
 //! Recognition of the files that this crate writes, by their first bytes.
 
-/// Returns true for the start of a result file, in any of the formats. Reports of other commands, and texts of people, are none.
+/// Returns true for the start of a result file, in any of the formats; false for reports of other commands and other texts.
 pub(super) fn is_result(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     text.starts_with("collective,data_type,op,root,placement,") || is_markdown(&text) || is_json(&text)
@@ -12,7 +12,7 @@ fn is_markdown(text: &str) -> bool {
     title.is_some_and(|(_, rest)| rest.starts_with("\n**"))
 }
 
-/// Native JSON, and the first of JSON Lines, begin with the version, the program and its command.
+/// Native JSON, and the first line of JSON Lines, begin with the version, the program and its command.
 fn is_json(text: &str) -> bool {
     let words: String = text.split_ascii_whitespace().collect();
     let fields = words.strip_prefix("{\"kind\":\"run\",").or_else(|| words.strip_prefix('{'));

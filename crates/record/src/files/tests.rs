@@ -234,7 +234,7 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}{{\"kind\": \"meas\n{{}}\n"), "line 2 is damaged: "),
         (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
-        (&json.replacen("\"ended_at\"", "\"other\"", 1), "it is of a complete run, and has no end"),
+        (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),
     ] {

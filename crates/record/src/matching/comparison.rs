@@ -160,8 +160,9 @@ pub struct FileVerdict {
     /// With `--require-verified`, the numbers of measurements of this file and the first that were not verified. Any of
     /// them fails the comparison.
     pub unverified: Vec<String>,
-    /// Numbers of ranks of the first file's runs and of this one's, if they differ. A difference fails the comparison.
-    pub ranks: Vec<usize>,
+    /// Numbers of ranks of the first file's runs and of this one's; absent if all are equal. A difference fails the comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_counts: Option<[Vec<usize>; 2]>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
@@ -330,17 +331,15 @@ impl FileVerdict {
         let untestable = rows.iter().filter(is_untestable).count();
         let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
-        let mut ranks: BTreeSet<usize> =
-            [0, file].iter().flat_map(|&file| sources[file].rank_counts()).collect();
-        if ranks.len() == 1 {
-            ranks.clear();
-        }
+        let counts = [0, file].map(|file| sources[file].count_ranks());
+        let differ = counts.iter().flatten().collect::<BTreeSet<_>>().len() > 1;
+        let rank_counts = differ.then(|| counts.map(|counts| counts.into_iter().collect()));
         Self {
             file,
             pass: slower.is_empty()
                 && untestable == 0
                 && right
-                && ranks.is_empty()
+                && rank_counts.is_none()
                 && unverified.is_empty()
                 && (whole || *partial),
             compared: slowdowns.len(),
@@ -352,7 +351,7 @@ impl FileVerdict {
             extra,
             incomplete,
             unverified,
-            ranks: ranks.into_iter().collect(),
+            rank_counts,
             notes,
         }
     }

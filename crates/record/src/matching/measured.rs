@@ -1,14 +1,14 @@
 //! The part of a result file that a comparison keeps: for each row, its values and its count of wrong
 //! elements.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::Metric;
 use crate::collective::Collective;
-use crate::files::{ReadError, read_each};
+use crate::files::{NCCL_TESTS, ReadError, read_each};
 use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::median;
@@ -87,10 +87,16 @@ pub struct RunRows {
 
 impl RunRows {
     /// Numbers of ranks of the runs, where they are known.
-    pub(super) fn rank_counts(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn count_ranks(&self) -> BTreeSet<usize> {
         let runs = self.repeated.as_ref().map_or(std::slice::from_ref(&self.run), |repeated| &repeated.runs);
-        runs.iter().map(|run| run.ranks.len()).filter(|&count| count > 0)
+        runs.iter().map(count_ranks).filter(|&count| count > 0).collect()
     }
+}
+
+/// Number of ranks of a run. Files of nccl-tests name one device of each process.
+fn count_ranks(run: &Run) -> usize {
+    let of_process = if run.program == NCCL_TESTS { run.settings.threads * run.settings.gpus } else { 1 };
+    run.ranks.len() * of_process
 }
 
 /// Runs that were merged into the rows of one side.

@@ -277,10 +277,10 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
         lines.push(format!("  --partial compares what both {a} and {b} have"));
     }
     lines.extend(verdict.unverified.iter().map(|why| format!("FAIL: {why}")));
-    if !verdict.ranks.is_empty() {
-        let counts: Vec<String> = verdict.ranks.iter().map(ToString::to_string).collect();
-        let counts = counts.join(" and ");
-        lines.push(format!("FAIL: {a} and {b} were measured with different numbers of ranks: {counts}"));
+    if let Some([first, other]) = &verdict.rank_counts {
+        let list =
+            |counts: &[usize]| counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        lines.push(format!("FAIL: {a} was measured with {} ranks, {b} with {}", list(first), list(other)));
     }
     let compared = verdict.compared;
     if !verdict.slower.is_empty() {

@@ -247,12 +247,10 @@ impl Observer for Recorder {
             Event::Measured(measurement, work) => self.measurement(measurement, work),
             Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
             Event::Stopped(signal, ranks) => {
+                let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
                 let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-                self.note(format!(
-                    "{} reached rank {} first, and ends the run",
-                    signal.as_str(),
-                    ranks.join(", ")
-                ))
+                let ranks = ranks.join(", ");
+                self.note(format!("{} reached {noun} {ranks} first, and ends the run", signal.as_str()))
             }
             Event::End(memory) => self.print(|text| text.foot(memory)),
         }

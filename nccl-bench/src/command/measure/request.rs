@@ -109,14 +109,15 @@ pub fn request(
 const JOINING: [&str; 3] = ["NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", "NCCL_BENCH_ADDR"];
 
 /// Notes about variables with a prefix of this program or of nccl-tests that nothing reads. Misspelt names of [`JOINING`] are
-/// refused.
+/// refused where the right one is not set.
 fn note_unread_variables() -> Result<Vec<String>, String> {
     let note = |name: String| match environment::look_up_own_variable(&name) {
         Reading::Read => None,
         Reading::Unread(None) => Some(Ok(format!("{name} is set, and nothing reads it"))),
         Reading::Unread(Some(meant)) => {
             let note = format!("{name} is set, and nothing reads it: did you mean {meant}?");
-            Some(if JOINING.contains(&meant) { Err(note) } else { Ok(note) })
+            let is_missing = JOINING.contains(&meant) && std::env::var_os(meant).is_none();
+            Some(if is_missing { Err(note) } else { Ok(note) })
         }
     };
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());

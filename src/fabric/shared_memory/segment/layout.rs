@@ -139,7 +139,7 @@ impl Mapping {
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
         let memory = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            // The pages are reserved: mapping them now spares the first operations their faults.
+            // The pages are allocated already: mapping them here avoids page faults in the first operations.
             let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
             libc::mmap(ptr::null_mut(), segment_len(ranks), access, flags, file.as_raw_fd(), 0)
         };

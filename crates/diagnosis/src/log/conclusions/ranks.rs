@@ -141,14 +141,11 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
     let writer = main.members.get(ranks.first()?)?.writer;
     let version = job.writer(writer).and_then(|writer| writer.nccl.as_ref());
     let refuses = main.nodes == Some(1) && version.is_some_and(|version| *version < Version::new(2, 30, 0));
-    let cause = match refuses {
-        true => {
-            "This version of NCCL refuses that within a node, and yet the log shows a start: its lines were changed, or are of several jobs."
-        }
-        false => {
-            "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), or several \
-             machines have one host name."
-        }
+    let cause = if refuses {
+        "This version of NCCL refuses that within a node, but the log shows a start: lines were changed, or belong to several jobs."
+    } else {
+        "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), or several \
+         machines have one host name."
     };
     Some(Finding {
         cause: Some(cause.to_owned()),
@@ -256,10 +253,11 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         })
         .collect();
     if is_cut && values.len() < 2 {
-        return Some(unseen_variable(name, &list, &without));
+        return Some(describe_unseen_variable(name, &list, &without));
     }
-    if partly && !is_cut {
-        list.push(format!("not set on {}", ranks_in_words(&without)));
+    if partly {
+        let state = if is_cut { "not shown for" } else { "not set on" };
+        list.push(format!("{state} {}", ranks_in_words(&without)));
     }
     let evidence = seen.iter().map(|each| {
         job.evidence(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
@@ -278,14 +276,14 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
 }
 
 /// The finding of a variable that some ranks have, where the log lacks lines of others that can name it.
-fn unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
+fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
     let text = format!(
         "{name} is {}; the log does not show if it is set on {}",
         list.join("; "),
         ranks_in_words(without)
     );
     Finding {
-        cause: Some("The log is cut or filtered: ranks of one host have different numbers of lines about their start.".to_owned()),
+        cause: Some("The log lacks lines of the start of some ranks, or these wrote different lines: it may be cut or filtered.".to_owned()),
         remedy: Some(format!("Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All need the same {name}.")),
         ranks: without.to_vec(),
         ..Finding::new("variable-unseen", Severity::Unknown, text)

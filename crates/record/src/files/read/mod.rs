@@ -24,6 +24,9 @@ pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
 use source::FileReader;
 
+/// The program of a run that was read from a file of nccl-tests.
+pub(crate) const NCCL_TESTS: &str = "nccl-tests";
+
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
 /// Reason of a file of nccl-tests, whose runs leave such files when they end early.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
@@ -173,9 +176,9 @@ fn refuse_contradiction(run: &Run) -> Result<(), ReadProblem> {
     let found = if run.ranks.is_empty() {
         "it names no rank"
     } else if is_complete && run.ended_at.is_none() {
-        "it is of a complete run, and has no end"
+        "its run is complete, but has no `ended_at`"
     } else if is_complete && run.left_out.is_some_and(|left_out| left_out.measurements > 0) {
-        "it is of a complete run, and has left measurements out"
+        "its run is complete, but left measurements out"
     } else {
         return Ok(());
     };
@@ -238,7 +241,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     }
                     if end.summary.wrong_measurements.is_some_and(|all| all != wrong) {
                         return Err(damaged(&format!(
-                            "it counts other wrong measurements than the {wrong} there"
+                            "it ends a run of another number of wrong measurements than the {wrong} that are there"
                         )));
                     }
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);

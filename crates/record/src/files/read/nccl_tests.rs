@@ -6,6 +6,7 @@
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
+use super::NCCL_TESTS;
 use super::error::ReadProblem;
 use crate::collective::Collective;
 use crate::files::nccl_tests::{Config, Device, Document, Half, Row, Times, VERSION};
@@ -111,7 +112,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     Ok(Run {
         schema_version: SCHEMA_VERSION,
-        program: "nccl-tests".to_owned(),
+        program: NCCL_TESTS.to_owned(),
         command: file.args.clone(),
         started_at: time(&file.start_time),
         outcome: match &ended_at {
