@@ -258,3 +258,17 @@ fn standard_input_and_compressed_files_are_read() {
     let page = fs::read_to_string(path("nccl-bench.html")).unwrap();
     assert!(page.contains(">run</"), "the label has no suffix");
 }
+
+/// Files of nccl-tests name one device of each process.
+#[test]
+fn ranks_of_nccl_tests_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("one.json"), ALL_REDUCE).unwrap();
+    let two = begun_later(ALL_REDUCE).replacen("\"ngpus\":1,", "\"ngpus\":2,", 1);
+    fs::write(path("two.json"), two).unwrap();
+    let output = compare(&[&path("one.json"), &path("two.json")], &[]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("FAIL: A was measured with 8 ranks, B with 16\n"), "{told}");
+}

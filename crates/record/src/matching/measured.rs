@@ -93,10 +93,11 @@ impl RunRows {
     }
 }
 
-/// Number of ranks of a run. Files of nccl-tests name one device of each process.
+/// Number of ranks of a run. Files of nccl-tests name one device of each process, and those of this program in its format all.
 fn count_ranks(run: &Run) -> usize {
-    let of_process = if run.program == NCCL_TESTS { run.settings.threads * run.settings.gpus } else { 1 };
-    run.ranks.len() * of_process
+    let processes: BTreeSet<_> = run.ranks.iter().map(|rank| (&rank.host, rank.pid)).collect();
+    let names_one = run.program == NCCL_TESTS && processes.len() == run.ranks.len();
+    run.ranks.len() * if names_one { run.settings.threads * run.settings.gpus } else { 1 }
 }
 
 /// Runs that were merged into the rows of one side.
