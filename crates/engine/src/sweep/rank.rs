@@ -358,13 +358,13 @@ struct Stopping {
 
 /// Ranks of the processes that a signal has reached; `None` if each process has a signal.
 fn find_reached_ranks(signal: Signal, ranks: &[RankResult]) -> Option<Vec<usize>> {
-    let of_process = |rank: &RankResult| {
-        let key = (rank.host.clone(), rank.process);
-        ranks.iter().filter(move |other| (&other.host, other.process) == (&key.0, key.1))
-    };
-    if ranks.iter().all(|rank| of_process(rank).any(|other| other.stop.is_some())) {
+    let shares =
+        |one: &RankResult, other: &RankResult| (&one.host, one.process) == (&other.host, other.process);
+    if ranks.iter().all(|rank| ranks.iter().any(|other| shares(rank, other) && other.stop.is_some())) {
         return None;
     }
-    let is_reached = |rank: &RankResult| of_process(rank).any(|other| other.stop == Some(signal as i32));
+    let is_reached = |rank: &RankResult| {
+        ranks.iter().any(|other| shares(rank, other) && other.stop == Some(signal as i32))
+    };
     Some((0..ranks.len()).filter(|&rank| is_reached(&ranks[rank])).collect())
 }

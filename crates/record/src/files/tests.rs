@@ -219,6 +219,11 @@ fn what_is_no_result_is_said() {
         let run = crate::sample::full();
         String::from_utf8(json_lines::header(&run).unwrap()).unwrap()
     };
+    let left_out = "\"left_out\": {\"measurements\": 2, \"wrong_measurements\": 0}, \"measurements\"";
+    let left_out = json.replacen("\"measurements\"", left_out, 1);
+    let whole = json_lines::tests::whole(&crate::sample::full());
+    let (count, _) = whole.rsplit_once("\"wrong_measurements\":").unwrap();
+    let miscounted = format!("{count}\"wrong_measurements\":77{}", "}}\n");
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
         ("", "it is no result file"),
@@ -235,6 +240,8 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
+        (&left_out, "its run is complete, but left measurements out"),
+        (&miscounted, "it ends a run of another number of wrong measurements than the "),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),
     ] {

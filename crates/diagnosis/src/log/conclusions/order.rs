@@ -12,8 +12,9 @@
 //! So a root of another process wins, far above or below the cascade, until a time proves it later. Launchers and the kernel's
 //! log report at the end of a file what happened before; for them only a time counts, with [`REPORT_S`].
 //!
-//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade: the nearest one above it of the same
-//! process, then one a few lines below it; then the latest one before it by time, then the nearest one above it in the file; then one of another file.
+//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade: the nearest
+//! one above it of the same process, then one a few lines below it; then the latest one before it by time, then the nearest
+//! one above it in the file; then one of another file.
 
 use super::failures;
 use super::hits::{Placed, consequences};
