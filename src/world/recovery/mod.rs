@@ -77,6 +77,8 @@ impl Recovery {
         };
         let thread = introduced.thread;
         let site = Site::of_process(introduced, service);
+        // The ranks of a process share its site: it lives until the last of them has it.
+        world.barrier()?;
         Ok(Self { site, thread, world: Arc::downgrade(world) })
     }
 

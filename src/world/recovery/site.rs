@@ -116,6 +116,12 @@ impl Site {
         drop(before);
     }
 
+    /// True if rank number `thread` of this process has dropped its handle before the others went on without it.
+    #[cfg(test)]
+    pub(super) fn has_departed(&self, thread: usize) -> bool {
+        matches!(lock(&self.local).threads[thread], Thread::Gone)
+    }
+
     /// Shrinks the job for rank number `thread` of this process. The first rank to call does that for all, with `run`,
     /// which gets the number of ranks that have called and returns as many results.
     pub(super) fn shrink(

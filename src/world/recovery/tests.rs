@@ -20,6 +20,7 @@ fn the_threads_that_are_left_go_on() {
         }
         assert!(world.barrier().is_err(), "rank 1 has left");
         let (world, again) = recovery.shrink(SOON).unwrap();
+        assert!(recovery.site.has_departed(1), "the others waited for rank 1, which had left");
         assert_eq!((world.size(), world.local_size()), (3, 3));
         let all = world.all_gather(&[old as u8]).unwrap();
         assert_eq!(all, [[0], [2], [3]]);
