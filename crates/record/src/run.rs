@@ -430,6 +430,13 @@ impl Measurement {
         (self.mismatches.len() + theirs) as u64
     }
 
+    /// Returns true when a backend's ranks with wrong elements are listed, but its wrong elements are not counted.
+    pub(crate) fn has_uncounted_mismatch(&self) -> bool {
+        let uncounted = |wrong: Option<u64>, found: &[Mismatch]| wrong.unwrap_or(0) == 0 && !found.is_empty();
+        uncounted(self.wrong, &self.mismatches)
+            || self.versus.as_ref().is_some_and(|theirs| uncounted(theirs.wrong, &theirs.mismatches))
+    }
+
     /// Returns true when any data is wrong, in either backend.
     pub fn is_wrong(&self) -> bool {
         let theirs = self.versus.as_ref().and_then(|versus| versus.wrong);

@@ -224,6 +224,7 @@ fn what_is_no_result_is_said() {
     let whole = json_lines::tests::whole(&crate::sample::full());
     let (count, _) = whole.rsplit_once("\"wrong_measurements\":").unwrap();
     let miscounted = format!("{count}\"wrong_measurements\":77{}", "}}\n");
+    let uncounted = json.replace("83.88608, \"wrong\": 3", "83.88608, \"wrong\": 0");
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
         ("", "it is no result file"),
@@ -241,6 +242,7 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
         (&left_out, "its run is complete, but left measurements out"),
+        (&uncounted, "a measurement lists ranks with wrong elements, but counts none"),
         (&miscounted, "it ends a run of another number of wrong measurements than the "),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),

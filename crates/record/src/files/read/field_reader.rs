@@ -44,6 +44,8 @@ pub(super) struct FieldReader<'a> {
     pub(super) taken: usize,
     /// Number of rows in the file of nccl-tests.
     pub(super) rows: usize,
+    /// See [`Measurement::has_uncounted_mismatch`].
+    pub(super) has_uncounted_mismatch: bool,
     /// The list that was read, `measurements` or `results`.
     pub(super) list: Option<&'static str>,
     /// The reason why reading stopped, when serde's error does not give it.
@@ -52,7 +54,15 @@ pub(super) struct FieldReader<'a> {
 
 impl<'a> FieldReader<'a> {
     pub(super) fn new(take: &'a mut dyn FnMut(Measurement)) -> Self {
-        Self { fields: Map::new(), take, taken: 0, rows: 0, list: None, problem: None }
+        Self {
+            fields: Map::new(),
+            take,
+            taken: 0,
+            rows: 0,
+            has_uncounted_mismatch: false,
+            list: None,
+            problem: None,
+        }
     }
 
     pub(super) fn is_from_nccl_tests(&self) -> bool {
@@ -61,6 +71,7 @@ impl<'a> FieldReader<'a> {
 
     pub(super) fn take(&mut self, measurement: Measurement) {
         self.taken += 1;
+        self.has_uncounted_mismatch |= measurement.has_uncounted_mismatch();
         (self.take)(measurement);
     }
 

@@ -150,7 +150,7 @@ fn finished(document: &mut FieldReader<'_>) -> Result<Content, ReadProblem> {
     if document.list.is_none() {
         return Err(ReadProblem::Damaged("it is damaged: missing field `measurements`".to_owned()));
     }
-    refuse_contradiction(&run)?;
+    refuse_contradiction(&run, document.has_uncounted_mismatch)?;
     Ok(Content { run, measurements, rows: None })
 }
 
@@ -171,7 +171,7 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
 }
 
 /// Refuses a native file that contradicts itself: it was changed after the program wrote it.
-fn refuse_contradiction(run: &Run) -> Result<(), ReadProblem> {
+fn refuse_contradiction(run: &Run, has_uncounted_mismatch: bool) -> Result<(), ReadProblem> {
     let is_complete = run.outcome == Outcome::Complete;
     let found = if run.ranks.is_empty() {
         "it names no rank"
@@ -179,6 +179,8 @@ fn refuse_contradiction(run: &Run) -> Result<(), ReadProblem> {
         "its run is complete, but has no `ended_at`"
     } else if is_complete && run.left_out.is_some_and(|left_out| left_out.measurements > 0) {
         "its run is complete, but left measurements out"
+    } else if has_uncounted_mismatch {
+        "a measurement lists ranks with wrong elements, but counts none"
     } else {
         return Ok(());
     };
@@ -257,7 +259,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
             break;
         }
     }
-    refuse_contradiction(&run)?;
+    refuse_contradiction(&run, document.has_uncounted_mismatch)?;
     Ok(Content { run, measurements: document.taken, rows: None })
 }
 
