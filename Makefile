@@ -17,9 +17,10 @@ TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 6 ? n : 6)))
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
 HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_soundness host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
 
-# Test programs that `make test-aarch64` runs besides the tests inside libraries: their results depend on the platform (layouts of
-# foreign structs, loading libraries, memory order between threads and between processes, reductions).
-AARCH64_TESTS := oracle libraries load nccl_fake host_communicator host_rdm command_line
+# What `make test-aarch64` builds and runs: tests whose results depend on the platform (layouts of foreign structs, loading libraries,
+# memory order between threads and between processes, reductions, launchers).
+AARCH64_TESTS := --package nccl-sys --package fabric-sys --package collectives --package nccl-bench-engine --lib \
+	$(addprefix --test ,oracle libraries load nccl_fake host_communicator host_rdm)
 
 # What measurements say that they were built from.
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
@@ -48,7 +49,7 @@ test: packages-test wheels check ## all tests that need no GPU
 # minutes there.
 valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgrind
 	$(CARGO) test --workspace --features mpi --test nccl_fake \
-		--config 'target."cfg(all())".runner = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9"]' \
+		--config 'target."cfg(all())".runner = ["$(CURDIR)/tests/nccl_fake/under-valgrind"]' \
 		-- --skip a_freed_string_is_detected --skip in_each_shape --skip of_each_shape_works
 
 test-aarch64: packages-test packages-aarch64 ## the tests whose result can differ on aarch64, under qemu (docs/platforms.md)

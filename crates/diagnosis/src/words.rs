@@ -13,9 +13,14 @@ pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// A number with its noun: `1 port`, `3 ports`.
+/// A number with its noun: `1 port`, `3 ports`, `8 processes`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+    let ending = match count {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 /// The form of a word after a number of things: `is` or `are`, `port` or `ports`.
@@ -100,6 +105,10 @@ mod tests {
         assert_eq!(
             [join_list(&["a"]), join_list(&["a", "b"]), join_list(&["a", "b", "c"])],
             ["a", "a and b", "a, b and c"]
+        );
+        assert_eq!(
+            [counted(1, "process"), counted(8, "process"), counted(0, "port")],
+            ["1 process", "8 processes", "0 ports"]
         );
         let letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
         assert_eq!(join_list(&letters[..8]), "a, b, c, d, e, f, g and h");
