@@ -179,6 +179,16 @@ pub struct Settings {
     pub budget_seconds: Option<f64>,
 }
 
+impl Settings {
+    /// Timed operations of a measurement, which ended with their number (not with `until_stable`) or when the budget ended.
+    pub fn operations(&self) -> usize {
+        let rounds = self.rounds.unwrap_or(1);
+        [self.iterations, self.aggregated, self.graph_launches.max(1), rounds]
+            .into_iter()
+            .fold(1, usize::saturating_mul)
+    }
+}
+
 /// Reduction of the ranks' times to one (`-a`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -134,6 +134,17 @@ impl<W: Write> TextReport<W> {
                 measurement.rounds_us.len().max(1)
             ));
         }
+        let all = self.settings.operations();
+        if self.settings.budget_seconds.is_some()
+            && measurement.stable.is_none()
+            && measurement.operations < all
+        {
+            self.notes.push(format!(
+                "CUT SHORT {}: {} of {all} operations fitted into --budget",
+                measurement.placement.words(),
+                measurement.operations
+            ));
+        }
         match measurement.placement {
             Placement::OutOfPlace => {
                 self.half = Some(measurement.clone());
@@ -275,6 +286,31 @@ mod tests {
             all_gather.contains("\n#\n# Reducing maxBytes to 8 due to memory limitation\n#\n#  "),
             "{all_gather}"
         );
+    }
+
+    #[test]
+    fn a_budget_that_cut_the_operations_is_said_below_the_row() {
+        let mut run = record::sample::full();
+        (run.settings.until_stable, run.settings.rounds, run.settings.budget_seconds) =
+            (None, Some(5), Some(0.1));
+        let all = run.settings.operations();
+        assert_eq!(all % (5 * run.settings.iterations), 0);
+        for (budget, operations, expected) in
+            [(Some(0.1), 1, true), (Some(0.1), all, false), (None, 1, false)]
+        {
+            run.settings.budget_seconds = budget;
+            let mut out = Vec::new();
+            let mut report = start(&mut out, &run).unwrap();
+            let [mut first, second] = both("allreduce");
+            (first.operations, first.stable) = (operations, None);
+            report.measurement(&first).unwrap();
+            report.measurement(&Measurement { operations: all, ..second }).unwrap();
+            report.foot(None).unwrap();
+            let note = format!("\n# CUT SHORT out of place: 1 of {all} operations fitted into --budget\n");
+            let text = text(out);
+            assert_eq!(text.contains(&note), expected, "{budget:?} {operations}: {text}");
+            assert!(!text.contains("CUT SHORT in place"), "{text}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-use crate::run::Run;
+use crate::run::{Measurement, Run};
 
 /// Number of levels with line breaks: the run's fields, and theirs. So a measurement is one line.
 const LEVELS: usize = 2;
@@ -13,6 +13,13 @@ const LEVELS: usize = 2;
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     run.serialize(&mut Serializer::with_formatter(&mut out, Lines::default()))?;
     out.write_all(b"\n")
+}
+
+/// Bytes of a measurement in the file of a run.
+pub(super) fn length(measurement: &Measurement) -> u64 {
+    let mut text = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut text, Lines { level: LEVELS, filled: true });
+    measurement.serialize(&mut serializer).map_or(0, |()| text.len() as u64)
 }
 
 /// A JSON formatter that breaks lines in the outer levels only.
@@ -125,6 +132,15 @@ mod tests {
         assert_eq!(lines, run.measurements.len());
         run.measurements.clear();
         assert!(text(&run).contains("\n  \"measurements\": [],\n"), "{}", text(&run));
+    }
+
+    #[test]
+    fn the_length_of_a_measurement_is_that_of_its_line() {
+        let run = sample::full();
+        let text = text(&run);
+        let lines = text.lines().filter(|line| line.contains("\"collective\""));
+        let lengths: Vec<u64> = lines.map(|line| line.trim().trim_end_matches(',').len() as u64).collect();
+        assert_eq!(lengths, run.measurements.iter().map(length).collect::<Vec<_>>());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::replacement::REPLACED;
 use super::reserve::{is_no_space, shortened};
 use crate::run::{LeftOut, Measurement, Outcome, Provenance, Rank, Run, Settings};
 
@@ -245,9 +246,7 @@ impl JsonLines {
         };
         let own = self.out.metadata()?;
         if (there.dev(), there.ino()) != (own.dev(), own.ino()) {
-            return Err(io::Error::other(
-                "another program has replaced it during the run; name a file of its own for each run",
-            ));
+            return Err(io::Error::other(REPLACED));
         }
         Ok(own.len() == self.length && !self.damaged)
     }

@@ -12,6 +12,29 @@ const TRIAL: [u8; 4096] = [0; 4096];
 /// Number of bytes at the start of a file by which its writer is recognized.
 const START: u64 = 256;
 
+/// The reason for which a file is not written at the end of a run.
+pub(super) const REPLACED: &str =
+    "another program has replaced it during the run; name a file of its own for each run";
+
+/// A version of a file. It does not have the time of the last change, which file systems of a network may set later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    device: u64,
+    inode: u64,
+    length: u64,
+}
+
+impl Version {
+    /// The version of a file; `None` when there is no file.
+    pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
+        match path.metadata() {
+            Ok(found) => Ok(Some(Self { device: found.dev(), inode: found.ino(), length: found.len() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Returns true for a file with content that `is_own` does not recognize by its first bytes, and for one that cannot be
 /// read. Such a file is not replaced unless the user insists.
 pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {

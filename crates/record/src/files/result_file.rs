@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::json_lines::{self, JsonLines};
+use super::replacement::{REPLACED, Version};
 use super::reserve::{Reserve, is_no_space, shortened};
 use super::{Format, csv, json, markdown, nccl_tests, replacement};
 use crate::run::{Measurement, Run};
@@ -36,13 +37,15 @@ pub(super) struct ResultFile {
     lines: Option<JsonLines>,
     /// Space for another format, from the start of the run on.
     reserve: Option<Reserve>,
+    /// The replaced file as the start of the run has left it, in formats other than JSON Lines.
+    begun: Option<Version>,
     /// True when a measurement had no space, which was reported.
     is_full: bool,
 }
 
 impl ResultFile {
     pub(super) fn new(path: PathBuf, content: Content, target: PathBuf) -> Self {
-        Self { path, content, target, lines: None, reserve: None, is_full: false }
+        Self { path, content, target, lines: None, reserve: None, begun: None, is_full: false }
     }
 
     /// Replaces the file by the unfinished run.
@@ -52,6 +55,7 @@ impl ResultFile {
     pub(super) fn start(&mut self, run: &Run) -> io::Result<()> {
         if self.content != LINES {
             self.write(run)?;
+            self.begun = Version::of(&self.target)?;
             self.reserve = Some(Reserve::beside(&self.target)?);
             return Ok(());
         }
@@ -107,6 +111,12 @@ impl ResultFile {
     }
 
     fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
+        // It may have been removed meanwhile.
+        if let Some(found) = Version::of(&self.target)?
+            && self.begun.is_some_and(|begun| begun != found)
+        {
+            return Err(io::Error::other(REPLACED));
+        }
         // Its space is free now.
         let mut fitting = self.reserve.take().map_or(0, |reserve| reserve.measurements());
         fitting = fitting.min(run.measurements.len().saturating_sub(1));
@@ -114,7 +124,7 @@ impl ResultFile {
         if is_no_space(&error) {
             // Another program may have taken a part of the space.
             while fitting > 0 && self.write(&shortened(run, fitting, &error)).is_err() {
-                fitting /= 2;
+                fitting -= fitting.div_ceil(16);
             }
         }
         // The error of the complete file.

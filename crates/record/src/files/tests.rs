@@ -132,18 +132,33 @@ fn lines_that_were_removed_or_emptied_meanwhile_are_written_again() {
         files.finish(&run).unwrap();
         assert_eq!(read(&path).unwrap(), run);
     }
-    let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"]), false).unwrap();
-    drive(&mut files, &run);
-    fs::write(folder.path().join("other"), "another run").unwrap();
-    fs::rename(folder.path().join("other"), &path).unwrap();
-    let error = files.finish(&run).unwrap_err().to_string();
-    assert!(
-        error.ends_with(
-            "run.jsonl: another program has replaced it during the run; name a file of its own for each run"
-        ),
-        "{error}"
-    );
-    assert_eq!(fs::read_to_string(&path).unwrap(), "another run");
+}
+
+#[test]
+fn what_another_program_has_written_meanwhile_is_not_replaced() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    let other = folder.path().join("other");
+    let overwrite = |path: &Path| fs::write(path, "another run").unwrap();
+    let replace = |path: &Path| {
+        overwrite(&other);
+        fs::rename(&other, path).unwrap();
+    };
+    for name in ALL {
+        let path = folder.path().join(name);
+        let changes: &[&dyn Fn(&Path)] =
+            if name == "run.jsonl" { &[&replace] } else { &[&replace, &overwrite] };
+        for change in changes {
+            let _ = fs::remove_file(&path);
+            let mut files = Files::open(&outputs(folder.path(), &[name]), false).unwrap();
+            drive(&mut files, &run);
+            change(&path);
+            let error = files.finish(&run).unwrap_err().to_string();
+            let expected =
+                "another program has replaced it during the run; name a file of its own for each run";
+            assert!(error.ends_with(&format!("{name}: {expected}")), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "another run");
+        }
+    }
 }
 
 #[test]

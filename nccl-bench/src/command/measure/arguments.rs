@@ -141,7 +141,7 @@ pub struct Arguments {
     #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) unaligned: usize,
 
-    /// Rounds of the timed iterations; their median is reported [default: 1; 9 with --vs]
+    /// Rounds of the timed iterations; of each rank the median is reported [default: 1; 9 with --vs]
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", hide_short_help = true, help_heading = MEASURING)]
     pub(crate) rounds: Option<usize>,
 
