@@ -119,6 +119,11 @@ unsafe impl<T: Element> DeviceBuffer for DeviceMemory<T> {
     fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
         Access::new(self.address, None)
     }
+
+    #[inline]
+    fn may_have_events(&self) -> bool {
+        false
+    }
 }
 
 // SAFETY: nothing else uses the elements.

@@ -300,17 +300,19 @@ pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
 }
 
 /// True while cudarc neither waits for events of this context object nor records them: it does so only while a stream of
-/// [`CudaContext::new_stream`] exists.
-#[inline]
-pub(crate) fn ignores_events(context: &CudaContext) -> bool {
+/// [`CudaContext::new_stream`] exists. Another thread may make or drop such a stream at any time, so only the caller's own stream
+/// proves that cudarc respects events ([`track_events`]).
+fn ignores_events(context: &CudaContext) -> bool {
     context.is_event_tracking() && !context.is_in_multi_stream_mode()
 }
 
-/// Waits for all work of a context object that [ignores events](ignores_events). While the result lives, cudarc does not ignore
-/// them.
+/// Makes cudarc respect the events of a context object as long as the result lives. Waits for all work of a context object whose
+/// events it has ignored.
 pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
-    // cudarc waits, too, but counts the stream even if that fails.
-    wait_for_context(context)?;
+    if ignores_events(context) {
+        // cudarc waits, too, but counts the stream even if that fails.
+        wait_for_context(context)?;
+    }
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }
 

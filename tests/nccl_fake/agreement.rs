@@ -117,9 +117,15 @@ fn windows_of_different_sizes_are_refused() {
     let all = [(&ranks[0], &first), (&ranks[0], &other), (&ranks[1], &second), (&ranks[1], &smaller)];
     let made = windows(all, WindowKind::Symmetric).unwrap();
     assert_eq!(made.len(), 4);
-    let again = ranks[0].window(&first, WindowKind::Symmetric).map(drop).unwrap_err();
     let reason = "ncclCommWindowRegister: the memory is in another symmetric window of the communicator";
+    let again = ranks[0].window(&first, WindowKind::Symmetric).map(drop).unwrap_err();
     assert_eq!(again.to_string(), reason);
+    // Within one call, too.
+    let (part, whole) = (other.slice::<f32>(..2).unwrap(), other.slice::<f32>(..).unwrap());
+    drop(made);
+    let both = windows([(&ranks[0], &part), (&ranks[0], &whole)], WindowKind::Symmetric);
+    assert_eq!(both.map(drop).unwrap_err().to_string(), reason);
+    let made = windows([(&ranks[0], &part), (&ranks[0], &whole)], WindowKind::Plain).unwrap();
     drop(made);
     ranks[0].window(&first, WindowKind::Symmetric).unwrap();
 }

@@ -25,9 +25,13 @@ pub(crate) const TESTS: crate::Tests = tests![
 ];
 
 fn a_signal_ends_a_stuck_run_with_its_code() {
-    for (signal, name, code) in
-        [(libc::SIGINT, "SIGINT", 130), (libc::SIGTERM, "SIGTERM", 143), (libc::SIGHUP, "SIGHUP", 129)]
-    {
+    for (signal, name, code) in [
+        (libc::SIGINT, "SIGINT", 130),
+        (libc::SIGTERM, "SIGTERM", 143),
+        (libc::SIGHUP, "SIGHUP", 129),
+        (libc::SIGUSR1, "SIGUSR1", 138),
+        (libc::SIGXCPU, "SIGXCPU", 152),
+    ] {
         // libfabric is loaded, and its providers have installed handlers of their own, which end with code 1.
         let mut run = start(bench(&format!("{LONG_MEASUREMENT} -t 2")));
         run.read_to(CONNECTED);

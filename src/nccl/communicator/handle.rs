@@ -1,7 +1,7 @@
 //! NCCL's communicator object, its state, and calls on it.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::{fmt, ops::Range, ptr, thread};
 
@@ -49,8 +49,10 @@ pub(crate) struct Handle {
     pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
     /// Byte that a [fence](Self::fence) writes, if operations need fences.
     scratch: OnceLock<Allocation>,
-    /// Unused streams of [`cuda::track_events`], one for each context object of buffers that needs one.
+    /// Unused streams of [`cuda::track_events`], one for each context object of buffers with events.
     tracking: Mutex<Vec<Arc<CudaStream>>>,
+    /// True once `tracking` has a stream of the context object of the communicator's stream.
+    pub(crate) tracks_own: AtomicBool,
 }
 
 /// Guards of several communicators: no other thread is inside NCCL with any of them.
@@ -179,14 +181,23 @@ impl Handle {
             kept: Mutex::default(),
             scratch: OnceLock::new(),
             tracking: Mutex::default(),
+            tracks_own: AtomicBool::new(false),
         })
     }
 
-    /// Ensures that cudarc does not ignore events of the context object as long as the communicator exists.
+    /// Makes cudarc respect the events of a context object as long as the communicator and the context object exist, unless
+    /// the program has disabled event tracking.
     #[cold]
     pub(crate) fn track_events(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
-        let stream = cuda::track_events(context)?;
-        lock(&self.tracking).push(stream);
+        if !context.is_event_tracking() {
+            return Ok(());
+        }
+        let mut tracking = lock(&self.tracking);
+        // Buffers hold their context object.
+        tracking.retain(|stream| Arc::strong_count(stream.context()) > 1);
+        if !tracking.iter().any(|stream| Arc::ptr_eq(stream.context(), context)) {
+            tracking.push(cuda::track_events(context)?);
+        }
         Ok(())
     }
 

@@ -8,7 +8,9 @@ mod pending;
 mod split;
 mod suspend;
 
-use std::{cell::OnceCell, ffi::c_int, hash::Hash, sync::Arc, thread};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::{cell::OnceCell, ffi::c_int, hash::Hash, thread};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
@@ -126,6 +128,7 @@ impl Communicator {
         cuda::refuse_captured(OPERATION, stream)?;
         self.make_wait(stream)?;
         self.stream = Arc::clone(stream);
+        self.handle.tracks_own.store(false, Ordering::Relaxed);
         self.handle.add_stream(stream);
         Ok(())
     }

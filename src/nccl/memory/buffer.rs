@@ -86,6 +86,12 @@ pub unsafe trait DeviceBuffer {
     /// `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
+    /// False if [`read`](Self::read) and `write` never order work by events of cudarc.
+    #[inline]
+    fn may_have_events(&self) -> bool {
+        true
+    }
+
     /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and prepared
     /// operations.
     fn owner(&self) -> Option<Owner> {

@@ -140,6 +140,11 @@ unsafe impl DeviceBuffer for Memory {
         Access::new(self.allocation.address, None)
     }
 
+    #[inline]
+    fn may_have_events(&self) -> bool {
+        false
+    }
+
     fn owner(&self) -> Option<Owner> {
         Some(Arc::clone(&self.allocation) as Owner)
     }
@@ -164,23 +169,21 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
     fn try_from(mut slice: CudaSlice<T>) -> Result<Self, Error> {
-        use cudarc::driver::{DevicePtrMut, DeviceSlice, SyncOnDrop};
+        use cudarc::driver::{DevicePtrMut, DeviceSlice};
         let stream = Arc::clone(DeviceSlice::stream(&slice));
         let bytes = DeviceSlice::num_bytes(&slice);
         cuda::check_stream(ADOPT, &stream)?;
         // An error that cudarc has noted may mean that it did not record an earlier use.
         stream.context().check_err().map_err(Error::cuda("an earlier operation of cudarc's"))?;
+        // cudarc waits for the events of earlier uses only while it counts a stream.
+        let tracks = stream.context().is_event_tracking();
+        let counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
         // SAFETY: used only here, and this function holds the stream.
         let second =
             unsafe { cuda::second_object(&stream) }.map_err(Error::cuda("cuDevicePrimaryCtxRetain"))?;
         let (address, used) = slice.device_ptr_mut(&second);
-        let has_events = !matches!(used, SyncOnDrop::Record(None));
-        drop(used);
+        drop((used, counted));
         second.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
-        if has_events && cuda::ignores_events(stream.context()) {
-            // cudarc has not waited for earlier uses on streams that are gone.
-            cuda::wait_for_context(stream.context())?;
-        }
         if !address.is_multiple_of(8) {
             let reason = format!(
                 "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"

@@ -117,6 +117,11 @@ macro_rules! memory_view {
                 Access::new(self.address(), None)
             }
 
+            #[inline]
+            fn may_have_events(&self) -> bool {
+                false
+            }
+
             fn owner(&self) -> Option<Owner> {
                 Some(Arc::clone(self$(.$view)?.allocation) as Owner)
             }

@@ -111,6 +111,9 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     let windows = pairs.map(|(communicator, buffer)| Window::new(communicator, buffer, kind));
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     refuse_different_sizes(&windows)?;
+    if kind != WindowKind::Plain {
+        refuse_overlaps(&windows)?;
+    }
     // NCCL uses the communicators until the group has ended.
     let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
     let grouped = nccl_group::run(library, nccl_group::END, || {
@@ -143,12 +146,29 @@ fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses symmetric windows of one communicator, made together, that share memory.
+fn refuse_overlaps(windows: &[Window]) -> Result<(), Error> {
+    for (index, Window { registered: one, .. }) in windows.iter().enumerate() {
+        let overlaps = |Window { registered: other, .. }: &Window| {
+            let (first, second) = (one.addresses(), other.addresses());
+            Arc::ptr_eq(&one.communicator, &other.communicator)
+                && first.start < second.end
+                && second.start < first.end
+        };
+        if windows[..index].iter().any(overlaps) {
+            return Err(Error::argument(WINDOW, OVERLAP));
+        }
+    }
+    Ok(())
+}
+
+const OVERLAP: &str = "the memory is in another symmetric window of the communicator";
+
 /// Refuses memory of another symmetric window: NCCL does not define which one it uses.
 fn refuse_overlap(communicator: &Communicator, registered: &Registered) -> Result<(), Error> {
     let known = communicator.handle.registered_at(registered.addresses());
     if known.iter().any(|(memory, _)| memory.symmetric && memory.raw != 0) {
-        let reason = "the memory is in another symmetric window of the communicator";
-        return Err(Error::argument(WINDOW, reason));
+        return Err(Error::argument(WINDOW, OVERLAP));
     }
     Ok(())
 }

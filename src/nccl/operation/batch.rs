@@ -272,7 +272,7 @@ impl<'env> Batch<'env> {
         if !self.has_events {
             return led;
         }
-        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream, false)))
+        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream)))
     }
 }
 

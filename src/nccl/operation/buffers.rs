@@ -1,6 +1,8 @@
 //! Buffers of an operation: checks, and ordering of their streams.
 
-use std::{iter, mem::ManuallyDrop, num::NonZeroU64, sync::Arc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::{iter, mem::ManuallyDrop, num::NonZeroU64};
 
 use cudarc::driver::{CudaContext, CudaStream};
 use nccl_sys::Version;
@@ -73,6 +75,11 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         });
         let scalar = self.operator.and_then(|operator| operator.scalar.clone()).map(Ok);
         send.into_iter().chain(receive).chain(scalar).collect()
+    }
+
+    #[inline(always)]
+    fn may_have_events(&self) -> bool {
+        self.send.is_some_and(S::may_have_events) || self.receive.as_deref().is_some_and(R::may_have_events)
     }
 
     #[inline]
@@ -149,11 +156,15 @@ impl Communicator {
     ) -> Result<Accesses<'b>, Error> {
         let name = operation.name();
         let mut contexts = Vec::new();
+        let track = !captured && buffers.may_have_events();
+        if track && !self.handle.tracks_own.load(Ordering::Relaxed) {
+            self.begin_tracking()?;
+        }
         let mut wait_for = |buffer, stream: &Arc<CudaStream>| {
             if Arc::ptr_eq(stream, &self.stream) {
                 return Ok(());
             }
-            self.add_context(stream.context(), &mut contexts);
+            self.add_context(stream.context(), track, &mut contexts)?;
             self.wait_for_other(name, buffer, stream, others)
         };
         if let Some(send) = buffers.send {
@@ -173,6 +184,16 @@ impl Communicator {
             self.check_events(name, captured, &contexts)?;
         }
         Ok(accesses)
+    }
+
+    /// Makes cudarc record NCCL's use of buffers, and respect the events of buffers of the same context object.
+    #[cold]
+    #[inline(never)]
+    fn begin_tracking(&self) -> Result<(), Error> {
+        let context = self.stream.context();
+        self.handle.track_events(context)?;
+        self.handle.tracks_own.store(context.is_event_tracking(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the buffer,
@@ -198,12 +219,19 @@ impl Communicator {
         Ok(())
     }
 
-    /// Adds a context object other than that of the communicator's stream.
+    /// Adds a context object other than that of the communicator's stream, after making cudarc respect its events if `track`.
     #[cold]
-    fn add_context(&self, context: &Arc<CudaContext>, contexts: &mut Vec<Arc<CudaContext>>) {
-        if !Arc::ptr_eq(context, self.stream.context()) {
-            contexts.push(Arc::clone(context));
+    fn add_context(
+        &self,
+        context: &Arc<CudaContext>,
+        track: bool,
+        contexts: &mut Vec<Arc<CudaContext>>,
+    ) -> Result<(), Error> {
+        if Arc::ptr_eq(context, self.stream.context()) {
+            return Ok(());
         }
+        contexts.push(Arc::clone(context));
+        if track { self.handle.track_events(context) } else { Ok(()) }
     }
 
     /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
@@ -217,16 +245,8 @@ impl Communicator {
         contexts: &[Arc<CudaContext>],
     ) -> Result<(), Error> {
         let mut all = iter::once(self.stream.context()).chain(contexts);
-        if captured {
-            return all.try_for_each(|context| context.check_err()).map_err(Error::cuda(NOTED));
-        }
-        all.try_for_each(|context| {
-            if cuda::ignores_events(context) {
-                self.handle.track_events(context)?;
-            }
-            context.check_err().map_err(Error::cuda(NOTED))
-        })?;
-        cuda::refuse_captured(operation, &self.stream)
+        all.try_for_each(|context| context.check_err()).map_err(Error::cuda(NOTED))?;
+        if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
     /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are not a
@@ -280,11 +300,11 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded events when the accesses were released. Waits for NCCL's work if it did not: after a noted
-/// error, which is returned, or when another thread has dropped the last counted stream.
-pub(super) fn check_recorded(stream: &CudaStream, captured: bool) -> Result<(), Error> {
+/// Checks that cudarc recorded events when the accesses were released. If it did not, after a noted error, waits for NCCL's work
+/// and returns that error.
+pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     let noted = stream.context().check_err().map_err(Error::cuda(NOTED));
-    if noted.is_ok() && (captured || !cuda::ignores_events(stream.context())) {
+    if noted.is_ok() {
         return Ok(());
     }
     noted.and(cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)))

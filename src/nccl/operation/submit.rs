@@ -55,7 +55,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         drop(accesses);
         // Even after an error, something may have been queued.
         let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
-        if events { result.and(check_recorded(stream, self.captured)) } else { result }
+        if events { result.and(check_recorded(stream)) } else { result }
     }
 }
 

@@ -46,16 +46,16 @@ fn a_graph_is_captured_privately_launched_often_and_destroyed_before_its_buffers
     })
     .unwrap();
     // On a private stream, ordered after nothing.
-    let line = "all_reduce comm1 m2->m1 count 2 type 7 op 0 s3 device 0";
+    let line = "all_reduce comm1 m2->m1 count 2 type 7 op 0 s4 device 0";
     assert_eq!(
         fake.log(),
         [
-            "begin capture s3",
+            "begin capture s4",
             &format!("capture {line}"),
-            "end capture s3 graph1",
+            "end capture s4 graph1",
             "instantiate graph1",
-            "upload graph1 on s3",
-            "synchronize s3",
+            "upload graph1 on s4",
+            "synchronize s4",
         ]
     );
     // New values between the launches: each launch is ordered after the stream of the other buffer, and before its

@@ -3,10 +3,19 @@
 pub use nix::sys::signal::Signal;
 use record::Outcome;
 
-/// Signals that are waited for. SIGPIPE is a reason to stop as well, but is requested after a failed write
+/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's `--signal`), and a limit
+/// of processor time is SIGXCPU; by default each ends a process at once. SIGPIPE is a reason to stop as well, but is requested after a failed write
 /// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the greatest number
 /// counts.
-pub(super) const WAITED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+pub(super) const WAITED: [Signal; 7] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGXCPU,
+];
 
 /// The exit code of a process that ends because of a signal: 128 and its number.
 pub fn signal_code(signal: Signal) -> u8 {
