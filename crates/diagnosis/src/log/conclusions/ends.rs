@@ -1,7 +1,5 @@
 //! Ranks whose lines stop before the end of a communicator that other ranks destroyed.
 
-use std::collections::BTreeSet;
-
 use super::hits::Placed;
 use super::job::{self, Job, ranks_in_words};
 use super::start;
@@ -15,9 +13,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     if start::has_failure(found) || !job.digest.limits.is_empty() {
         return None;
     }
-    let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
-    let ended: BTreeSet<usize> = all.filter(|member| has_ended(member)).map(|member| member.writer).collect();
-    let mut silent = job.digest.communicators.iter().map(|each| (each, silent(job, each, &ended)));
+    let mut silent = job.digest.communicators.iter().map(|each| (each, silent(each)));
     let (communicator, silent) = silent.find(|(_, silent)| !silent.is_empty())?;
     let members = communicator.members.iter();
     let destroyed: Vec<u32> = members.filter(|(_, member)| member.destroyed).map(|(&rank, _)| rank).collect();
@@ -32,7 +28,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);
     let finding = Finding {
         cause: Some(
-            "The process was killed, or ended without destroying its communicators; or its log is cut there.".to_owned(),
+            "The process was killed, still runs, or ended without destroying its communicators; or its log is cut there.".to_owned(),
         ),
         remedy: Some(
             "Look at the exit codes of these ranks, at the end of what their program wrote, and on their hosts: \
@@ -47,30 +43,21 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed::derived(finding))
 }
 
-/// The ranks that completed the communicator and have no end, neither of it nor of another one, where others destroyed it later.
-fn silent(job: &Job<'_>, communicator: &Communicator, ended: &BTreeSet<usize>) -> Vec<u32> {
-    let mut members = communicator.members.values();
-    if members.any(|member| member.aborted) || !communicator.members.values().any(|member| member.destroyed) {
+/// The ranks that completed the communicator and have no end of it, where others destroyed it. Lines of several ranks have no order:
+/// their files can be passed in any order, and one file can have the ranks one behind the other.
+fn silent(communicator: &Communicator) -> Vec<u32> {
+    let members = communicator.members.iter();
+    let any = |is: fn(&Member) -> bool| communicator.members.values().any(is);
+    if any(|member| member.aborted) || !any(|member| member.destroyed) {
         return Vec::new();
     }
-    let stops = |writer: usize| {
-        let last = job.writer(writer).map(|writer| writer.last);
-        // Lines of different files have no order.
-        last.is_some_and(|last| last.input != communicator.last.input || last < communicator.last)
-    };
-    let is_silent = |member: &Member| {
-        communicator.has_completed(member) && !ended.contains(&member.writer) && stops(member.writer)
-    };
-    communicator.members.iter().filter(|(_, member)| is_silent(member)).map(|(&rank, _)| rank).collect()
-}
-
-fn has_ended(member: &Member) -> bool {
-    member.destroyed || member.aborted
+    let is_silent = |member: &Member| communicator.has_completed(member) && !member.destroyed;
+    members.filter(|(_, member)| is_silent(member)).map(|(&rank, _)| rank).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{examine, pair};
+    use super::super::tests::{examine, examine_files, pair};
     use crate::examination::{Examination, Health};
 
     /// The end of the communicator on a rank.
@@ -97,12 +84,56 @@ mod tests {
         assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
         let finding = &found.findings[0];
         assert_eq!((&finding.ranks[..], finding.evidence[0].line), (&[1][..], Some(14)));
-        // No end, all ends, and a rank that goes on, say nothing.
-        let goes_on = "b:101:101 [1] NCCL INFO P2P Chunksize set to 131072\n";
-        for more in [String::new(), end(0) + &end(1), end(1) + &end(0), end(0) + goes_on] {
+        // No end and all ends say nothing.
+        for more in [String::new(), end(0) + &end(1), end(1) + &end(0)] {
             let found = examine(&(text.clone() + &more));
             assert_eq!((told(&found), found.health()), (None, Health::Healthy), "{:?}", found.findings);
         }
+    }
+
+    #[test]
+    fn a_missing_end_is_told_in_any_order_of_lines_and_files() {
+        let whole = pair("IB", "NET/IB/0/GDRDMA").text();
+        let of = |host: &str| -> String {
+            whole.lines().filter(|line| line.starts_with(host)).map(|line| format!("{line}\n")).collect()
+        };
+        let (first, second) = (of("a:") + &end(0), of("b:"));
+        let logs = [
+            vec![first.clone(), second.clone()],
+            vec![second.clone(), first.clone()],
+            vec![first.clone() + &second],
+            vec![second.clone() + &first],
+            vec![whole + &end(0) + "b:101:101 [1] NCCL INFO P2P Chunksize set to 131072\n"],
+        ];
+        for files in &logs {
+            let found = examine_files(files);
+            let told = told(&found).is_some_and(|text| text.starts_with("The lines of rank 1 stop before"));
+            assert!(told && found.health() == Health::CannotTell, "{files:?}: {:?}", found.findings);
+        }
+        // The ranks one behind the other, with the end of the last line cut off.
+        let one_behind = first.clone() + &second + &end(1);
+        assert_eq!(examine(&one_behind).health(), Health::Healthy);
+        for cut in 2..end(1).len() {
+            let found = examine(&one_behind[..one_behind.len() - cut]);
+            assert_eq!(found.health(), Health::CannotTell, "{cut} bytes: {:?}", found.findings);
+        }
+    }
+
+    #[test]
+    fn the_end_of_another_communicator_is_not_that_of_this_one() {
+        let other = pair("IB", "NET/IB/0/GDRDMA").text().replace("0x01", "0x0a").replace("0x11", "0x1a");
+        let log = pair("IB", "NET/IB/0/GDRDMA").text() + &other.replace("0x77", "0x78");
+        let end_of_other = |rank| end(rank).replace("1 rank", "a rank");
+        let ends = end(0) + &end_of_other(0) + &end_of_other(1);
+        let found = examine(&(log.clone() + &ends));
+        assert_eq!(
+            (told(&found), found.health()),
+            (
+                Some("The lines of rank 1 stop before the end of communicator 0x77, which rank 0 destroyed"),
+                Health::CannotTell
+            )
+        );
+        assert_eq!(examine(&(log + &ends + &end(1))).health(), Health::Healthy);
     }
 
     #[test]

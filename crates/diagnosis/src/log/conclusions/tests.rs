@@ -10,9 +10,14 @@ use crate::finding::{Finding, Severity};
 use crate::log::Reader;
 
 pub(super) fn examine(log: &str) -> Examination {
+    examine_files(&[log])
+}
+
+/// Examines several files in this order.
+pub(super) fn examine_files(files: &[impl AsRef<str>]) -> Examination {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
-    reader.read("job.log", log.as_bytes());
+    files.iter().for_each(|file| reader.read("job.log", file.as_ref().as_bytes()));
     conclude(&reader.finish(), &rules)
 }
 
