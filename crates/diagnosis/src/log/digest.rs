@@ -141,6 +141,13 @@ pub struct Failure {
     pub first: Position,
     /// The last line.
     pub last: Position,
+    /// True where its process was starting a communicator, or had started none: if that start completes, NCCL went on without what
+    /// failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_start: bool,
+    /// True where rules know each of its lines as one that NCCL also writes when a communicator ends.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_end: bool,
 }
 
 /// Connections that a writer tried again.

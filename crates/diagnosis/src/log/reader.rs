@@ -20,6 +20,7 @@ use super::path::Paths;
 use super::quote::Quotes;
 use super::text;
 use super::writers::{Membership, Writers};
+use crate::finding::Role;
 use crate::knowledge::rules::{Origin, Rule, Rules};
 
 /// A reader of logs of one job. Its memory does not grow with their length.
@@ -305,8 +306,14 @@ impl<'a> Reader<'a> {
             self.hit(rule, message, place);
             return;
         }
-        if let Some(thread) = thread {
-            self.learn(parsed, thread, place);
+        match (parsed, thread) {
+            (Message::Trace(trace), Some(thread)) => {
+                let rule = self.rules.find(message, Origin::Nccl);
+                let is_of_end = rule.is_some_and(|rule| rule.role == Role::Harmless);
+                self.writers.trace(thread, trace, is_of_end, place.position);
+            }
+            (parsed, Some(thread)) => self.learn(parsed, thread, place),
+            (_, None) => {}
         }
         if has_rules {
             self.find(message, Origin::Nccl, place);
@@ -317,13 +324,13 @@ impl<'a> Reader<'a> {
         let current = self.writers.current(thread);
         match (parsed, current) {
             (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel, place.position),
-            (Message::Trace(trace), _) => self.writers.trace(thread, trace, place.position),
             (Message::Retry(retry), _) => self.writers.retry(thread, retry, place.position),
             (Message::Communicator(life) | Message::Shape(life), _) => {
                 let process = self.writers.process(thread);
                 let writer = self.writers.of_device(thread, life.device, place.position);
                 let line = self.writers.line(thread, place.position);
                 let membership = self.communicators.note(process, writer, &life, line);
+                self.writers.note_start(process, life.address, life.event);
                 if let Some(membership) = membership {
                     self.writers.assign(thread, writer, membership);
                 }

@@ -26,7 +26,10 @@ pub(super) struct Retry<'a> {
 /// Reads a trace. `ncclInProgress` is no error; and those of RAS do not concern the job.
 pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
     let place = word(message);
-    let (code, _) = small(message[place.len()..].strip_prefix(b" -> ")?)?;
+    let rest = message[place.len()..].strip_prefix(b" ")?;
+    // 2.30 and later name the function: `misc/socket.cc:609 (ncclSocketProgress) -> 6`.
+    let function = if rest.starts_with(b"(") { word(rest) } else { b"" };
+    let (code, _) = small(rest[function.len()..].trim_ascii_start().strip_prefix(b"-> ")?)?;
     let colon = memchr::memrchr(b':', place)?;
     let is_line = matches!(number(&place[colon + 1..]), Some((_, [])));
     // RCCL writes the whole path.
@@ -78,6 +81,8 @@ mod tests {
         for (message, place, code) in [
             ("misc/socket.cc:635 -> 6", "misc/socket.cc:635", 6),
             ("group.cc:68 -> 1 [Async thread]", "group.cc:68", 1),
+            ("misc/socket.cc:609 (ncclSocketProgress) -> 6", "misc/socket.cc:609", 6),
+            ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "proxy.cc:983", 6),
             ("/builds/rccl/build/src/transport/net.cpp:33 -> 2", "transport/net.cpp:33", 2),
         ] {
             assert_eq!(trace(message.as_bytes()), Some(Trace { place: place.as_bytes(), code }), "{message}");
@@ -88,6 +93,8 @@ mod tests {
             "group.cc:68 -> 0",
             "ras/client_support.cc:178 -> 2",
             "group.cc -> 1",
+            "group.cc:68 (words",
+            "ras/client_support.cc:178 (rasClient) -> 2",
             "Ring 00 : 1 -> 2 -> 3",
         ] {
             assert_eq!(trace(message.as_bytes()), None, "{message}");

@@ -7,7 +7,7 @@ use semver::Version;
 
 use super::digest::{FAILURES, Failure, Position, Retries, Writer};
 use super::line::Source;
-use super::message::{self, Fact};
+use super::message::{self, Event, Fact};
 use super::text;
 use super::trace::{self, Retry, Trace};
 
@@ -70,6 +70,10 @@ struct Process {
     devices: BTreeSet<String>,
     /// The writers of the process that have a rank.
     owner: Option<Owner>,
+    /// Addresses of communicators whose start has not completed.
+    starting: BTreeSet<u64>,
+    /// True once a communicator started.
+    has_started: bool,
 }
 
 /// The writers of a process that have a rank.
@@ -258,15 +262,40 @@ impl Writers {
         self.all.len() - 1
     }
 
-    /// Notes a result code that a thread traced.
-    pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, position: Position) {
+    /// Notes that the start of a communicator begins or completes in a process.
+    pub(super) fn note_start(&mut self, process: usize, address: u64, event: Event) {
+        let process = &mut self.processes[process];
+        match event {
+            Event::Start if process.starting.len() < MEMBERSHIPS => {
+                process.starting.insert(address);
+            }
+            Event::Complete => {
+                process.starting.remove(&address);
+            }
+            _ => return,
+        }
+        process.has_started = true;
+    }
+
+    /// Notes a result code that a thread traced. `is_of_end` is true for a line that NCCL also writes when a communicator ends.
+    pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
+        let Process { starting, has_started, .. } = &self.processes[self.process(thread)];
+        let is_of_start = !has_started || !starting.is_empty();
         let writer = &mut self.all[self.threads[thread].writer].writer;
         writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
         let failures = &mut writer.failures;
         let place = || text::name(trace.place);
-        if let Some(last) = failures.last_mut().filter(|last| last.code == trace.code) {
+        let is_same = |last: &Failure| last.code == trace.code && last.is_of_start == is_of_start;
+        if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {
             (last.outermost, last.last) = (place(), position);
-        } else if failures.len() < FAILURES {
+            last.is_of_end &= is_of_end;
+        } else if failures.len() < FAILURES || !is_of_start {
+            // What failed during the start, or at the end, gives way to what failed between.
+            if failures.len() == FAILURES {
+                let gives_way = |each: &Failure| each.is_of_start || each.is_of_end;
+                let Some(index) = failures.iter().rposition(gives_way) else { return };
+                failures.remove(index);
+            }
             failures.push(Failure {
                 place: place(),
                 outermost: place(),
@@ -274,6 +303,8 @@ impl Writers {
                 name: trace::name(trace.code).to_owned(),
                 first: position,
                 last: position,
+                is_of_start,
+                is_of_end,
             });
         }
     }

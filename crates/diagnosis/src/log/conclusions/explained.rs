@@ -8,8 +8,8 @@ use crate::log::digest::Example;
 /// Rules of a cause and of a message that the same process writes just before it.
 const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
 
-/// Lines within which a process reports that it refused a connection that was closed.
-const LINES: u64 = 10;
+/// Lines within which a process writes several messages about one thing.
+pub(super) const LINES: u64 = 10;
 
 /// Makes messages that another finding explains its consequences, and drops lost connections of strangers.
 pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {

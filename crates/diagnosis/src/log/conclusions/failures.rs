@@ -1,7 +1,8 @@
 //! Connections that ranks tried in vain, and the first call that failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
@@ -109,6 +110,35 @@ fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
+/// The first failure of a call within NCCL that nothing explains, with the index of its writer. During a start that completed
+/// NCCL went on without what failed; threads of a communicator that ends stop with an error; and a message of the process beside
+/// it has a finding of its own.
+fn within<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
+    let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
+    let ended: BTreeSet<_> = members
+        .filter(|member| member.destroyed || member.aborted)
+        .filter_map(|member| job.process_of(member.writer))
+        .collect();
+    let is_harmless = |writer: usize, failure: &Failure| {
+        failure.is_of_start
+            || failure.is_of_end && job.process_of(writer).is_some_and(|process| ended.contains(&process))
+    };
+    let messages: Vec<&Example> =
+        found.iter().flat_map(|each| &each.examples).filter(|example| example.writer.is_some()).collect();
+    let is_beside = |message: &Example, position: Position| {
+        message.position.input == position.input
+            && message.position.line.abs_diff(position.line) <= explained::LINES
+    };
+    let is_told = |writer: usize, failure: &Failure| {
+        let own = || messages.iter().filter(|message| job.process(message) == job.process_of(writer));
+        [failure.first, failure.last].iter().all(|&place| own().any(|message| is_beside(message, place)))
+    };
+    let writers = job.digest.writers.iter().enumerate();
+    let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
+    let open = failures.filter(|&(writer, each)| !is_harmless(writer, each) && !is_told(writer, each));
+    open.min_by_key(|(_, each)| each.first)
+}
+
 fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     let Failure { place, outermost, code, name, .. } = failure;
     let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
@@ -117,11 +147,13 @@ fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     job.evidence(position, Some(writer), text)
 }
 
-/// The finding of a call that returned an error to the program, for a log without any other failure: its message is missing, since
+/// The finding of a call that returned an error, to the program or within NCCL, for a log without any other failure: its message is missing, since
 /// the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can handle the error, so it decides
 /// the health only where no communicator was completed.
-pub(super) fn unexplained(job: &Job<'_>) -> Option<Placed> {
-    let (writer, failure) = returned(job)?;
+pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+    let returned = returned(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
+    let within = || within(job, found).map(|(writer, failure)| (writer, failure, "A call within NCCL"));
+    let (writer, failure, call) = returned.or_else(within)?;
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let severity = if members.any(|member| member.complete) { Severity::Unknown } else { Severity::Broken };
     let (ranks, hosts) = (job.ranks([writer]), job.hosts([writer]));
@@ -130,8 +162,7 @@ pub(super) fn unexplained(job: &Job<'_>) -> Option<Placed> {
         ([], hosts) => format!(" on {}", hosts.join(", ")),
         (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
     };
-    let diagnosis =
-        format!("A call to NCCL failed{who} ({}), and no message in this log tells why", failure.name);
+    let diagnosis = format!("{call} failed{who} ({}), and no message in this log tells why", failure.name);
     let finding = Finding {
         cause: Some(cause_of_code(failure.code).to_owned()),
         remedy: Some(
@@ -230,12 +261,79 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_failed_within_nccl_after_the_start_is_no_health() {
+        let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+        for (trace, name) in [
+            ("transport/net_ib.cc:1295 -> 6", "ncclRemoteError"),
+            ("transport/net.cc:1134 -> 6", "ncclRemoteError"),
+            ("proxy.cc:874 -> 6 [Progress Thread]", "ncclRemoteError"),
+            ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "ncclRemoteError"),
+            ("bootstrap.cc:1295 -> 3", "ncclInternalError"),
+            ("misc/socket.cc:47 -> 3", "ncclInternalError"),
+            ("include/net.h:24 -> 2", "ncclSystemError"),
+        ] {
+            let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO {trace}\n"));
+            let first = &found.findings[0];
+            let says =
+                format!("A call within NCCL failed on rank 1 ({name}), and no message in this log tells why");
+            assert_eq!((first.rule.as_str(), &first.diagnosis), ("nccl-call-failed", &says), "{trace}");
+            assert_eq!((found.health(), &first.ranks[..]), (Health::CannotTell, &[1][..]), "{trace}");
+        }
+        // A call in progress is no failure.
+        let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO transport/net.cc:1134 -> 7\n"));
+        assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+    }
+
+    #[test]
+    fn threads_that_stop_with_their_communicator_are_healthy() {
+        let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+        let end = |rank: u32| {
+            let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
+            format!(
+                "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - Destroy COMPLETE\n"
+            )
+        };
+        let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 (socketWait) -> 3\n\
+                    b:101:8 [1] NCCL INFO proxy.cc:1521 -> 3\n";
+        for ends in [end(0) + stop + &end(1), end(0) + &end(1) + stop] {
+            let found = examine(&(healthy.clone() + &ends));
+            assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+        }
+        // Other codes, other files, and what comes before them, are failures also there.
+        for trace in
+            ["misc/socket.cc:47 -> 6", "transport/net.cc:1134 -> 3", "proxy.cc:874 -> 6 [Progress Thread]"]
+        {
+            let line = format!("b:101:9 [1] NCCL INFO {trace}\n");
+            for ends in [line.clone() + stop + &end(0) + &end(1), stop.to_owned() + &end(0) + &end(1) + &line]
+            {
+                let found = examine(&(healthy.clone() + &ends));
+                assert_eq!(found.health(), Health::CannotTell, "{trace}: {:?}", found.findings);
+            }
+        }
+    }
+
+    #[test]
+    fn failures_of_the_start_leave_room_for_later_ones() {
+        let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
+        let early: String = (0..8)
+            .map(|line| format!("b:101:101 [1] NCCL INFO include/net.h:2 -> {}\n", 2 + line % 2))
+            .collect();
+        let found = examine(&(early + &healthy + "b:101:9 [1] NCCL INFO transport/net.cc:1134 -> 6\n"));
+        assert_eq!((found.health(), found.findings[0].ranks.as_slice()), (Health::CannotTell, &[1][..]));
+    }
+
+    #[test]
     fn an_error_that_was_returned_without_a_message_is_no_health() {
         let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
-        let inner =
-            "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\na:100:100 [0] NCCL INFO ras/client.cc:8 -> 2\n";
-        let found = examine(&(healthy.clone() + inner));
-        assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+        // NCCL went on without what failed in a start, and RAS does not concern the job.
+        let inner = "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\n";
+        let begun = healthy.find("Init START\n").unwrap() + "Init START\n".len();
+        let during = [&healthy[..begun], inner, &healthy[begun..]].concat();
+        let ras = "a:100:100 [0] NCCL INFO ras/client.cc:8 -> 2\n";
+        for log in [inner.to_owned() + &healthy, during, healthy.clone() + ras] {
+            let found = examine(&log);
+            assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+        }
         for trace in ["init.cc:9 -> 2", "group.cc:64 -> 3 [Async thread]", "enqueue.cc:70 -> 1"] {
             let found = examine(&format!("{healthy}a:100:100 [0] NCCL INFO {trace}\n"));
             assert_eq!(found.health(), Health::CannotTell, "{trace}: {:?}", found.findings);

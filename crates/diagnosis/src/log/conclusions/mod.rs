@@ -104,7 +104,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let of_ranks = ranks::find(&job, &found);
     found.extend(of_ranks);
     if !start::has_failure(&found) {
-        found.extend(failures::unexplained(&job));
+        found.extend(failures::unexplained(&job, &found));
     }
     found.extend(known::find(&job));
     paths::find(&job, rules, ways.as_ref(), &mut found);
