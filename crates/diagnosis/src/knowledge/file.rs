@@ -54,6 +54,7 @@ struct RuleEntry {
     id: String,
     origin: Origin,
     contains: OneOrMore,
+    short: Option<OneOrMore>,
     pattern: Option<String>,
     nccl: Option<String>,
     plugin: Option<String>,
@@ -182,6 +183,13 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
     if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
         return Err(("contains", format!("write words of the message, at least {SHORTEST} letters each")));
     }
+    let short = entry.short.map(OneOrMore::into_vec).unwrap_or_default();
+    if !short.is_empty() && (entry.origin != Origin::Any || entry.pattern.is_none()) {
+        return Err(("short", "short words need `origin = \"any\"` and a `pattern`".to_owned()));
+    }
+    if short.iter().any(String::is_empty) {
+        return Err(("short", "must not be empty".to_owned()));
+    }
     check_text("diagnosis", &entry.diagnosis)?;
     check_text("source", &entry.source)?;
     check_role(entry.role, entry.severity)?;
@@ -198,6 +206,7 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
         id: entry.id,
         origin: entry.origin,
         contains,
+        short,
         pattern,
         role: entry.role,
         severity: entry.severity,

@@ -46,6 +46,8 @@ pub struct Rule {
     pub origin: Origin,
     /// Wordings of the message; a line has to contain one of them, in exactly these letters.
     pub contains: Vec<String>,
+    /// Shorter words, of which a line of any program can have one at its beginning instead; looked for where no other rule knows it.
+    pub short: Vec<String>,
     /// A pattern that the line matches as well.
     pub pattern: Option<Pattern>,
     /// Versions of NCCL that it holds for.
@@ -99,7 +101,8 @@ impl Rule {
 
     /// Matches a whole line, without an automaton.
     pub(super) fn matches_line(&self, line: &str) -> bool {
-        self.contains.iter().any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
+        let mut words = self.contains.iter().chain(&self.short);
+        words.any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
     }
 
     /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `. A CUDA call that failed keeps

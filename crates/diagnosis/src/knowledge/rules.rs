@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use memchr::memmem::Finder;
+
 pub use super::file::FileError;
 use super::file::{Fault, check_lines, located, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
@@ -20,8 +22,8 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
-/// Lines of a shell about a process that a signal ended, which are too short for the search, and the rules that know them.
-const SHORT: [(&[u8], &str); 2] = [(b"Killed", "process-killed"), (b"Aborted", "process-aborted")];
+/// Bytes of a line in which short words are looked for: what launchers and loggers put there comes before them.
+const BEGINNING: usize = 200;
 
 /// All rules, ready to be matched. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,8 @@ pub struct Rules {
     nccl: Arc<Words>,
     kernel: Arc<Words>,
     any: Arc<Words>,
+    /// Short words, with the indices of their rules, in the order of these.
+    short: Arc<[(Finder<'static>, usize)]>,
 }
 
 impl Rules {
@@ -131,10 +135,16 @@ impl Rules {
             }
         });
         if first == self.rules.len() && origin == Origin::Any {
-            let (_, id) = SHORT.iter().find(|(word, _)| line.ends_with(word))?;
-            return self.get(id).filter(|rule| rule.confirms(line));
+            return self.find_short(line);
         }
         self.rules.get(first)
+    }
+
+    /// The first rule with a short word at the beginning of this line that knows it.
+    fn find_short(&self, line: &[u8]) -> Option<&Rule> {
+        let beginning = &line[..line.len().min(BEGINNING)];
+        let known = self.short.iter().filter(|(word, _)| word.find(beginning).is_some());
+        known.map(|&(_, rule)| &self.rules[rule]).find(|rule| rule.confirms(line))
     }
 
     /// Prepares the search.
@@ -145,7 +155,11 @@ impl Rules {
                 chosen.flat_map(|(index, rule)| rule.contains.iter().map(move |word| (word.as_str(), index)));
             Arc::new(Words::new(words))
         };
+        let short = rules.iter().enumerate().flat_map(|(index, rule)| {
+            rule.short.iter().map(move |word| (Finder::new(word).into_owned(), index))
+        });
         Self {
+            short: short.collect(),
             nccl: words(Origin::Nccl),
             kernel: words(Origin::Kernel),
             any: words(Origin::Any),

@@ -9,11 +9,17 @@ const FATAL: &[&str] = &[
     "rank 0 on host vm: nccl-bench: no progress within 3 s: rank 1 on vm (host memory) was last heard 5 s ago, in filling",
     "error: the rendezvous at bench-0.bench:29500 failed: after 600 s, 1 of 2 ranks is missing: rank 1",
     "nccl-bench: ended by SIGTERM",
+    "error: rank 1 did not find rank 0 within 6 s; tried localhost:2999: Connection refused",
+    "[1,1]<stderr>:error: rank 1 did not find rank 0 within 6 s; tried localhost:2999: Connection refused",
+    "error: rank 0 cannot listen on port 23456: Address already in use (os error 98)",
+    "error: the processes were started with different options; they differ in -e:",
     // Open MPI, PRRTE, MPICH
     "mpirun has exited due to process rank 1 with PID 0 on",
     "prterun has exited due to process rank 0 with PID 0 on node n05p016 calling",
     "mpirun noticed that the job aborted, but has no info as to the process",
     "mpirun: killing job...",
+    "Abort(1090831) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
+    "[1,0]<stderr>:Abort(1) on node 0 (rank 0 in comm 496): Fatal error in internal_Allreduce: Unknown error class",
     "mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate",
     "A daemon (pid 123) died unexpectedly with status 255 while attempting",
     "[mpiexec@head] control_cb (pm/pmiserv/pmiserv_cb.c:204): assert (!closed) failed",
@@ -34,6 +40,12 @@ const FATAL: &[&str] = &[
     "absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
     "E0000 00:00:1 coordination_service_agent.cc:1] Coordination agent is in ERROR: UNAVAILABLE: The tasks have crashed",
     // Processes
+    "timeout: the monitored command dumped core",
+    "make: *** [Makefile:3: run] Error 1",
+    "zsh: segmentation fault  ./all_reduce_perf",
+    "segmentation fault",
+    "Assertion `x == y' failed.",
+    "[rank3]: Assertion `x == y' failed.",
     "Bus error",
     "bash: line 1:  4425 Bus error               python train.py",
     "Aborted",
@@ -43,6 +55,7 @@ const FATAL: &[&str] = &[
     "exit status 137",
     "CUDA failure: an illegal memory access was encountered",
     // Devices
+    "libfabric:1234:1700000000::efa:cq:efa_rdm_cq_poll_ibv_cq():1: Work completion status 12: Unresponsive receiver",
     "[  12.5] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
     "[  12.5] pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
     "Unable to determine the device handle for GPU 0000:3b:00.0: Unknown Error",
@@ -58,6 +71,18 @@ const SUSPICIOUS: &[&str] = &[
     "[W521 23:55:23.1 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3, addr=[b]:44074, remote=[a]:29500): failed to \
      recv, got 0 bytes",
     "[  12.5] mlx5_core 0000:09:00.0 ens1: Link down",
+    "ib0: link down",
+    "[  12.5] bnxt_en 0000:09:00.0 ens1np0: NIC Link is Down",
+    "PMIX ERROR: UNREACHABLE",
+    "[a:4242] PMIX ERROR: UNREACHABLE in file server/pmix_server.c at line 1741",
+    "nvidia-fabricmanager[1]: fatal error",
+    "FATAL: the job cannot go on",
+    "2026-11-24T13:42:01.1Z stdout F FATAL: the job cannot go on",
+    "Could not connect to master",
+    "error: unexpected argument '--sise' found",
+    "[1,0]<stderr>:error: the GPU is lost",
+    "[pod/train-0/main] error: 3 tests failed",
+    "Error: Os { code: 2, kind: NotFound, message: \"No such file or directory\" }",
     "[  12.5] mlx5_core 0000:09:00.0: Port module event: module 0, Cable unplugged",
     "ssh: connect to host node2 port 22: No route to host",
     "ssh: connect to host node2 port 22: Connection timed out",
@@ -83,6 +108,22 @@ const HARMLESS: &[&str] = &[
     "worker-1 exited with code 0",
     "the last job was: Aborted",
     "prompt: why does Bus error happen?",
+    "# Avg bus bandwidth    : 1.0034 OK",
+    "# Avg bus bandwidth    : 1.0034 ",
+    "0 errors",
+    "error: 0",
+    "Error: 1.25e-06",
+    "error: none",
+    "error: max = 1e-7, mean = 2e-8",
+    "step 10, error: not a number yet",
+    "warning: unused variable",
+    "the FATAL: level is off",
+    "0 fatal errors",
+    "[a:4242] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+    "Could not connect to master, retrying in 5 s",
+    "make: [Makefile:3: clean] Error 1 (ignored)",
+    "ib0: link up",
+    "slurmstepd-node1: error: couldn't chdir to `/data': No such file or directory: going to /tmp instead",
 ];
 
 /// The health of a job that is healthy without this line.
@@ -109,6 +150,20 @@ fn a_line_that_is_only_suspicious_leaves_the_health_open() {
 #[test]
 fn lines_of_jobs_that_run_change_nothing() {
     assert_health(HARMLESS, Health::Healthy);
+}
+
+#[test]
+fn a_bandwidth_below_the_demanded_one_is_degraded() {
+    for prefix in ["", "[1,0]<stdout>:", "2026-11-24T13:42:01.1Z stdout F ", "train-0 | "] {
+        let line = format!("{prefix}# Avg bus bandwidth    : 1.0034 FAILED\n");
+        // nccl-bench writes the other line before it.
+        for before in ["", "# Test failure: FAILED: NCCL_TESTS_MIN_BW is not reached\n"] {
+            let found = examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + before + &line));
+            assert_eq!(found.health(), Health::Degraded, "{line}: {:?}", found.findings);
+            assert_eq!(found.findings[0].rule, "nccl-tests-slow");
+            assert!(found.findings[0].evidence.iter().any(|each| each.text.contains("1.0034 FAILED")));
+        }
+    }
 }
 
 #[test]
