@@ -11,6 +11,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 
+use diagnosis::knowledge::rules::{Origin, Rules};
 use port::reserve_port;
 use program::{err, nccl_bench, out, run};
 
@@ -157,6 +158,10 @@ fn processes_with_different_options_are_told_who_was_asked_for_what() {
             let shown =
                 format!("process 1 on {host}: {} {SHORT} {}", env!("CARGO_BIN_EXE_nccl-bench"), options[1]);
             assert_refused(&ended, &["started with different options", differ, shown.trim_end()]);
+            let text = err(&ended);
+            let line = text.lines().next().unwrap_or_default();
+            let rule = Rules::built_in().find(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
+            assert_eq!(rule.as_deref(), Some("nccl-bench-options-differ"), "doctor log has to know: {line}");
         }
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves no file");

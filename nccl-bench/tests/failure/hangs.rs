@@ -8,6 +8,7 @@ use std::time::Duration;
 use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator};
 use collectives::world::{self, OnFailure, Options};
+use diagnosis::knowledge::rules::{Origin, Rules};
 use engine::supervision::{Salvage, Watchdog};
 use record::Outcome;
 
@@ -223,6 +224,11 @@ fn a_rank_that_never_comes_is_named() {
     let one = alone("1", &[]);
     let tried = "error: rank 1 did not find rank 0 within 2 s; tried 127.0.0.1:";
     assert!(one.stderr.starts_with(tried) && one.stderr.contains(": Connection refused"), "{one:?}");
+    for ended in [zero, one] {
+        let line = ended.stderr.lines().next().unwrap_or_default();
+        let rule = Rules::built_in().find(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
+        assert_eq!(rule.as_deref(), Some("nccl-bench-rendezvous"), "doctor log has to know: {line}");
+    }
 }
 
 fn the_rendezvous_may_have_its_own_limit() {

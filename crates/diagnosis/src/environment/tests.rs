@@ -206,6 +206,7 @@ fn values_are_checked_without_a_rule() {
 #[test]
 fn a_bad_value_has_one_finding_with_a_remedy() {
     for (name, value, severity, remedy) in [
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "9", Severity::Degraded, "unset TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         ("NCCL_PROTO", "LL129", Severity::Broken, "set NCCL_PROTO=LL128"),
         ("NCCL_P2P_LEVEL", "NVLINK", Severity::Degraded, "set NCCL_P2P_LEVEL=NVL"),
         ("NCCL_P2P_LEVEL", "LOCAL", Severity::Degraded, "unset NCCL_P2P_LEVEL"),

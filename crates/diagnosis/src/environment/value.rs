@@ -283,10 +283,10 @@ fn file(value: &str) -> Option<BadValue> {
         .then(|| BadValue::invalid(reason, Some("write the absolute path of the file".to_owned())))
 }
 
-/// The known word that a wrong one resembles.
+/// The known word that a wrong one resembles. A single letter or digit resembles none.
 fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = wrong.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
     let nearest = known.iter().copied().min_by_key(|word| distance(word))?;
-    (distance(nearest) <= nearest.len().div_ceil(3)).then_some(nearest)
+    (nearest.len() > 1 && distance(nearest) <= nearest.len().div_ceil(3)).then_some(nearest)
 }

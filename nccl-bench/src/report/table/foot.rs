@@ -121,3 +121,39 @@ pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, byte
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diagnosis::knowledge::rules::{Origin, Rules};
+
+    #[test]
+    fn the_doctor_knows_a_bandwidth_below_the_demanded_one() {
+        let foot = |minimum_busbw_gbps| Foot {
+            collective: "allreduce",
+            failed_checks: Some(0),
+            mean_busbw_gbps: 1.0034,
+            minimum_busbw_gbps,
+            ratios: None,
+            brief: true,
+            memory: None,
+        };
+        let rules = Rules::built_in();
+        let slow = |foot: &Foot<'_>| -> Vec<String> {
+            let text = foot.failures() + &foot.render();
+            let is_slow = |line: &&str| {
+                rules.find(line.as_bytes(), Origin::Any).is_some_and(|rule| rule.id == "nccl-tests-slow")
+            };
+            text.lines().filter(is_slow).map(str::to_owned).collect()
+        };
+        assert_eq!(
+            slow(&foot(Some(50.0))),
+            [
+                "# Test failure: FAILED: NCCL_TESTS_MIN_BW is not reached",
+                "# Avg bus bandwidth    : 1.0034 FAILED"
+            ]
+        );
+        assert_eq!(slow(&foot(Some(0.5))), [""; 0]);
+        assert_eq!(slow(&foot(None)), [""; 0]);
+    }
+}
