@@ -178,6 +178,7 @@ fn a_fault_in_a_sites_file_is_located_and_the_allowed_values_are_named() {
         ),
         (rule_text("").replace("site-rule", "Site Rule"), ["line 4", "`Site Rule`", "`id`", "efa-not-found"]),
         (rule_text("nccl = \"2.28\""), ["line 12", "`site-rule`", "`nccl`", ">=2.28.3, <2.30.7"]),
+        (rule_text("short = \"gone\""), ["line 12", "`site-rule`", "`short`", "`pattern`"]),
         (rule_text("pattern = \"(\""), ["line 12", "`site-rule`", "`pattern`", "regular expression"]),
         (rule_text("not = \"Mismatched NCCL version\""), ["line 12", "`site-rule`", "`not`", "must not"]),
         (

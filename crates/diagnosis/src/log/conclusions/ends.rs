@@ -9,8 +9,7 @@ use crate::log::digest::{Communicator, Member};
 /// The finding about the first such communicator. A log without any end says nothing, since a program need not destroy its
 /// communicators; nor does one with a failure, whose cause is told by others.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
-    // What was not kept can be the end of a rank.
-    if start::has_failure(found) || !job.digest.limits.is_empty() {
+    if start::has_failure(found) {
         return None;
     }
     let mut silent = job.digest.communicators.iter().map(|each| (each, silent(each)));
@@ -28,7 +27,9 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);
     let finding = Finding {
         cause: Some(
-            "The process was killed, still runs, or ended without destroying its communicators; or its log is cut there.".to_owned(),
+            "The process was killed, still runs, or ended without destroying its communicators; or its log is cut there, \
+             or was not read in full."
+                .to_owned(),
         ),
         remedy: Some(
             "Look at the exit codes of these ranks, at the end of what their program wrote, and on their hosts: \
@@ -103,6 +104,8 @@ mod tests {
             vec![second.clone(), first.clone()],
             vec![first.clone() + &second],
             vec![second.clone() + &first],
+            // A line that is too long, and not read in full, changes nothing.
+            vec![first.clone() + &"x".repeat(20_000) + "\n" + &second],
             vec![whole + &end(0) + "b:101:101 [1] NCCL INFO P2P Chunksize set to 131072\n"],
         ];
         for files in &logs {
