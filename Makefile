@@ -17,8 +17,8 @@ TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 6 ? n : 6)))
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
 HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_soundness host_allocations host_waiting recovery train command_line mpi_launcher fabric_transfer
 
-# What `make test-aarch64` builds and runs: tests whose results depend on the platform (layouts of foreign structs, loading libraries,
-# memory order between threads and between processes, reductions, launchers).
+# Options of cargo that choose the tests of `make test-aarch64`: layouts of foreign structs, loading libraries, memory order between
+# threads and between processes, reductions, launchers.
 AARCH64_TESTS := --package nccl-sys --package fabric-sys --package collectives --package nccl-bench-engine --lib \
 	$(addprefix --test ,oracle libraries load nccl_fake host_communicator host_rdm)
 

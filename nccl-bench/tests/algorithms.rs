@@ -54,12 +54,16 @@ fn what_cannot_be_is_refused_with_what_can() {
         // Ranks of one host.
         (
             "allreduce --backend fabric -t 2 -n 1 --algo hierarchical",
-            &["algorithm 'hierarchical' cannot do it"],
+            &["--algo hierarchical: it cannot carry out all_reduce on 2 ranks of one host"],
+        ),
+        (
+            "allgather --backend fabric -t 3 -n 1 --algo recursive-doubling",
+            &["--algo recursive-doubling: it cannot carry out all_gather on 3 ranks"],
         ),
     ] {
         let output = run(arguments, &[]);
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success(), "{arguments}");
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(parts.iter().all(|part| text.contains(part)), "{arguments}: {text}");
     }
     let text = refusal("allreduce --backend mpi --algo ring");

@@ -316,6 +316,19 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }
 
+/// Adds a stream of [`track_events`] to those of other context objects in `kept`, unless it has one or event tracking is off.
+pub(crate) fn keep_tracking(
+    kept: &mut Vec<Arc<CudaStream>>,
+    context: &Arc<CudaContext>,
+) -> Result<(), Error> {
+    // A context object that only its stream in the list holds has no buffers.
+    kept.retain(|stream| Arc::strong_count(stream.context()) > 1);
+    if context.is_event_tracking() && !kept.iter().any(|stream| Arc::ptr_eq(stream.context(), context)) {
+        kept.push(track_events(context)?);
+    }
+    Ok(())
+}
+
 /// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for `first`, since
 /// memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {

@@ -62,12 +62,8 @@ impl Streams {
         }
         cuda::refuse_per_thread(GRADIENT, caller).map_err(|error| Error::Buffer(error.to_string()))?;
         refuse_captured(GRADIENT, caller)?;
-        let context = caller.context();
-        let is_tracked = || self.tracking.iter().any(|stream| Arc::ptr_eq(stream.context(), context));
-        if context.is_event_tracking() && !is_tracked() {
-            // The copies wait for the events of gradients.
-            self.tracking.push(cuda::track_events(context).map_err(of_driver)?);
-        }
+        // The copies wait for the events of gradients.
+        cuda::keep_tracking(&mut self.tracking, caller.context()).map_err(of_driver)?;
         wait_if_noted(caller)?;
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {

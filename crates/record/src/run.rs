@@ -180,8 +180,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Timed operations of a measurement, which ended with their number (not with `until_stable`) or when the budget ended.
-    pub fn operations(&self) -> usize {
+    /// Number of timed operations of a measurement that neither `until_stable` nor the budget ends.
+    pub fn count_operations(&self) -> usize {
         let rounds = self.rounds.unwrap_or(1);
         [self.iterations, self.aggregated, self.graph_launches.max(1), rounds]
             .into_iter()

@@ -134,7 +134,7 @@ impl<W: Write> TextReport<W> {
                 measurement.rounds_us.len().max(1)
             ));
         }
-        let all = self.settings.operations();
+        let all = self.settings.count_operations();
         if self.settings.budget_seconds.is_some()
             && measurement.stable.is_none()
             && measurement.operations < all
@@ -293,7 +293,7 @@ mod tests {
         let mut run = record::sample::full();
         (run.settings.until_stable, run.settings.rounds, run.settings.budget_seconds) =
             (None, Some(5), Some(0.1));
-        let all = run.settings.operations();
+        let all = run.settings.count_operations();
         assert_eq!(all % (5 * run.settings.iterations), 0);
         for (budget, operations, expected) in
             [(Some(0.1), 1, true), (Some(0.1), all, false), (None, 1, false)]

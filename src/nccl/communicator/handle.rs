@@ -185,20 +185,11 @@ impl Handle {
         })
     }
 
-    /// Makes cudarc respect the events of a context object as long as the communicator and the context object exist, unless
-    /// the program has disabled event tracking.
+    /// Makes cudarc respect the events of a context object as long as the communicator lives, unless the program has disabled event
+    /// tracking.
     #[cold]
     pub(crate) fn track_events(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
-        if !context.is_event_tracking() {
-            return Ok(());
-        }
-        let mut tracking = lock(&self.tracking);
-        // Buffers hold their context object.
-        tracking.retain(|stream| Arc::strong_count(stream.context()) > 1);
-        if !tracking.iter().any(|stream| Arc::ptr_eq(stream.context(), context)) {
-            tracking.push(cuda::track_events(context)?);
-        }
-        Ok(())
+        cuda::keep_tracking(&mut lock(&self.tracking), context)
     }
 
     /// NCCL's handle in any state; null until NCCL has written it.

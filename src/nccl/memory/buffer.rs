@@ -66,6 +66,7 @@ impl Drop for Access<'_> {
 ///   for memory of `cuMemAlloc` and of the device's pool; memory of `cuMemCreate` needs `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
 /// - The memory stays allocated as long as an [`owner`](Self::owner) lives, if it has one.
+/// - If [`may_have_events`](Self::may_have_events) returns false, neither `read` nor `write` returns an access with a `queued`.
 pub unsafe trait DeviceBuffer {
     /// Element type.
     type Element: Element;

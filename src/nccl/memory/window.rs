@@ -9,7 +9,7 @@ use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
 use super::view::checked_range;
 use crate::Element;
-use crate::nccl::communicator::{Communicator, Guards, State};
+use crate::nccl::communicator::{Communicator, Guards, State, overlap};
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::{cuda, library::Library, nccl_group};
 
@@ -150,10 +150,7 @@ fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
 fn refuse_overlaps(windows: &[Window]) -> Result<(), Error> {
     for (index, Window { registered: one, .. }) in windows.iter().enumerate() {
         let overlaps = |Window { registered: other, .. }: &Window| {
-            let (first, second) = (one.addresses(), other.addresses());
-            Arc::ptr_eq(&one.communicator, &other.communicator)
-                && first.start < second.end
-                && second.start < first.end
+            Arc::ptr_eq(&one.communicator, &other.communicator) && overlap(one.addresses(), other.addresses())
         };
         if windows[..index].iter().any(overlaps) {
             return Err(Error::argument(WINDOW, OVERLAP));

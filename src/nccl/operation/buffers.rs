@@ -164,8 +164,8 @@ impl Communicator {
             if Arc::ptr_eq(stream, &self.stream) {
                 return Ok(());
             }
-            self.add_context(stream.context(), track, &mut contexts)?;
-            self.wait_for_other(name, buffer, stream, others)
+            self.wait_for_other(name, buffer, stream, others)?;
+            self.add_context(stream.context(), track, &mut contexts)
         };
         if let Some(send) = buffers.send {
             wait_for(SEND, send.stream())?;

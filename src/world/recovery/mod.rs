@@ -77,7 +77,7 @@ impl Recovery {
         };
         let thread = introduced.thread;
         let site = Site::of_process(introduced, service);
-        // The ranks of a process share its site: it lives until the last of them has it.
+        // The ranks of a process share a site that nobody else keeps: the first may not drop it before the last has taken it.
         world.barrier()?;
         Ok(Self { site, thread, world: Arc::downgrade(world) })
     }

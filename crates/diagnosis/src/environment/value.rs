@@ -283,7 +283,7 @@ fn file(value: &str) -> Option<BadValue> {
         .then(|| BadValue::invalid(reason, Some("write the absolute path of the file".to_owned())))
 }
 
-/// The known word that a wrong one resembles. A single letter or digit resembles none.
+/// The known word of two or more letters that a wrong one resembles.
 fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = wrong.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);

@@ -46,7 +46,7 @@ pub struct Rule {
     pub origin: Origin,
     /// Wordings of the message; a line has to contain one of them, in exactly these letters.
     pub contains: Vec<String>,
-    /// Shorter words, of which a line of any program can have one at its beginning instead; looked for where no other rule knows it.
+    /// Words shorter than `contains` allows, looked for in the first 200 bytes of a line that no rule knows by `contains`.
     pub short: Vec<String>,
     /// A pattern that the line matches as well.
     pub pattern: Option<Pattern>,

@@ -330,7 +330,7 @@ impl<'a> Reader<'a> {
                 let writer = self.writers.of_device(thread, life.device, place.position);
                 let line = self.writers.line(thread, place.position);
                 let membership = self.communicators.note(process, writer, &life, line);
-                self.writers.note_start(process, life.address, life.event);
+                self.writers.note_start_or_end(process, life.address, life.event);
                 if let Some(membership) = membership {
                     self.writers.assign(thread, writer, membership);
                 }

@@ -262,17 +262,17 @@ impl Writers {
         self.all.len() - 1
     }
 
-    /// Notes that the start of a communicator begins or completes in a process.
-    pub(super) fn note_start(&mut self, process: usize, address: u64, event: Event) {
+    /// Notes that the start of a communicator begins or ends in a process.
+    pub(super) fn note_start_or_end(&mut self, process: usize, address: u64, event: Event) {
         let process = &mut self.processes[process];
         match event {
             Event::Start if process.starting.len() < MEMBERSHIPS => {
                 process.starting.insert(address);
             }
-            Event::Complete => {
+            Event::Complete | Event::Aborted | Event::Destroyed => {
                 process.starting.remove(&address);
             }
-            _ => return,
+            Event::Start | Event::Shape => return,
         }
         process.has_started = true;
     }
@@ -289,13 +289,7 @@ impl Writers {
         if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {
             (last.outermost, last.last) = (place(), position);
             last.is_of_end &= is_of_end;
-        } else if failures.len() < FAILURES || !is_of_start {
-            // What failed during the start, or at the end, gives way to what failed between.
-            if failures.len() == FAILURES {
-                let gives_way = |each: &Failure| each.is_of_start || each.is_of_end;
-                let Some(index) = failures.iter().rposition(gives_way) else { return };
-                failures.remove(index);
-            }
+        } else {
             failures.push(Failure {
                 place: place(),
                 outermost: place(),
@@ -306,6 +300,7 @@ impl Writers {
                 is_of_start,
                 is_of_end,
             });
+            keep_failures(failures);
         }
     }
 
@@ -417,6 +412,15 @@ impl Writers {
     }
 }
 
+/// Removes the last failures beyond the number that is kept; those of the start and of the end first, which may be harmless.
+fn keep_failures(failures: &mut Vec<Failure>) {
+    while failures.len() > FAILURES {
+        let may_be_harmless = |each: &Failure| each.is_of_start || each.is_of_end;
+        let index = failures.iter().rposition(may_be_harmless).unwrap_or(failures.len() - 1);
+        failures.remove(index);
+    }
+}
+
 /// Adds the lines of a thread without rank to the writer of its process.
 fn take_over(writer: &mut Writer, other: Writer) {
     if other.last > writer.last {
@@ -426,7 +430,7 @@ fn take_over(writer: &mut Writer, other: Writer) {
     writer.operation_failed |= other.operation_failed;
     writer.failures.extend(other.failures);
     writer.failures.sort_by_key(|failure| failure.first);
-    writer.failures.truncate(FAILURES);
+    keep_failures(&mut writer.failures);
     writer.retries = match (writer.retries.take(), other.retries) {
         (Some(one), Some(two)) => {
             let (earlier, later) = if one.last <= two.last { (one, two) } else { (two, one) };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use collectives::ReduceOp;
-use collectives::fabric::{self, Communicator, Options};
+use collectives::fabric::{self, Algorithm, Communicator, Options};
 use collectives::world::World;
 
 use super::host::{Carrier, HostBackend};
@@ -32,6 +32,7 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
+        refuse_unfit(settings, process, collective, algorithm)?;
         options.set_algorithm(collective, algorithm);
     }
     options.between = settings.tuning.between;
@@ -44,6 +45,27 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
+}
+
+/// Refuses an algorithm that cannot carry out a collective on the ranks of this job.
+fn refuse_unfit(
+    settings: &Request,
+    process: &dyn World,
+    collective: fabric::Collective,
+    algorithm: Algorithm,
+) -> Result<(), Stop> {
+    let ranks =
+        process.size() * settings.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
+    let is_on_one_host = process.local_size() == process.size();
+    let is_unfit =
+        !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host;
+    if settings.versus.is_some() || !is_unfit {
+        return Ok(());
+    }
+    let host = if is_on_one_host { " of one host" } else { "" };
+    Err(Stop::Refused(format!(
+        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or choose another          (nccl-bench fabric algorithms)"
+    )))
 }
 
 /// All but the operator that scales on a GPU.

@@ -87,7 +87,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP, and those of batch systems).
+    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU).
     ///
     /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
     /// threads that run already would still receive the signals. A program that has installed an [`Interrupt`] before has taken

@@ -1,4 +1,4 @@
-//! Signals that end a run (SIGINT, SIGTERM, SIGHUP, and those of batch systems), and a closed standard output.
+//! Signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU), and a closed standard output.
 //!
 //! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as those of
 //! libfabric's providers, never run: they would end the process with an exit code of their own.

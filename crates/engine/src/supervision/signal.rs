@@ -3,13 +3,14 @@
 pub use nix::sys::signal::Signal;
 use record::Outcome;
 
-/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's `--signal`), and a limit
-/// of processor time is SIGXCPU; by default each ends a process at once. SIGPIPE is a reason to stop as well, but is requested after a failed write
+/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's `--signal`), and the kernel
+/// sends SIGXCPU at a limit of processor time. Without a handler each ends the process. SIGPIPE is a reason to stop as well, but is requested after a failed write
 /// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the greatest number
 /// counts.
-pub(super) const WAITED: [Signal; 7] = [
+pub(super) const WAITED: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
+    Signal::SIGQUIT,
     Signal::SIGTERM,
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -41,6 +42,7 @@ mod tests {
         let codes = [
             (Signal::SIGHUP, "SIGHUP", 129),
             (Signal::SIGINT, "SIGINT", 130),
+            (Signal::SIGUSR1, "SIGUSR1", 138),
             (Signal::SIGPIPE, "SIGPIPE", 141),
             (Signal::SIGTERM, "SIGTERM", 143),
         ];
@@ -49,6 +51,7 @@ mod tests {
             assert_eq!(interrupted(signal), Outcome::Interrupted { signal: name.to_owned() });
         }
         assert_eq!(signal_of_code(143), Some(Signal::SIGTERM));
+        assert_eq!(signal_of_code(152), Some(Signal::SIGXCPU));
         // No rank ends the others for a closed output.
         for other in [0, 1, 2, 4, 7, 15, 128, 141] {
             assert_eq!(signal_of_code(other), None, "{other}");

@@ -16,7 +16,7 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
 }
 
 /// Bytes of a measurement in the file of a run.
-pub(super) fn length(measurement: &Measurement) -> u64 {
+pub(super) fn count_bytes(measurement: &Measurement) -> u64 {
     let mut text = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut text, Lines { level: LEVELS, filled: true });
     measurement.serialize(&mut serializer).map_or(0, |()| text.len() as u64)
@@ -135,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_a_measurement_is_that_of_its_line() {
+    fn a_measurement_is_as_long_as_its_line() {
         let run = sample::full();
         let text = text(&run);
         let lines = text.lines().filter(|line| line.contains("\"collective\""));
         let lengths: Vec<u64> = lines.map(|line| line.trim().trim_end_matches(',').len() as u64).collect();
-        assert_eq!(lengths, run.measurements.iter().map(length).collect::<Vec<_>>());
+        assert_eq!(lengths, run.measurements.iter().map(count_bytes).collect::<Vec<_>>());
     }
 
     #[test]

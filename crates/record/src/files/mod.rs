@@ -174,7 +174,7 @@ impl Files {
     /// # Errors
     /// When there is no space for it in one; this file then has the measurements before, once it is finished.
     pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
-        let bytes = json::length(measurement);
+        let bytes = json::count_bytes(measurement);
         self.each(|file| file.measurement(measurement, bytes))
     }
 

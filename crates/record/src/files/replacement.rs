@@ -12,11 +12,11 @@ const TRIAL: [u8; 4096] = [0; 4096];
 /// Number of bytes at the start of a file by which its writer is recognized.
 const START: u64 = 256;
 
-/// The reason for which a file is not written at the end of a run.
+/// Error for a file that another program has replaced since the start of the run.
 pub(super) const REPLACED: &str =
     "another program has replaced it during the run; name a file of its own for each run";
 
-/// A version of a file. It does not have the time of the last change, which file systems of a network may set later.
+/// A version of a file. Without the time of the last change, which network file systems may set later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     device: u64,

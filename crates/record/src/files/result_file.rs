@@ -111,20 +111,25 @@ impl ResultFile {
     }
 
     fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
-        // It may have been removed meanwhile.
+        // A file that was removed meanwhile is written again.
         if let Some(found) = Version::of(&self.target)?
             && self.begun.is_some_and(|begun| begun != found)
         {
             return Err(io::Error::other(REPLACED));
         }
         // Its space is free now.
-        let mut fitting = self.reserve.take().map_or(0, |reserve| reserve.measurements());
-        fitting = fitting.min(run.measurements.len().saturating_sub(1));
+        let reserved = self.reserve.take().map_or(0, |reserve| reserve.measurements());
         let Err(error) = self.write(run) else { return Ok(()) };
         if is_no_space(&error) {
-            // Another program may have taken a part of the space.
-            while fitting > 0 && self.write(&shortened(run, fitting, &error)).is_err() {
-                fitting -= fitting.div_ceil(16);
+            // Another program may have taken a part of the space: searches the largest number that fits.
+            let (mut fitting, mut too_many) = (0, run.measurements.len());
+            let mut tried = reserved.min(too_many.saturating_sub(1));
+            while tried > fitting {
+                match self.write(&shortened(run, tried, &error)) {
+                    Ok(()) => fitting = tried,
+                    Err(_) => too_many = tried,
+                }
+                tried = fitting.midpoint(too_many);
             }
         }
         // The error of the complete file.

@@ -49,7 +49,7 @@ GB/s = 1e9 bytes per second (nccl-bench help busbw).
 Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or
 something is missing; 4 timeout (-T); 7 wrong data, or NCCL_TESTS_MIN_BW not
 reached; 128 and the signal's number when one ended the run: 130 Ctrl-C, 143
-SIGTERM, 129 SIGHUP, 141 when nobody reads the output any more.";
+SIGTERM, 129 SIGHUP, 138 SIGUSR1, 141 when nobody reads the output any more.";
 
 const MEASURING: &str = "What to measure";
 const REPORTING: &str = "What to report";
@@ -141,7 +141,7 @@ pub struct Arguments {
     #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) unaligned: usize,
 
-    /// Rounds of the timed iterations; of each rank the median is reported [default: 1; 9 with --vs]
+    /// Rounds of the timed iterations; a rank's time is the median of its rounds [default: 1; 9 with --vs]
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", hide_short_help = true, help_heading = MEASURING)]
     pub(crate) rounds: Option<usize>,
 

@@ -44,8 +44,8 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed::derived(finding))
 }
 
-/// The ranks that completed the communicator and have no end of it, where others destroyed it. Lines of several ranks have no order:
-/// their files can be passed in any order, and one file can have the ranks one behind the other.
+/// The ranks that completed the communicator and have no end of it, where another rank destroyed it. Lines of several ranks have
+/// no order: their files can be passed in any order, and one file can hold one rank's lines after another's.
 fn silent(communicator: &Communicator) -> Vec<u32> {
     let members = communicator.members.iter();
     let any = |is: fn(&Member) -> bool| communicator.members.values().any(is);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_another_communicator_is_not_that_of_this_one() {
+    fn a_communicator_is_not_ended_by_the_end_of_another() {
         let other = pair("IB", "NET/IB/0/GDRDMA").text().replace("0x01", "0x0a").replace("0x11", "0x1a");
         let log = pair("IB", "NET/IB/0/GDRDMA").text() + &other.replace("0x77", "0x78");
         let end_of_other = |rank| end(rank).replace("1 rank", "a rank");

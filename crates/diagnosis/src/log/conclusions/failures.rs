@@ -110,10 +110,10 @@ fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
-/// The first failure of a call within NCCL that nothing explains, with the index of its writer. During a start that completed
-/// NCCL went on without what failed; threads of a communicator that ends stop with an error; and a message of the process beside
-/// it has a finding of its own.
-fn within<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
+/// Finds the first failed call within NCCL that needs an explanation, with the index of its writer. Three kinds need none: during
+/// the start (NCCL goes on without what failed, or the start has a finding), at the end of a communicator (its threads stop with an
+/// error), and beside a message that has a finding.
+fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
     let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let ended: BTreeSet<_> = members
         .filter(|member| member.destroyed || member.aborted)
@@ -147,12 +147,13 @@ fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     job.evidence(position, Some(writer), text)
 }
 
-/// The finding of a call that returned an error, to the program or within NCCL, for a log without any other failure: its message is missing, since
+/// The finding of a failed call, one of the program or one within NCCL, in a log without another failure. Its message is missing:
 /// the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can handle the error, so it decides
 /// the health only where no communicator was completed.
 pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let returned = returned(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
-    let within = || within(job, found).map(|(writer, failure)| (writer, failure, "A call within NCCL"));
+    let within =
+        || find_inner_failure(job, found).map(|(writer, failure)| (writer, failure, "A call within NCCL"));
     let (writer, failure, call) = returned.or_else(within)?;
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let severity = if members.any(|member| member.complete) { Severity::Unknown } else { Severity::Broken };
