@@ -113,7 +113,9 @@ impl Handle {
         }
         self.streams().iter().try_fold(true, |idle, stream| {
             cuda::refuse_captured(operation, stream)?;
-            Ok(idle && cuda::is_idle(stream)?)
+            // A capture may have begun meanwhile.
+            let captured = |error| cuda::refuse_captured(operation, stream).and(Err(error));
+            Ok(idle && cuda::is_idle(stream).or_else(captured)?)
         })
     }
 
