@@ -49,7 +49,7 @@ test: packages-test wheels check ## all tests that need no GPU
 # minutes there.
 valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgrind
 	$(CARGO) test --workspace --features mpi --test nccl_fake \
-		--config 'target."cfg(all())".runner = ["$(CURDIR)/tests/nccl_fake/under-valgrind"]' \
+		--config 'target."cfg(all())".runner = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9"]' \
 		-- --skip a_freed_string_is_detected --skip in_each_shape --skip of_each_shape_works
 
 test-aarch64: packages-test packages-aarch64 ## the tests whose result can differ on aarch64, under qemu (docs/platforms.md)

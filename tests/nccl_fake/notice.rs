@@ -131,7 +131,7 @@ fn operations_end_when_the_world_panics_on_a_thread_of_the_group() {
     panics.store(true, Ordering::SeqCst);
     let (end, ended) = mpsc::channel();
     thread::spawn(move || end.send(work.wait().map(drop).unwrap_err().to_string()));
-    let error = ended.recv_timeout(Duration::from_secs(10)).expect("the operation never returns");
+    let error = ended.recv_timeout(Duration::from_secs(60)).expect("the operation never returns");
     assert!(error.contains("of the program's own world panicked"), "{error}");
     fake.set(Knob::Hang, 0);
     assert_eq!(group.barrier().unwrap_err().to_string(), error);
