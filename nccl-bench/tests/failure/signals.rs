@@ -29,6 +29,7 @@ fn a_signal_ends_a_stuck_run_with_its_code() {
         (libc::SIGINT, "SIGINT", 130),
         (libc::SIGTERM, "SIGTERM", 143),
         (libc::SIGHUP, "SIGHUP", 129),
+        (libc::SIGQUIT, "SIGQUIT", 131),
         (libc::SIGUSR1, "SIGUSR1", 138),
         (libc::SIGXCPU, "SIGXCPU", 152),
     ] {

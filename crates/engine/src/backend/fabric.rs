@@ -59,6 +59,7 @@ fn refuse_unfit(
     let is_on_one_host = process.local_size() == process.size();
     let is_unfit =
         !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host;
+    // With a baseline, the default number of ranks is also that backend's, and the communicator refuses.
     if settings.versus.is_some() || !is_unfit {
         return Ok(());
     }

@@ -12,7 +12,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     if start::has_failure(found) {
         return None;
     }
-    let mut silent = job.digest.communicators.iter().map(|each| (each, silent(each)));
+    let mut silent = job.digest.communicators.iter().map(|each| (each, find_silent_ranks(each)));
     let (communicator, silent) = silent.find(|(_, silent)| !silent.is_empty())?;
     let members = communicator.members.iter();
     let destroyed: Vec<u32> = members.filter(|(_, member)| member.destroyed).map(|(&rank, _)| rank).collect();
@@ -46,7 +46,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
 
 /// The ranks that completed the communicator and have no end of it, where another rank destroyed it. Lines of several ranks have
 /// no order: their files can be passed in any order, and one file can hold one rank's lines after another's.
-fn silent(communicator: &Communicator) -> Vec<u32> {
+fn find_silent_ranks(communicator: &Communicator) -> Vec<u32> {
     let members = communicator.members.iter();
     let any = |is: fn(&Member) -> bool| communicator.members.values().any(is);
     if any(|member| member.aborted) || !any(|member| member.destroyed) {
