@@ -18,6 +18,10 @@ fn for_launcher(session: &tempfile::TempDir) -> [(&'static str, std::ffi::OsStri
 }
 
 fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
+    under_with(launcher, ranks, arguments, &[])
+}
+
+fn under_with(launcher: &str, ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> Output {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
     let session = tempfile::tempdir().unwrap();
@@ -25,6 +29,7 @@ fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
         .args(["-np", &ranks.to_string(), env!("CARGO_BIN_EXE_nccl-bench")])
         .args(arguments.split_whitespace())
         .envs(for_launcher(&session))
+        .envs(variables.iter().copied())
         .output()
         .expect("the launcher is installed by make test")
 }
@@ -53,7 +58,9 @@ fn ranks_of_mpirun_form_one_job_and_only_rank_0_prints() {
 
 #[test]
 fn two_ranks_in_host_memory_are_healthy_without_gpus() {
-    let output = under("mpirun", 2, "doctor --backend fabric --json");
+    // They harm a job on GPUs.
+    let variables = [("NCCL_IB_DISABLE", "yes"), ("NCCL_NET", "Sockets"), ("NCCL_TOPO_FILE", "/nowhere.xml")];
+    let output = under_with("mpirun", 2, "doctor --backend fabric --json", &variables);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["health"], "healthy", "{report:#}");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -229,10 +229,17 @@ impl Started {
             }
             _ => "start it with the mpirun of that MPI",
         };
+        let left_over = match self.launcher {
+            Launcher::OpenMpi => {
+                "; if no mpirun started this process, unset OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"
+            }
+            Launcher::Mpich => "; if no mpiexec started this process, unset PMI_RANK and PMI_SIZE",
+            _ => "",
+        };
         Err(Error::Launcher(format!(
             "{} started {expected} processes, but this program was built with {described}, so {seen}; \
              {advice}{}, build it with the MPI of this launcher, or let the ranks meet over TCP \
-             (`Options::kind = Kind::Tcp`)",
+             (`Options::kind = Kind::Tcp`){left_over}",
             self.launcher,
             if self.launcher == Launcher::Slurm { String::new() } else { format!(" ({family})") },
         )))

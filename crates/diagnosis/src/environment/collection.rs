@@ -43,6 +43,8 @@ pub struct Collection {
     pub files: Vec<String>,
     /// True where variables may be set that were not seen, or whose values are not known.
     pub is_partial: bool,
+    /// True for a job that uses libfabric between host buffers: variables of other software were left out.
+    pub is_host_only: bool,
     /// Names of the variables whose file is not there.
     pub without_file: Vec<String>,
 }
@@ -137,9 +139,25 @@ impl Process {
     }
 }
 
-/// Returns true for variables that name a file to read.
-fn names_input(setting: &Setting) -> bool {
-    ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"].contains(&setting.name.as_str()) && !setting.value.is_empty()
+/// Variables that name a file of settings.
+const INPUTS: [&str; 2] = ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"];
+
+/// Variables that name a plugin: by a path, or by a word that the dynamic loader searches.
+pub(super) const PLUGINS: [&str; 6] = [
+    "NCCL_ENV_PLUGIN",
+    "NCCL_GIN_PLUGIN",
+    "NCCL_NET_PLUGIN",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_RMA_PLUGIN",
+    "NCCL_TUNER_PLUGIN",
+];
+
+/// The files to read that a variable names.
+fn named_files(setting: &Setting) -> impl Iterator<Item = &Path> {
+    let is_plugin = PLUGINS.contains(&setting.name.as_str());
+    let is_input = INPUTS.contains(&setting.name.as_str());
+    let files = setting.value.split(move |letter| is_plugin && letter == ',');
+    files.filter(move |file| is_input && !file.is_empty() || is_plugin && file.contains('/')).map(Path::new)
 }
 
 /// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
@@ -188,8 +206,7 @@ impl Collection {
             ));
         }
         all.settings.sort_by(|one, other| one.name.cmp(&other.name));
-        let files = all.settings.iter().filter(|it| names_input(it));
-        let missing = files.filter(|it| process.is_missing(Path::new(&it.value)));
+        let missing = all.settings.iter().filter(|it| named_files(it).any(|file| process.is_missing(file)));
         all.without_file = missing.map(|it| it.name.clone()).collect();
         all
     }
@@ -203,12 +220,27 @@ impl Collection {
             is_partial = true;
         }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
-        unseen.extend(settings.iter().filter(|it| names_input(it)).map(|it| {
+        unseen.extend(settings.iter().filter(|it| named_files(it).next().is_some()).map(|it| {
             format!("the file of {}={} was not looked for: it must be on all hosts", it.name, it.value)
         }));
         let findings = not_passed_on(&not_passed).into_iter().collect();
         let files = vec![file.to_owned()];
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
+    }
+
+    /// Leaves out variables of NCCL, its plugins, CUDA and frameworks, for a job that uses libfabric between host buffers.
+    pub fn keep_host_variables(&mut self) {
+        let is_kept = |setting: &Setting| {
+            ["FI_", "NCCL_BENCH_", "NCCL_TESTS_", "RDMAV_", "LD_"]
+                .iter()
+                .any(|it| setting.name.starts_with(it))
+        };
+        self.settings.retain(is_kept);
+        self.overridden.retain(is_kept);
+        self.without_file.clear();
+        // They are about files that NCCL reads.
+        self.findings.clear();
+        self.is_host_only = true;
     }
 
     /// Adds variables that are not set yet.
@@ -422,12 +454,26 @@ mod tests {
     fn files_that_are_not_there_are_told() {
         let folder = folder();
         fs::write(folder.path().join("topo.xml"), "").unwrap();
-        let missing = |value: &str| {
-            let process = process(folder.path(), &[("NCCL_TOPO_FILE", value)]);
-            Collection::of_process(&process, &Version::new(2, 28, 9)).without_file
+        let is_missing = |name: &str, value: &str| {
+            let process = process(folder.path(), &[(name, value)]);
+            let missing = Collection::of_process(&process, &Version::new(2, 28, 9)).without_file;
+            assert!(missing.is_empty() || missing == [name], "{missing:?}");
+            !missing.is_empty()
         };
-        assert_eq!(missing("/nope.xml"), ["NCCL_TOPO_FILE"]);
-        assert!(missing("/topo.xml").is_empty() && missing("topo.xml").is_empty());
+        for (name, value, expected) in [
+            ("NCCL_TOPO_FILE", "/nope.xml", true),
+            ("NCCL_TOPO_FILE", "/topo.xml", false),
+            ("NCCL_TOPO_FILE", "topo.xml", false),
+            ("NCCL_NET_PLUGIN", "/opt/nope.so", true),
+            ("NCCL_NET_PLUGIN", "/topo.xml", false),
+            ("NCCL_NET_PLUGIN", "ofi,/opt/nope.so", true),
+            // The dynamic loader searches these.
+            ("NCCL_NET_PLUGIN", "ofi", false),
+            ("NCCL_TUNER_PLUGIN", "libnope.so", false),
+            ("NCCL_TUNER_PLUGIN", "/opt/nope.so", true),
+        ] {
+            assert_eq!(is_missing(name, value), expected, "{name}={value}");
+        }
         let text = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "job.env");
         assert!(text.without_file.is_empty());
         assert!(

@@ -6,7 +6,7 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::json;
 
-use super::collection::Collection;
+use super::collection::{Collection, PLUGINS};
 use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
@@ -68,7 +68,7 @@ pub fn examine(
     examination.sort();
     examination.unseen = collection.unseen.clone();
     examination.unseen.extend(assumptions(&judged, situation, collection));
-    examination.proof = proof(&judged, &examination, situation);
+    examination.proof = proof(&judged, &examination, situation, collection);
     if collection.is_partial {
         examination.proof.clear();
     }
@@ -94,6 +94,7 @@ pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> b
 /// The verdict about a variable whose file is not there.
 fn without_file(setting: &Setting) -> Verdict {
     let is_fatal = setting.name == "NCCL_GRAPH_FILE";
+    let is_plugin = PLUGINS.contains(&setting.name.as_str());
     let effect = match is_fatal {
         true => "the initialization fails",
         false => "NCCL goes on without it, and says so with NCCL_DEBUG=INFO only",
@@ -102,12 +103,12 @@ fn without_file(setting: &Setting) -> Verdict {
         kind: Kind::Invalid,
         severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
         rule: "variable-file-missing".to_owned(),
-        reason: format!("there is no file {}: {effect}", setting.value),
+        reason: format!("it names a file that is not there: {effect}"),
         remedy: Some(format!(
             "unset {}, or give the absolute path of a file that is on all hosts",
             setting.name
         )),
-        source: Some("src/graph/xml.cc".to_owned()),
+        source: Some(if is_plugin { "src/plugin/plugin_open.cc" } else { "src/graph/xml.cc" }.to_owned()),
     }
 }
 
@@ -168,7 +169,7 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
             "the version of {name} is not known: {version}, the newest known, was assumed ({option} VERSION)"
         ));
     };
-    if situation.nccl.is_none() && !collection.settings.is_empty() {
+    if situation.nccl.is_none() && !collection.settings.is_empty() && !collection.is_host_only {
         assume("NCCL", "--nccl", situation.nccl());
     }
     let names_it = |judged: &Judged| {
@@ -191,12 +192,24 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     all
 }
 
-fn proof(judged: &[Judged], examination: &Examination, situation: &Situation) -> Vec<String> {
+fn proof(
+    judged: &[Judged],
+    examination: &Examination,
+    situation: &Situation,
+    collection: &Collection,
+) -> Vec<String> {
     if examination.findings.iter().any(|finding| finding.severity != Severity::Advice) {
         return Vec::new();
     }
     let assumed = if situation.nccl.is_some() { "" } else { " (assumed)" };
+    let software = match collection.is_host_only {
+        true => format!("libfabric {}", situation.libfabric()),
+        false => format!("NCCL {}{assumed}", situation.nccl()),
+    };
     match judged.len() {
+        0 if collection.is_host_only => {
+            vec!["no variable of libfabric is set: its defaults hold".to_owned()]
+        }
         0 => vec!["no variable of NCCL, its plugins or libfabric is set: their defaults hold".to_owned()],
         count => {
             let (noun, verb) = if count == 1 { ("variable", "is") } else { ("variables", "are") };
@@ -210,8 +223,7 @@ fn proof(judged: &[Judged], examination: &Examination, situation: &Situation) ->
                 ),
             };
             vec![format!(
-                "{count} {noun} {verb} set, {known} to NCCL {}{assumed} or the software that reads them; {harm}",
-                situation.nccl()
+                "{count} {noun} {verb} set, {known} to {software} or the software that reads them; {harm}"
             )]
         }
     }
@@ -228,12 +240,13 @@ fn sections(
         None => format!("{judged} (assumed)"),
     };
     let platform = situation.platform.as_ref().map_or("not known", |platform| platform.name.as_str());
-    let mut facts = vec![
-        ("NCCL".to_owned(), version(&situation.nccl, situation.nccl())),
-        ("aws-ofi-nccl".to_owned(), version(&situation.plugin, situation.plugin())),
-        ("libfabric".to_owned(), version(&situation.libfabric, situation.libfabric())),
-        ("machine".to_owned(), platform.to_owned()),
-    ];
+    let mut facts = Vec::new();
+    if !collection.is_host_only {
+        facts.push(("NCCL".to_owned(), version(&situation.nccl, situation.nccl())));
+        facts.push(("aws-ofi-nccl".to_owned(), version(&situation.plugin, situation.plugin())));
+    }
+    facts.push(("libfabric".to_owned(), version(&situation.libfabric, situation.libfabric())));
+    facts.push(("machine".to_owned(), platform.to_owned()));
     if !collection.files.is_empty() {
         facts.push(("files".to_owned(), collection.files.join(", ")));
     }

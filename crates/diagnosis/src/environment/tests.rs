@@ -256,7 +256,11 @@ fn a_missing_file_takes_the_proof_away() {
     let examination = examine(&collection, &Situation::default(), None, None);
     assert_eq!(examination.health(), Health::Degraded);
     assert_eq!(examination.findings.len(), 1, "{:?}", examination.findings);
-    assert!(examination.findings[0].diagnosis.contains("there is no file /nope.xml"));
+    assert!(
+        examination.findings[0]
+            .diagnosis
+            .contains("NCCL_TOPO_FILE=/nope.xml: it names a file that is not there")
+    );
 }
 
 /// A value may be bad, and its names missing on the host as well.

@@ -31,8 +31,9 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     }
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
+    let threads = settings.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
+    refuse_unfit(settings, process.size() * threads, process.local_size() == process.size())?;
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
-        refuse_unfit(settings, process, collective, algorithm)?;
         options.set_algorithm(collective, algorithm);
     }
     options.between = settings.tuning.between;
@@ -47,25 +48,24 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     })
 }
 
-/// Refuses an algorithm that cannot carry out a collective on the ranks of this job.
-fn refuse_unfit(
-    settings: &Request,
-    process: &dyn World,
-    collective: fabric::Collective,
-    algorithm: Algorithm,
-) -> Result<(), Stop> {
-    let ranks =
-        process.size() * settings.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
-    let is_on_one_host = process.local_size() == process.size();
-    let is_unfit =
-        !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host;
+/// Refuses an algorithm that cannot carry out its collective on `ranks` ranks, of which all are known to share a host or not.
+///
+/// # Errors
+/// [`Stop::Refused`] with the algorithm and the collective.
+pub(crate) fn refuse_unfit(settings: &Request, ranks: usize, is_on_one_host: bool) -> Result<(), Stop> {
     // With a baseline, the default number of ranks is also that backend's, and the communicator refuses.
-    if settings.versus.is_some() || !is_unfit {
+    if settings.versus.is_some() {
         return Ok(());
     }
+    let choices = settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)?;
+    let unfit = choices.into_iter().find(|&(collective, algorithm)| {
+        !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host
+    });
+    let Some((collective, algorithm)) = unfit else { return Ok(()) };
     let host = if is_on_one_host { " of one host" } else { "" };
     Err(Stop::Refused(format!(
-        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or choose another          (nccl-bench fabric algorithms)"
+        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or choose another \
+         (nccl-bench fabric algorithms)"
     )))
 }
 

@@ -34,6 +34,10 @@ impl HostPlan {
         };
         let mut request = within(request, &capabilities);
         check_ranks(&request, ranks, ranks)?;
+        if request.backend != BackendChoice::Mpi {
+            // More hosts than this one may be meant.
+            fabric::refuse_unfit(&request, ranks, false)?;
+        }
         let owner = format!("host memory of {}", world::host().name);
         let capacity = (host::divide_memory(here)?, owner.as_str());
         let (max_bytes, buffers, reduced_to) =

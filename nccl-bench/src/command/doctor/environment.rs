@@ -11,6 +11,7 @@ use diagnosis::environment::{
 };
 use diagnosis::examination::{Examination, Health};
 use diagnosis::input;
+use engine::request::BackendChoice;
 use engine::supervision::Stop;
 use serde::{Deserialize, Serialize};
 
@@ -145,30 +146,36 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     }
     let Some(world) = join(context, arguments.world, arguments.timeout)? else {
         let libraries = Libraries::ask();
-        let (_, examination) = own(arguments, &Process::own(), &libraries, arguments.nodes);
+        let (_, examination) =
+            own(arguments, &Process::own(), &libraries, arguments.nodes, BackendChoice::Nccl);
         return output::write(&arguments.output, &[examination]);
     };
-    let examination = of_job(arguments, &Process::own(), &world)?;
+    let examination = of_job(arguments, &Process::own(), &world, BackendChoice::Nccl)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),
         _ => Ok(Health::Healthy.code()),
     }
 }
 
-/// Examines the environment of this process.
+/// Examines the environment of this process: only variables of the software that the backend uses.
 fn own(
     arguments: &Arguments,
     process: &Process,
     libraries: &Libraries,
     nodes: Option<u32>,
+    backend: BackendChoice,
 ) -> (Collection, Examination) {
     let network = Network::read(Path::new("/proc/self"), Path::new("/"));
     let mut situation = situation(arguments, Some(libraries), network.as_ref());
     situation.nodes = nodes;
-    let collection = Collection::of_process(process, &situation.nccl());
-    let answer = libraries.answer();
+    let mut collection = Collection::of_process(process, &situation.nccl());
+    let mut answer = libraries.answer();
+    if backend == BackendChoice::Fabric {
+        collection.keep_host_variables();
+        answer = None;
+    }
     let mut examination = environment::examine(&collection, &situation, network.as_ref(), answer.as_ref());
-    if arguments.nccl.is_none() {
+    if arguments.nccl.is_none() && !collection.is_host_only {
         examination.unseen.extend(libraries.problems.iter().cloned());
     }
     (collection, examination)
@@ -179,6 +186,7 @@ pub(super) fn of_job(
     arguments: &Arguments,
     process: &Process,
     world: &world::Handle,
+    backend: BackendChoice,
 ) -> Result<Examination, Stop> {
     let host = world::host();
     let asked = (world.rank() == 0).then(Libraries::ask);
@@ -186,7 +194,7 @@ pub(super) fn of_job(
     let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
     let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
     let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
-    let (collection, mut examination) = own(arguments, process, &libraries, nodes);
+    let (collection, mut examination) = own(arguments, process, &libraries, nodes, backend);
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
     let all = gather(&**world, &snapshot)?;

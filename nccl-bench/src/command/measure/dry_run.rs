@@ -170,6 +170,10 @@ mod tests {
         for (options, reason) in [
             ("hypercube -t 3", "hypercube needs a power of two of ranks, and there are 3"),
             ("broadcast -r 2", "-r 2: there are 2 ranks"),
+            (
+                "allgather --algo recursive-doubling -t 3",
+                "cannot carry out all_gather on 3 ranks; leave it out, or",
+            ),
             ("allreduce -G 1", "-G (CUDA graphs): only NCCL over GPUs"),
             ("alltoall -e 8", "gives no rank an element among 2 ranks"),
             ("allreduce -b 900T -e 900T", "does not fit"),
