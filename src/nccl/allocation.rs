@@ -100,6 +100,17 @@ impl Allocation {
         self.copies.begin(&self.stream, stream)
     }
 
+    /// Fails if a copy that could not be waited for may still be under way.
+    ///
+    /// # Errors
+    /// [`Error::Stream`].
+    #[inline]
+    pub(crate) fn check_copies(&self, operation: &'static str) -> Result<(), Error> {
+        const REASON: &str =
+            "a copy of the memory on another stream could not be waited for, and may still be under way";
+        self.copies.check().map_err(|_| Error::Stream { operation, reason: REASON })
+    }
+
     /// Frees the memory, or checks that its owner may be dropped.
     fn free(&self, source: &Source) -> Result<(), Error> {
         if matches!(source, Source::Borrowed) {

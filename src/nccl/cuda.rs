@@ -311,7 +311,13 @@ fn ignores_events(context: &CudaContext) -> bool {
 pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
     if ignores_events(context) {
         // cudarc waits, too, but counts the stream even if that fails.
-        wait_for_context(context)?;
+        wait_for_context(context).map_err(|error| match error {
+            Error::Cuda { error: DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .. } => Error::Stream {
+                operation: "waiting for work whose events cudarc has not recorded",
+                reason: "a stream of the device is being captured: make a stream with CudaContext::new_stream before",
+            },
+            other => other,
+        })?;
     }
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }

@@ -14,6 +14,7 @@ use super::bucket::{Bucket, Gradient, no_memory, outside};
 use super::rounding::Rounding;
 use crate::Error;
 use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
+use crate::nccl::Error as NcclError;
 use crate::nccl::cuda::{self, Event};
 use crate::nccl::nccl_group;
 use crate::nccl::queue_read;
@@ -63,7 +64,10 @@ impl Streams {
         cuda::refuse_per_thread(GRADIENT, caller).map_err(|error| Error::Buffer(error.to_string()))?;
         refuse_captured(GRADIENT, caller)?;
         // The copies wait for the events of gradients.
-        cuda::keep_tracking(&mut self.tracking, caller.context()).map_err(of_driver)?;
+        cuda::keep_tracking(&mut self.tracking, caller.context()).map_err(|error| match error {
+            NcclError::Stream { .. } => Error::Buffer(error.to_string()),
+            other => of_driver(other),
+        })?;
         wait_if_noted(caller)?;
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {

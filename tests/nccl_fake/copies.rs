@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use collectives::nccl::{Error, Memory};
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Collectives, Config, Error, Graph, Memory};
 use cudarc::driver::sys::{CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, SyncOnDrop, result,
@@ -199,4 +200,30 @@ fn slices_of_streams_that_differ_between_threads_or_contexts_are_not_adopted() {
     let error = Memory::try_from(slice).unwrap_err();
     assert!(error.to_string().contains("primary context"), "{error}");
     fake.log();
+}
+
+#[test]
+fn memory_whose_copy_could_not_be_waited_for_is_refused() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let own = Arc::clone(communicator.stream());
+    let other = own.context().new_stream().unwrap();
+    let mut memory = fake.memory(&own, 32);
+    let prepared = communicator
+        .prepare(|prepare| prepare.all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, Sum))
+        .unwrap();
+    let graph = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, Sum)
+    })
+    .unwrap();
+    let third = own.context().new_stream().unwrap();
+    let capture = || third.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+    let mut target = Meanwhile(other.alloc_zeros::<f32>(8).unwrap(), capture);
+    other.memcpy_dtod(&memory.slice::<f32>(..).unwrap(), &mut target).unwrap();
+    third.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
+    let immediate = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), Sum);
+    for refused in [immediate, communicator.queue(&prepared), graph.launch()] {
+        assert!(matches!(refused, Err(Error::Stream { .. })), "{refused:?}");
+    }
+    assert_eq!(fake.bugs(), [""; 0]);
 }

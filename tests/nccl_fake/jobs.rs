@@ -16,24 +16,25 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroB
 use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob, aborts};
 
-/// Runs `body` on a thread for each rank, with a group on a device of its own. Operations wait for all ranks.
-pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+/// Runs `body` on a thread for each rank, which owns a group on a device of its own. Operations wait for all ranks.
+pub(crate) fn with_groups<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let jobs = Job::new(world::single()).threads(ranks).unwrap();
     let library = fake.library();
     fake.set(Knob::MovesData, aborts::MISLEAD);
+    let start = |job: Job| {
+        let context = CudaContext::new(job.local_rank()).unwrap();
+        body(job.group_on_gpu(library, &context).unwrap())
+    };
+    let start = &start;
     thread::scope(|scope| {
-        let threads: Vec<_> = jobs
-            .into_iter()
-            .map(|job| {
-                let body = &body;
-                scope.spawn(move || {
-                    let context = CudaContext::new(job.local_rank()).unwrap();
-                    body(&job.group_on_gpu(library, &context).unwrap())
-                })
-            })
-            .collect();
+        let threads: Vec<_> = jobs.into_iter().map(|job| scope.spawn(move || start(job))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Like [`with_groups`], with a group that outlives `body`.
+pub(crate) fn on_gpus<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    with_groups(fake, ranks, |group| body(&group))
 }
 
 fn memory<T: Element + DeviceRepr + ValidAsZeroBits>(group: &Group, len: usize) -> CudaSlice<T> {

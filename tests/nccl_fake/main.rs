@@ -16,6 +16,7 @@ mod collective;
 mod copies;
 mod creation;
 mod delayed_work;
+mod ends_of_groups;
 mod errors;
 mod exclusion;
 mod failures;

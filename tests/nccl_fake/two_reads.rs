@@ -1,14 +1,14 @@
-//! Reads of one slice on two streams: cudarc keeps the event of the last read only.
+//! Reads of one slice on two streams, or writes of its halves: cudarc keeps the event of the last read, and of the last write, only.
 
 use std::sync::Barrier;
 use std::thread;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Config};
+use collectives::nccl::{Collectives, Config, group};
 use collectives::train::{Reducer, Wire};
 use cudarc::driver::{CudaContext, CudaSlice};
 
-use crate::fake::Fake;
+use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
 use crate::training::{options, parameters};
 
@@ -114,4 +114,49 @@ fn a_gradient_is_freed_after_an_earlier_read() {
             drop(copy);
         });
     }
+}
+
+#[test]
+fn halves_that_are_written_in_one_group_are_both_waited_for() {
+    let fake = Fake::new();
+    let (one, two) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
+    let context = one.stream().context();
+    let (own, third) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let mut slice = own.clone_htod(&[1.0_f32; 8]).unwrap();
+    let (mut first, mut second) = slice.split_at_mut(4);
+    group(|group| {
+        group.on(&one).all_reduce_in_place(&mut first, Sum)?;
+        group.on(&two).all_reduce_in_place(&mut second, Sum)
+    })
+    .unwrap();
+    let copy = third.clone_dtod(&slice).unwrap();
+    assert_eq!(fake.bugs(), [""; 0]);
+    drop((copy, slice));
+}
+
+#[test]
+fn halves_that_two_threads_write_are_both_waited_for() {
+    let fake = Fake::new();
+    let mut communicators = [0; 2].map(|_| fake.communicator(&Config::new()));
+    let context = communicators[0].stream().context();
+    let (own, third) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let together = Barrier::new(2);
+    fake.set(Knob::CallMillis, 2);
+    for _ in 0..20 {
+        let mut slice = own.clone_htod(&[1.0_f32; 8]).unwrap();
+        let (first, second) = slice.split_at_mut(4);
+        thread::scope(|scope| {
+            for (communicator, mut half) in communicators.iter_mut().zip([first, second]) {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    communicator.all_reduce_in_place(&mut half, Sum).unwrap();
+                });
+            }
+        });
+        let copy = third.clone_dtod(&slice).unwrap();
+        assert_eq!(fake.bugs(), [""; 0]);
+        drop((copy, slice));
+    }
+    fake.set(Knob::CallMillis, 0);
 }

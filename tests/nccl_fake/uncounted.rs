@@ -5,6 +5,7 @@ use std::sync::Arc;
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Collectives, Communicator, Memory, group};
 use collectives::train::{Reducer, Zero1};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use crate::fake::Fake;
@@ -156,4 +157,21 @@ fn parameters_are_written_after_reads_of_a_stream_that_the_update_drops() {
         context.synchronize().unwrap();
     });
     assert_eq!(fake.bugs(), [""; 0]);
+}
+
+#[test]
+fn beside_a_capture_a_context_object_without_counted_streams_is_refused() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(0).unwrap();
+        let data: CudaSlice<f32> = context.default_stream().alloc_zeros(8).unwrap();
+        let captured = group.context().unwrap().new_stream().unwrap();
+        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let refused = group.all_reduce(data, Sum).wait().map(drop);
+        assert!(matches!(refused, Err(collectives::Error::Buffer(_))), "{refused:?}");
+        captured.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
+        group.check().unwrap();
+        let data: CudaSlice<f32> = context.default_stream().alloc_zeros(8).unwrap();
+        group.all_reduce(data, Sum).wait().unwrap();
+    });
 }

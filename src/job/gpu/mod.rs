@@ -403,12 +403,7 @@ impl Drop for GpuRank {
         }
         let communicator = lock(&self.communicator).take();
         if let Some(communicator) = communicator {
-            match self.watch.during_close(|| communicator.drain()) {
-                Err(error) if self.watch.failure().is_none() => {
-                    log::warn(format_args!("closing a group: {error}"))
-                }
-                _ => {}
-            }
+            self.watch.during_close(|| self.watch.settle(&communicator));
             close_in_background(communicator);
         }
         self.watch.end();

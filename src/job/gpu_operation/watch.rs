@@ -260,6 +260,38 @@ impl Watch {
         value
     }
 
+    /// Waits for the group's operations before `communicator` ends. The other ranks learn of a failure before it is aborted.
+    pub(crate) fn settle(&self, communicator: &Communicator) {
+        let drained = match communicator.drain() {
+            // Operations that were queued before the capture can be waited for.
+            Err(nccl::Error::Stream { .. }) => self.wait_for_marks(communicator),
+            drained => drained.map_err(Error::from),
+        };
+        let Err(error) = drained else { return };
+        if matches!(error, Error::Nccl(nccl::Error::Aborted { .. })) {
+            return;
+        }
+        if self.failure().is_none() {
+            log::warn(format_args!("closing a group: {error}"));
+        }
+        self.fail(error);
+        thread::sleep(ABORT_AFTER);
+    }
+
+    /// Waits until the operations under way have ended, without their stream.
+    fn wait_for_marks(&self, communicator: &Communicator) -> Result<(), Error> {
+        let under_way = lock(&self.state).under_way.iter().map(|each| Arc::clone(&each.mark)).collect();
+        let marks: Vec<Arc<Mark>> = under_way;
+        for mark in marks {
+            while !mark.is_complete()? {
+                communicator.async_error()?;
+                self.failure().map_or(Ok(()), Err)?;
+                thread::sleep(INTERVAL_OF_FUTURES);
+            }
+        }
+        Ok(())
+    }
+
     /// Stops the group if a call of CUDA or NCCL has failed, since the other ranks may wait for this one.
     pub(crate) fn stop_on_error<T, E: Into<Error>>(&self, result: Result<T, E>) -> Result<T, Error> {
         result.map_err(|error| self.fail(error.into()))

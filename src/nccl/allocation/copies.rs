@@ -17,7 +17,7 @@ const COPY: &str = "a copy of memory on another stream than its own";
 /// the host waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of
 /// the stream would not wait while an error is noted in its context; each stream has a second object here,
 /// where nobody else notes any. If the wait fails, its error stays noted there, and the memory is neither
-/// copied any more nor freed.
+/// used any more nor freed.
 #[derive(Debug, Default)]
 pub(super) struct Copies(OnceLock<Box<CopyStream>>);
 
@@ -67,7 +67,13 @@ impl Copies {
     ///
     /// # Errors
     /// That of the wait.
+    #[inline]
     pub(super) fn check(&self) -> Result<(), DriverError> {
+        if self.0.get().is_some() { self.check_each() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_each(&self) -> Result<(), DriverError> {
         iter::successors(self.0.get(), |known| known.next.0.get()).try_for_each(|known| {
             let context = known.stream.context();
             context.check_err().inspect_err(|&error| context.record_err::<()>(Err(error)))

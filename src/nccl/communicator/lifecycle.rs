@@ -94,12 +94,17 @@ impl Handle {
         let _no_limit = poll(None, SHORT, || (*self.lock() != State::Aborting).then_some(()));
     }
 
-    /// Waits for the queued work, and aborts the communicator if that fails. While one of its streams is being
-    /// captured, returns [`Error::Stream`] without either, since waiting would invalidate the capture.
-    pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
+    /// Waits for the queued work. While one of its streams is being captured, returns [`Error::Stream`], since waiting would
+    /// invalidate the capture.
+    pub(super) fn drain(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        let drained = wait_until(self.config.deadline, SHORT, || self.is_idle(operation))
-            .unwrap_or_else(|limit| Err(Error::Deadline { operation, limit }));
+        wait_until(self.config.deadline, SHORT, || self.is_idle(operation))
+            .unwrap_or_else(|limit| Err(Error::Deadline { operation, limit }))
+    }
+
+    /// Like [`drain`](Self::drain), but aborts the communicator if waiting fails, other than by a capture.
+    pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
+        let drained = self.drain(operation);
         if !matches!(drained, Ok(()) | Err(Error::Stream { .. })) {
             self.abort_after_failure();
         }

@@ -198,9 +198,9 @@ impl Communicator {
         self.handle.close()
     }
 
-    /// Waits for the queued work, and aborts the communicator if that fails.
+    /// Waits for the queued work. [`Error::Stream`] while a stream is being captured, which cannot be waited for.
     pub(crate) fn drain(&self) -> Result<(), Error> {
-        self.handle.drain_or_abort(lifecycle::CLOSING)
+        self.handle.drain(lifecycle::CLOSING)
     }
 
     /// Refuses an object on another device or in another context of the device.

@@ -8,7 +8,7 @@ use std::{cell::RefCell, fmt, mem};
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::allocation::Owner;
+use super::allocation::{Allocation, Owner};
 use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
@@ -176,7 +176,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] while a
-    /// stream is being captured.
+    /// stream is being captured, or after a copy of a buffer that could not be waited for.
     pub fn launch(&self) -> Result<(), Error> {
         nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
@@ -190,6 +190,8 @@ impl Graph {
         let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
         let launched = graphs.as_ref().ok_or(Error::Unusable { operation: LAUNCH, reason })?;
         launched.iter().try_for_each(|graph| graph.check(LAUNCH))?;
+        let memories = state.kept.get().into_iter().flatten().filter_map(|owner| owner.downcast_ref());
+        memories.into_iter().try_for_each(|memory: &Allocation| memory.check_copies(LAUNCH))?;
         // Each one, in spite of errors: launched graphs release their buffers.
         let mut unordered = Vec::new();
         let written = || windows.iter().map(|(memory, _)| &memory.stream);

@@ -93,6 +93,16 @@ pub unsafe trait DeviceBuffer {
         true
     }
 
+    /// Fails if a copy of the memory that could not be waited for may still be under way.
+    ///
+    /// # Errors
+    /// [`Error::Stream`], before anything is queued.
+    #[doc(hidden)]
+    #[inline]
+    fn check_copies(&self, _operation: &'static str) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and prepared
     /// operations.
     fn owner(&self) -> Option<Owner> {
@@ -136,21 +146,26 @@ macro_rules! cudarc_buffer {
     )*};
 }
 
-macro_rules! cudarc_buffer_mut {
-    ($($type:ty),*) => {$(
-        // SAFETY: as above; a mutable borrow of the buffer, or a mutable view, is exclusive.
-        unsafe impl<T: Element> DeviceBufferMut for $type {
-            #[inline]
-            fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
-                let (address, queued) = self.device_ptr_mut(stream);
-                Access::exclusive(address, queued)
-            }
-        }
-    )*};
+cudarc_buffer!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
+
+// SAFETY: as above; a mutable borrow of the buffer is exclusive.
+unsafe impl<T: Element> DeviceBufferMut for CudaSlice<T> {
+    #[inline]
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        let (address, queued) = self.device_ptr_mut(stream);
+        Access::exclusive(address, queued)
+    }
 }
 
-cudarc_buffer!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
-cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
+// SAFETY: as above; a mutable view is exclusive.
+unsafe impl<T: Element> DeviceBufferMut for CudaViewMut<'_, T> {
+    #[inline]
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        let (address, queued) = self.device_ptr_mut(stream);
+        // Views of other parts of the slice have the same event.
+        Access::new(address, Some(queued))
+    }
+}
 
 /// A buffer that is used longer than it is borrowed. It has an owner, and therefore no events to wait for.
 #[derive(Clone, Debug)]
@@ -172,6 +187,7 @@ impl OwnedBuffer {
         let stream = Arc::clone(buffer.stream());
         communicator.expect_device(operation, name, &stream)?;
         cuda::refuse_per_thread(operation, &stream)?;
+        buffer.check_copies(operation)?;
         let owner = buffer.owner().ok_or(Error::NotOwned { operation })?;
         let start = buffer.read(&stream).address();
         let addresses = start..start + (buffer.len() * size_of::<B::Element>()) as u64;

@@ -145,6 +145,11 @@ unsafe impl DeviceBuffer for Memory {
         false
     }
 
+    #[inline]
+    fn check_copies(&self, operation: &'static str) -> Result<(), Error> {
+        self.allocation.check_copies(operation)
+    }
+
     fn owner(&self) -> Option<Owner> {
         Some(Arc::clone(&self.allocation) as Owner)
     }

@@ -1,7 +1,8 @@
-//! Order of reads of cudarc's buffers.
+//! Order of accesses to cudarc's buffers that can go on at the same time: reads, and writes of views of different parts.
 //!
-//! cudarc keeps one event for all reads of a slice, and each read records it again: a read on another stream is then forgotten, and
-//! the slice can be freed or written while that read goes on. So the stream of a read waits for the event before it records it.
+//! cudarc keeps one event for all reads of a slice and one for all writes, and each access records it again: one on another stream is then
+//! forgotten, and the slice can be freed, read or written while it goes on. So the stream of an access waits for the event before it
+//! records it.
 
 use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -36,7 +37,7 @@ impl Drop for Recording {
     }
 }
 
-/// Records a read that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and nothing is recorded then.
+/// Records an access that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and nothing is recorded then.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };

@@ -122,6 +122,11 @@ macro_rules! memory_view {
                 false
             }
 
+            #[inline]
+            fn check_copies(&self, operation: &'static str) -> Result<(), Error> {
+                self$(.$view)?.allocation.check_copies(operation)
+            }
+
             fn owner(&self) -> Option<Owner> {
                 Some(Arc::clone(self$(.$view)?.allocation) as Owner)
             }

@@ -82,6 +82,14 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         self.send.is_some_and(S::may_have_events) || self.receive.as_deref().is_some_and(R::may_have_events)
     }
 
+    #[inline(always)]
+    fn check_copies(&self, operation: &'static str) -> Result<(), Error> {
+        if let Some(send) = self.send {
+            send.check_copies(operation)?;
+        }
+        self.receive.as_deref().map_or(Ok(()), |receive| receive.check_copies(operation))
+    }
+
     #[inline]
     fn receive_name(&self) -> &'static str {
         if self.send.is_some() { RECEIVE } else { IN_PLACE }
@@ -179,6 +187,7 @@ impl Communicator {
         if operation.waits() {
             self.add_streams_of_windows(others)?;
         }
+        buffers.check_copies(name)?;
         let accesses = buffers.accesses(&self.stream);
         if accesses.have_events() {
             self.check_events(name, captured, &contexts)?;

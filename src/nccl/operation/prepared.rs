@@ -13,7 +13,7 @@ use super::collectives::Collectives;
 use super::kind::Operation;
 use super::reduction::Operator;
 use super::submit::call_nccl;
-use crate::nccl::allocation::Owner;
+use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::communicator::{Communicator, Handle, State};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
@@ -58,6 +58,8 @@ pub struct Prepared {
     waits: bool,
     /// True if NCCL's device must be current for an operation.
     needs_device: bool,
+    /// The memories of the buffers.
+    memories: Vec<Arc<Allocation>>,
     _kept: Vec<Owner>,
     _operators: Vec<Arc<Operator>>,
 }
@@ -145,8 +147,12 @@ impl<'b> Preparation<'b> {
             entries.push(Entry::Group(calls.into()));
         }
         let handle = Arc::clone(&self.communicator.handle);
+        let mut memories: Vec<Arc<Allocation>> =
+            kept.iter().filter_map(|owner| Arc::clone(owner).downcast().ok()).collect();
+        memories.sort_by_key(Arc::as_ptr);
+        memories.dedup_by_key(|memory| Arc::as_ptr(memory));
         let (entries, _kept, _operators) = (entries.into(), kept, operators);
-        Ok(Prepared { handle, entries, streams, waits, needs_device, _kept, _operators })
+        Ok(Prepared { handle, entries, streams, waits, needs_device, memories, _kept, _operators })
     }
 }
 
@@ -206,7 +212,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::WrongCommunicator`], [`Error::InsideGroup`], and [`Error::Stream`] while one of the streams is being
-    /// captured, before anything is queued; [`Error::Cuda`]; [`Error::Misaligned`]; [`Error::Nccl`],
+    /// captured or a copy of a buffer could not be waited for, before anything is queued; [`Error::Cuda`]; [`Error::Misaligned`]; [`Error::Nccl`],
     /// [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue an operation: those before
     /// it are queued then.
     pub fn queue(&self, prepared: &Prepared) -> Result<(), Error> {
@@ -241,6 +247,7 @@ impl Communicator {
         } else {
             cuda::bind_once(&handle.context)?;
         }
+        prepared.memories.iter().try_for_each(|memory| memory.check_copies(QUEUE))?;
         // Once for all entries: a capture that another thread begins during a call is an exception of the module.
         cuda::refuse_captured(QUEUE, stream)?;
         if !prepared.waits && prepared.streams.iter().all(|other| Arc::ptr_eq(other, &self.stream)) {
