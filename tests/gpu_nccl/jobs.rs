@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use collectives::job::{Group, Job};
 use collectives::{Error, ReduceOp, world};
 use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use crate::gpus::Gpus;
 use crate::shape::gpu::Gpu;
@@ -71,5 +72,47 @@ pub(crate) fn a_rank_that_left() {
             assert!(calls.iter().any(|call| *call == "all_reduce of 1000 float, sum"), "{error}");
             assert!(calls.iter().any(|call| *call == "nothing more, and left"), "{error}");
         }
+    });
+}
+
+/// Rank 0 drops a group whose operation is under way while the group's stream is being captured. The others come late.
+pub(crate) fn a_group_dropped_in_a_capture() {
+    const LEN: usize = 1000;
+    let gpus = Gpus::all();
+    let (called, ended) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
+    on_groups(gpus, |group| {
+        let part = group.split(Some(0)).unwrap().unwrap();
+        let (rank, size, stream) = (part.rank(), part.size(), part.stream().unwrap().clone());
+        let data = stream.clone_htod(&[1.0_f32; LEN]).unwrap();
+        if rank > 0 {
+            called.wait();
+        }
+        let work = part.all_reduce(data, ReduceOp::Sum);
+        if rank == 0 {
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+            called.wait();
+            drop(part);
+            stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        }
+        let data = work.wait().unwrap();
+        assert_eq!(stream.clone_dtoh(&data).unwrap(), [size as f32; LEN]);
+        ended.wait();
+    });
+}
+
+/// A buffer of a context object without counted streams, whose earlier work CUDA cannot wait for beside a capture on the device.
+pub(crate) fn a_context_object_without_counted_streams() {
+    on_groups(Gpus::all(), |group| {
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        let data = || context.default_stream().clone_htod(&[1.0_f32; 8]).unwrap();
+        let (first, second) = (data(), data());
+        let captured = group.context().unwrap().new_stream().unwrap();
+        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let refused = group.all_reduce(first, ReduceOp::Sum).wait().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Buffer(_)), "{refused}");
+        captured.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
+        group.check().unwrap();
+        let sum = group.all_reduce(second, ReduceOp::Sum).wait().unwrap();
+        assert_eq!(context.default_stream().clone_dtoh(&sum).unwrap(), [group.size() as f32; 8]);
     });
 }

@@ -71,6 +71,8 @@ fn main() {
             lifecycle::finalize_then_close,
             lifecycle::suspend_and_resume,
             split::a_communicator_whose_peers_never_come,
+            jobs::a_group_dropped_in_a_capture,
+            jobs::a_context_object_without_counted_streams,
         ],
         2 => [
             shapes::threads,
