@@ -40,7 +40,8 @@ impl Visitor<'_> for AnyNumber {
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<f64, E> {
-        word.parse().map_err(|_| E::custom(format_args!("'{word}' is no number")))
+        let number = word.parse().ok().filter(|number: &f64| !number.is_finite());
+        number.ok_or_else(|| E::custom(format_args!("'{word}' is text, not a number")))
     }
 }
 

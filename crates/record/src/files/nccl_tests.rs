@@ -5,6 +5,7 @@
 //! it has no `end_time`, the reason in `errors`, and no `okay` is true. When no data was verified, the `count` of
 //! wrong values is null, and `okay` is `unchecked`.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -103,11 +104,11 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
         config: Config::new(&run.settings, &run.ranks),
         results: results(run),
         out_of_bounds: OutOfBounds {
-            count: failed_checks,
-            okay: match (complete, failed_checks) {
+            count: failed_checks.map(|count| count.try_into().unwrap_or(i64::MAX)),
+            okay: Cow::Borrowed(match (complete, failed_checks) {
                 (true, None) => "unchecked",
                 (complete, failed_checks) => truth(complete && failed_checks == Some(0)),
-            },
+            }),
         },
         average_bus_bandwidth: AverageBusBandwidth {
             bandwidth: mean,
@@ -147,8 +148,8 @@ pub(super) struct Document {
     pub(super) config: Config,
     #[serde(skip_deserializing)]
     results: Vec<Row>,
-    #[serde(skip_deserializing)]
-    out_of_bounds: OutOfBounds,
+    #[serde(default)]
+    pub(super) out_of_bounds: OutOfBounds,
     #[serde(skip_deserializing)]
     average_bus_bandwidth: AverageBusBandwidth,
     #[serde(default)]
@@ -300,11 +301,11 @@ struct Summary {
     cv_pct: f64,
 }
 
-#[derive(Default, Serialize)]
-struct OutOfBounds {
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct OutOfBounds {
     /// Null when nothing was verified.
-    count: Option<u64>,
-    okay: &'static str,
+    pub(super) count: Option<i64>,
+    pub(super) okay: Cow<'static, str>,
 }
 
 #[derive(Default, Serialize)]

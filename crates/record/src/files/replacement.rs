@@ -28,10 +28,27 @@ impl Version {
     /// The version of a file; `None` when there is no file.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match path.metadata() {
-            Ok(found) => Ok(Some(Self { device: found.dev(), inode: found.ino(), length: found.len() })),
+            Ok(found) => Ok(Some(Self::from(&found))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl From<&fs::Metadata> for Version {
+    fn from(found: &fs::Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino(), length: found.len() }
+    }
+}
+
+/// Refuses a file that another program has written since it had the version `known`. A file that was removed is written again.
+///
+/// # Errors
+/// With the reason, or when the file cannot be looked at.
+pub(super) fn refuse_other(path: &Path, known: Option<Version>) -> io::Result<()> {
+    match Version::of(path)? {
+        Some(found) if known != Some(found) => Err(io::Error::other(REPLACED)),
+        _ => Ok(()),
     }
 }
 
@@ -79,14 +96,18 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// When the content or the file cannot be written; the older file then stays unchanged.
 pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    begin(path, content)?.sync_all()
+    begin(path, content, || Ok(()))?.sync_all()
 }
 
-/// Replaces `path` by a file with this content, and returns it for more writes.
+/// Replaces `path` by a file with this content, and returns it for more writes. `check` is the last thing before.
 ///
 /// # Errors
-/// See [`write()`].
-pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+/// See [`write()`]; that of `check`.
+pub(super) fn begin(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    check: impl FnOnce() -> io::Result<()>,
+) -> io::Result<File> {
     // The file that is replaced keeps its mode; a new one has the mode of the umask.
     let older = fs::metadata(path).map(|found| found.permissions());
     let mut file = tempfile::Builder::new()
@@ -104,6 +125,7 @@ pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Res
     drop(out);
     // Before the rename, so that a power cut leaves one of both files complete.
     file.as_file().sync_all()?;
+    check()?;
     file.persist(path).map_err(|error| error.error)
 }
 

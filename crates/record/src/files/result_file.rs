@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::json_lines::{self, JsonLines};
-use super::replacement::{REPLACED, Version};
+use super::replacement::{Version, refuse_other};
 use super::reserve::{Reserve, is_no_space, shortened};
 use super::{Format, csv, json, markdown, nccl_tests, replacement};
 use crate::run::{Measurement, Run};
@@ -37,15 +37,16 @@ pub(super) struct ResultFile {
     lines: Option<JsonLines>,
     /// Space for another format, from the start of the run on.
     reserve: Option<Reserve>,
-    /// The replaced file as the start of the run has left it, in formats other than JSON Lines.
-    begun: Option<Version>,
+    /// The file that the next write replaces: found before the run, or left by its start. In JSON Lines, the former.
+    known: Option<Version>,
     /// True when a measurement had no space, which was reported.
     is_full: bool,
 }
 
 impl ResultFile {
     pub(super) fn new(path: PathBuf, content: Content, target: PathBuf) -> Self {
-        Self { path, content, target, lines: None, reserve: None, begun: None, is_full: false }
+        let known = Version::of(&target).ok().flatten();
+        Self { path, content, target, lines: None, reserve: None, known, is_full: false }
     }
 
     /// Replaces the file by the unfinished run.
@@ -55,12 +56,12 @@ impl ResultFile {
     pub(super) fn start(&mut self, run: &Run) -> io::Result<()> {
         if self.content != LINES {
             self.write(run)?;
-            self.begun = Version::of(&self.target)?;
             self.reserve = Some(Reserve::beside(&self.target)?);
             return Ok(());
         }
         let header = json_lines::header(run)?;
-        let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
+        let check = || refuse_other(&self.target, self.known);
+        let file = replacement::begin(&self.target, |out| out.write_all(&header), check)?;
         self.lines = Some(JsonLines::after(file, header.len() as u64, run));
         Ok(())
     }
@@ -106,17 +107,14 @@ impl ResultFile {
     fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
         match &mut self.lines {
             Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
-            _ => self.write(run),
+            _ => {
+                self.known = Version::of(&self.target)?;
+                self.write(run)
+            }
         }
     }
 
     fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
-        // A file that was removed meanwhile is written again.
-        if let Some(found) = Version::of(&self.target)?
-            && self.begun.is_some_and(|begun| begun != found)
-        {
-            return Err(io::Error::other(REPLACED));
-        }
         // Its space is free now.
         let reserved = self.reserve.take().map_or(0, |reserve| reserve.measurements());
         let Err(error) = self.write(run) else { return Ok(()) };
@@ -136,14 +134,17 @@ impl ResultFile {
         Err(error)
     }
 
-    /// Replaces the file by the whole run.
-    fn write(&self, run: &Run) -> io::Result<()> {
-        replacement::write(&self.target, |out| match self.content {
+    /// Replaces the known file by the whole run.
+    fn write(&mut self, run: &Run) -> io::Result<()> {
+        let content = |out: &mut dyn io::Write| match self.content {
             Content::Own(Format::Json) => json::write(run, out),
             Content::Own(Format::Csv) => csv::write(run, out),
             Content::Own(Format::Markdown) => markdown::write(run, out),
             Content::Own(Format::JsonLines) => json_lines::write(run, out),
             Content::NcclTests => out.write_all(nccl_tests::render(run).as_bytes()),
-        })
+        };
+        let file = replacement::begin(&self.target, content, || refuse_other(&self.target, self.known))?;
+        self.known = Some(Version::from(&file.metadata()?));
+        file.sync_all()
     }
 }

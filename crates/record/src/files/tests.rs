@@ -161,6 +161,22 @@ fn what_another_program_has_written_meanwhile_is_not_replaced() {
     }
 }
 
+/// Of two runs that begin at the same time, one is refused before it measures.
+#[test]
+fn a_run_that_ended_while_another_began_is_not_replaced() {
+    let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
+    for name in ALL {
+        let open = || Files::open(&outputs(folder.path(), &[name]), false).unwrap();
+        let [mut first, mut second] = [open(), open()];
+        drive(&mut first, &run);
+        first.finish(&run).unwrap();
+        let whole = fs::read(folder.path().join(name)).unwrap();
+        let error = second.start(&run).unwrap_err().to_string();
+        assert!(error.contains("another program has replaced it"), "{error}");
+        assert_eq!(fs::read(folder.path().join(name)).unwrap(), whole);
+    }
+}
+
 #[test]
 fn an_interrupted_run_and_one_that_never_began_are_written_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,6 +256,8 @@ fn what_is_no_result_is_said() {
     let (count, _) = whole.rsplit_once("\"wrong_measurements\":").unwrap();
     let miscounted = format!("{count}\"wrong_measurements\":77{}", "}}\n");
     let uncounted = json.replace("83.88608, \"wrong\": 3", "83.88608, \"wrong\": 0");
+    let twice = json.replacen("\"rank\": 1,", "\"rank\": 0,", 1);
+    let text = json.replacen("\"time_us\": 2", "\"time_us\": \"3\", \"other\": 2", 1);
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
         ("", "it is no result file"),
@@ -257,6 +275,8 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
         (&left_out, "its run is complete, but left measurements out"),
+        (&twice, "it names a rank twice, or leaves one out"),
+        (&text, "'3' is text, not a number"),
         (&uncounted, "a measurement lists ranks with wrong elements, but counts none"),
         (&miscounted, "it ends a run of another number of wrong measurements than the "),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),

@@ -66,6 +66,12 @@ impl Key {
         Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
     }
 
+    /// False for rows that no run verifies: without an element, and in place where the collective has no such form.
+    fn is_verifiable(&self) -> bool {
+        let has_in_place = || self.table.collective.parse().map_or(true, Collective::has_in_place);
+        self.bytes > 0 && (self.placement == Placement::OutOfPlace || has_in_place())
+    }
+
     /// The key in words: `allreduce float sum, 8 bytes in-place`.
     pub fn name(&self) -> String {
         format!("{}, {} bytes {}", self.table.name(), self.bytes, self.placement.name())
@@ -114,7 +120,7 @@ pub struct Repeated {
 pub struct Rows {
     /// Number of measurements, over all cycles.
     pub measurements: usize,
-    /// Number of measurements whose data was not verified.
+    /// Number of measurements whose data could be verified, and was not.
     pub unverified: usize,
     /// Number of measurements with wrong data that the file has left out.
     wrong_left_out: usize,
@@ -136,7 +142,7 @@ impl Rows {
     /// verified; `is_unstable` if it was marked NOT STABLE.
     fn add(&mut self, key: Key, value: f64, wrong: Option<u64>, is_unstable: bool) {
         self.measurements += 1;
-        self.unverified += usize::from(wrong.is_none());
+        self.unverified += usize::from(wrong.is_none() && key.is_verifiable());
         let place = *self.places.entry(key).or_insert_with_key(|key| {
             self.rows.push(Values { key: key.clone(), values: Vec::new(), wrong: 0, is_unstable: false });
             self.rows.len() - 1

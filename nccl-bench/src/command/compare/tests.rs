@@ -344,6 +344,14 @@ fn what_makes_the_comparison_doubtful_is_said() {
 fn rows_that_were_not_verified_fail_where_verification_is_required() {
     let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
     verdict(&[first.clone(), second.clone()], &["--require-verified"], true);
+    let mut in_place = run_of(&[10.0]);
+    for measurement in &mut in_place.measurements {
+        measurement.collective = "alltoall".to_owned();
+        measurement.wrong = measurement.wrong.filter(|_| measurement.placement != Placement::InPlace);
+    }
+    let mut later = in_place.clone();
+    later.started_at.push('Z');
+    verdict(&[in_place, later], &["--require-verified"], true);
     second.measurements[1].wrong = None;
     let said = "did not verify the data of 1 of its 2 measurements";
     let text = verdict(&[first.clone(), second.clone()], &[], true);

@@ -13,7 +13,7 @@ use crate::run::{Measurement, SCHEMA_VERSION};
 
 /// Fields of native files and of nccl-tests' files that are kept as they are. Other fields are skipped,
 /// except for the two lists of measurements.
-const KEPT: [&str; 20] = [
+const KEPT: [&str; 21] = [
     "kind",
     "schema_version",
     "program",
@@ -33,6 +33,7 @@ const KEPT: [&str; 20] = [
     "nccl_version",
     "config",
     "errors",
+    "out_of_bounds",
     "end_time", // nccl-tests'
 ];
 

@@ -173,8 +173,12 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
 /// Refuses a native file that contradicts itself: it was changed after the program wrote it.
 fn refuse_contradiction(run: &Run, has_uncounted_mismatch: bool) -> Result<(), ReadProblem> {
     let is_complete = run.outcome == Outcome::Complete;
+    let mut ranks: Vec<usize> = run.ranks.iter().map(|rank| rank.rank).collect();
+    ranks.sort_unstable();
     let found = if run.ranks.is_empty() {
         "it names no rank"
+    } else if ranks.iter().enumerate().any(|(index, &rank)| index != rank) {
+        "it names a rank twice, or leaves one out"
     } else if is_complete && run.ended_at.is_none() {
         "its run is complete, but has no `ended_at`"
     } else if is_complete && run.left_out.is_some_and(|left_out| left_out.measurements > 0) {

@@ -95,6 +95,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     let mut notes =
         vec!["read from the JSON of nccl-tests: times of day are local, without their zone".to_owned()];
     notes.extend(messages.iter().map(|message| format!("NCCL's last error: {message}")));
+    let is_wrong = file.out_of_bounds.okay == "false" || file.out_of_bounds.count > Some(0);
     let per_process = config.nthreads * config.ngpus;
     if per_process > 1 {
         notes.push(format!(
@@ -116,6 +117,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         command: file.args.clone(),
         started_at: time(&file.start_time),
         outcome: match &ended_at {
+            Some(_) if is_wrong => Outcome::Failed { message: "it counts wrong values".to_owned() },
             Some(_) => Outcome::Complete,
             None if messages.is_empty() => Outcome::Failed { message: "it has no end time".to_owned() },
             None => Outcome::Failed { message: messages.join("; ") },

@@ -29,6 +29,21 @@ fn a_real_file_says_the_same_as_a_run() {
 }
 
 #[test]
+fn a_file_that_counts_wrong_values_is_no_complete_run() {
+    let right = "\"out_of_bounds\":{\"count\":0,\"okay\":\"true\"}";
+    assert!(ALL_REDUCE.contains(right));
+    for wrong in [
+        "{\"count\":5,\"okay\":\"false\"}",
+        "{\"count\":0,\"okay\":\"false\"}",
+        "{\"count\":5,\"okay\":\"true\"}",
+    ] {
+        let run = parse(ALL_REDUCE.replace(right, &format!("\"out_of_bounds\":{wrong}")).as_bytes()).unwrap();
+        let expected = Outcome::Failed { message: "it counts wrong values".to_owned() };
+        assert_eq!(run.outcome, expected, "{wrong}");
+    }
+}
+
+#[test]
 fn our_own_of_host_memory_that_was_interrupted_is_read() {
     let mut run = sample::full();
     run.provenance.backend = "fabric".to_owned();
