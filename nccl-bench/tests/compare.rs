@@ -12,8 +12,8 @@ use std::thread;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-/// Limit on the program's address space. It has about 20 MiB before it reads a file.
-const MEMORY: u64 = 64 << 20;
+/// Limit on the program's heap and stacks. The code of a program without optimization alone can take 60 MB of address space.
+const MEMORY: u64 = 16 << 20;
 /// Length of files that do not fit into this memory: a file that is read as a whole takes several times its length.
 const LONG: usize = 12 << 20;
 
@@ -24,7 +24,7 @@ fn compare(files: &[&Path], more: &[&str]) -> Output {
     // SAFETY: `limit` only makes calls that are allowed between `fork` and `exec`, and allocates nothing.
     unsafe {
         command.pre_exec(|| {
-            limit(libc::RLIMIT_AS, MEMORY)?;
+            limit(libc::RLIMIT_DATA, MEMORY)?;
             limit(libc::RLIMIT_CPU, 60)
         })
     };

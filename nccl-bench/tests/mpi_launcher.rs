@@ -57,6 +57,24 @@ fn ranks_of_mpirun_form_one_job_and_only_rank_0_prints() {
 }
 
 #[test]
+fn processes_without_the_variables_of_their_launcher_are_refused() {
+    let session = tempfile::tempdir().unwrap();
+    let start = |more: &str| {
+        let mut command = Command::new("mpirun");
+        command.args(["-np", "2", "env", "-i", env!("CARGO_BIN_EXE_nccl-bench")]);
+        command.args("allreduce --backend fabric -t 1 -e 8 -n 1".split_whitespace());
+        command.args(more.split_whitespace()).envs(for_launcher(&session)).output().unwrap()
+    };
+    let refused = start("");
+    assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(2), ""));
+    assert!(
+        text(&refused.stderr).contains("mpirun has started this process, but its variables"),
+        "{refused:?}"
+    );
+    assert!(start("--world single").status.success());
+}
+
+#[test]
 fn two_ranks_in_host_memory_are_healthy_without_gpus() {
     // They harm a job on GPUs.
     let variables = [("NCCL_IB_DISABLE", "yes"), ("NCCL_NET", "Sockets"), ("NCCL_TOPO_FILE", "/nowhere.xml")];

@@ -395,6 +395,15 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
              the only one"
         )));
     }
+    if options.kind == Kind::Auto
+        && let Some(launcher) = started.find_silent_launcher()
+    {
+        return Err(Error::Environment(format!(
+            "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so each process \
+             would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Kind::Single` where each is \
+             meant to be alone (nccl-bench: --world single)"
+        )));
+    }
     match options.kind {
         Kind::Single => Ok(single()),
         Kind::Mpi => join_mpi(options, started),

@@ -58,7 +58,9 @@ pub(crate) fn command(program: &str, arguments: &str) -> Command {
     // SAFETY: `signal` may be called between `fork` and `exec`.
     unsafe {
         command.pre_exec(|| {
-            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+            for signal in
+                [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGXCPU]
+            {
                 libc::signal(signal, libc::SIG_DFL);
             }
             Ok(())

@@ -1,10 +1,13 @@
 //! The launcher that started this process.
 
+mod ancestors;
 mod nodelist;
 mod rendezvous;
 
-use super::{Error, process_variable};
 use std::fmt;
+use std::path::Path;
+
+use super::{Error, process_variable};
 
 /// A program that starts the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +158,10 @@ impl Started {
             "LOCAL_RANK",
             "MPI_LOCALRANKID",
             "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "HOROVOD_RANK",
+            "ALPS_APP_PE",
+            "SLURM_LOCALID",
             "MVP_COMM_WORLD_RANK",
             "FLUX_TASK_RANK",
             "PALS_RANKID",
@@ -165,6 +172,9 @@ impl Started {
             "PMI_SIZE",
             "MV2_COMM_WORLD_SIZE",
             "MVP_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "HOROVOD_SIZE",
+            "MPI_LOCALNRANKS",
             "LOCAL_WORLD_SIZE",
             "FLUX_JOB_SIZE",
             "JSM_NAMESPACE_SIZE",
@@ -199,6 +209,11 @@ impl Started {
             (starts(launcher) && named(marks).is_some() && size(name) > Some(1))
                 .then_some((alone, launcher, name))
         })
+    }
+
+    /// The name of an MPI launcher that has started this process, though no variable of it is set.
+    pub(crate) fn find_silent_launcher(&self) -> Option<String> {
+        if self.launcher == Launcher::None { ancestors::find_launcher(Path::new("/proc")) } else { None }
     }
 
     /// True if there is no other rank.

@@ -146,6 +146,8 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     for (rank, size) in [
         ("MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
         ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("HOROVOD_RANK", "HOROVOD_SIZE"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
         ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
         ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),

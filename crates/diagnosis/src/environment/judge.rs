@@ -216,6 +216,9 @@ fn unknown(name: &str, situation: &Situation) -> (Severity, String) {
                 (Severity::Degraded, reason.to_owned())
             }
         },
+        _ if name.starts_with("TORCH_") => {
+            (Severity::Advice, "no version of PyTorch that is known here reads it".to_owned())
+        }
         _ => {
             let reason =
                 format!("no software that is known here reads it (libfabric up to {NEWEST_LIBFABRIC})");

@@ -176,7 +176,6 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
         "NCCL_TESTS_SPLIT",
         "NVSHMEM_DEBUG",
         "NCCL_FASTRAK_CTRL_DEV",
-        "TORCH_NCCL_NEW_THING_X",
     ] {
         assert_eq!(judged(harmless, "1", &old).severity, None, "{harmless}");
     }
@@ -184,6 +183,8 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     let newer = situation(Some("2.40.1"), None, None, None);
     assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &newer).severity, Some(Severity::Unknown));
     assert_eq!(judged("FI_SOMETHING_NEW", "1", &old).severity, Some(Severity::Advice));
+    assert_eq!(judged("TORCH_NCCL_NEW_THING_X", "1", &old).severity, Some(Severity::Advice));
+    assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, Kind::Misspelt);
     assert_eq!(judged("OFI_NCCL_WHATEVER_IT_IS", "1", &old).severity, Some(Severity::Degraded));
 }
 

@@ -248,7 +248,17 @@ fn choices(
 fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let mut once: Vec<&str> = Vec::new();
     let mut twice = None;
-    for gpu in value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty()) {
+    let is_gpu = |gpu: &str| {
+        gpu.starts_with("GPU-")
+            || gpu.starts_with("MIG-")
+            || gpu.trim_start_matches(['-', '+']).parse::<u32>().is_ok()
+    };
+    let gpus = || value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty());
+    if let Some(other) = gpus().find(|gpu| !is_gpu(gpu)) {
+        let reason = format!("`{other}` is no GPU: CUDA shows the process only those before it");
+        return Some(BadValue::invalid(reason, None).broken());
+    }
+    for gpu in gpus() {
         if once.contains(&gpu) {
             twice = Some(gpu);
         } else {

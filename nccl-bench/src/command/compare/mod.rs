@@ -100,7 +100,7 @@ pub struct Arguments {
     #[arg(long)]
     pub partial: bool,
 
-    /// Fail unless the data of all rows was verified
+    /// Fail unless the data of all rows was verified that can be: not without an element, nor in place in alltoall and sendrecv
     #[arg(long)]
     pub require_verified: bool,
 

@@ -22,7 +22,7 @@ pub(crate) fn is_about_gpus(message: &KernelMessage) -> bool {
 
 /// True for a message about a process, after whose end the host is as good as before.
 fn is_about_process(message: &KernelMessage, action: Action) -> bool {
-    let words = ["pid", "process", "segfault", "task ", "name="];
+    let words = ["pid", "process", "segfault", "traps: ", "task ", "name="];
     action == Action::None && words.iter().any(|word| message.text.contains(word))
 }
 
@@ -68,7 +68,7 @@ fn finding(
             finding
         }
     };
-    if is_about_process(message, finding.action) && finding.severity < Severity::Unknown {
+    if is_about_process(message, finding.action) && (finding.severity < Severity::Unknown || rule.is_some()) {
         finding.severity = Severity::Advice;
     }
     finding.occurrences = message.count;

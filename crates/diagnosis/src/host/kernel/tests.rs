@@ -60,3 +60,15 @@ fn files_of_the_system_s_logger_are_read_without_kmsg() {
     assert_eq!((messages.kinds.len(), messages.kinds[0].count, messages.kinds[0].first), (1, 2, Some(100.5)));
     assert_eq!(judged(&Machine::new()).0, KernelMessages::default());
 }
+
+#[test]
+fn a_crashed_process_leaves_the_host_as_it_was() {
+    for text in [
+        "python[4424]: segfault at 8 ip 00007f sp 00007f error 4 in libc.so.6[7f+1]",
+        "traps: python[4424] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+    ] {
+        let machine = Machine::new().file("dev/kmsg", &format!("6,1,5,-;{text}\n"));
+        let (_, findings) = judged(&machine);
+        assert_eq!(findings[0].severity, Severity::Advice, "{text}: {findings:?}");
+    }
+}

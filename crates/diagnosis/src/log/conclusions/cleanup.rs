@@ -1,4 +1,4 @@
-//! Failures that came only while NCCL freed communicators, after all operations.
+//! Failures that came only at the end of a job, after all operations.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,20 @@ const NOT_FREED: &str = "nccl-cleanup-failed";
 
 /// The rule about NVLink multicast, whose memory NCCL also maps back at the end.
 const MULTICAST: &str = "nvls-cuda-failed";
+
+/// The rule about PyTorch's store, whose process often ends before the others.
+const STORE_LOST: &str = "torch-store-lost";
+
+/// Makes a lost store advice where all ranks of the log have destroyed all their communicators, and nothing failed.
+pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
+    let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
+    if job.main.is_none() || !members.all(|member| member.destroyed) || found.iter().any(Placed::is_failure) {
+        return;
+    }
+    for each in found.iter_mut().filter(|each| each.finding.rule == STORE_LOST) {
+        each.finding.severity = Severity::Advice;
+    }
+}
 
 /// Makes failures of the cleanup degraded, where the log shows that the job had finished: all ranks completed their start and
 /// connected, no operation returned an error, and nothing else failed.
@@ -54,7 +68,7 @@ fn has_finished(job: &Job<'_>, writers: &BTreeSet<usize>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{examine, pair};
+    use super::super::tests::{end, examine, pair};
     use crate::examination::Health;
     use crate::finding::Severity;
 
@@ -80,6 +94,22 @@ mod tests {
             found.findings[0].diagnosis,
             "Only the cleanup at the end failed: a communicator was not freed."
         );
+    }
+
+    #[test]
+    fn a_store_that_is_lost_after_the_end_of_all_communicators_is_advice() {
+        let text = pair("IB", "NET/IB/0/GDRDMA").text();
+        let lost = "[rank1]:[W522 11:47:46.952883182 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=7): failed to recv\n";
+        let whole = text.clone() + &end(0, "Destroy") + &end(1, "Destroy") + lost;
+        assert_eq!(examine(&whole).health(), Health::Healthy, "{:?}", examine(&whole).findings);
+        let crash = "Segmentation fault (core dumped)\n";
+        for (log, health) in [
+            (text.clone() + lost, Health::CannotTell),
+            (text + &end(0, "Destroy") + lost, Health::CannotTell),
+            (whole + crash, Health::Broken),
+        ] {
+            assert_eq!(examine(&log).health(), health, "{:?}", examine(&log).findings);
+        }
     }
 
     #[test]

@@ -61,12 +61,8 @@ mod tests {
     use super::super::tests::{examine, examine_files, pair};
     use crate::examination::{Examination, Health};
 
-    /// The end of the communicator on a rank.
     fn end(rank: u32) -> String {
-        let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
-        format!(
-            "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - Destroy COMPLETE\n"
-        )
+        super::super::tests::end(rank, "Destroy")
     }
 
     fn told(found: &Examination) -> Option<&str> {

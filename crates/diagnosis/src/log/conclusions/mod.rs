@@ -101,6 +101,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let failures = failures::find(&job);
     found.extend(failures);
     cleanup::soften(&job, &mut found);
+    cleanup::excuse_lost_store(&job, &mut found);
     let of_ranks = ranks::find(&job, &found);
     found.extend(of_ranks);
     if !start::has_failure(&found) {

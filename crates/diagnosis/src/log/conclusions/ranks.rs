@@ -371,17 +371,8 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{examine, pair};
+    use super::super::tests::{end, examine, pair};
     use crate::examination::Health;
-
-    /// The end of a communicator on a rank.
-    fn end(rank: u32, event: &str) -> String {
-        let host = if rank == 0 { "a" } else { "b" };
-        let pid = 100 + rank;
-        format!(
-            "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - {event} COMPLETE\n"
-        )
-    }
 
     #[test]
     fn a_communicator_that_some_ranks_aborted_is_degraded() {

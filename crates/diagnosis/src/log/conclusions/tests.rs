@@ -79,6 +79,14 @@ pub(super) fn pair(network: &'static str, via: &'static str) -> Log {
     Log { hosts: vec!["a", "b"], nodes: 2, network, connections, messages: Vec::new() }
 }
 
+/// The end of the communicator of [`pair`] on a rank.
+pub(super) fn end(rank: u32, event: &str) -> String {
+    let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
+    format!(
+        "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - {event} COMPLETE\n"
+    )
+}
+
 fn finding<'a>(found: &'a Examination, rule: &str) -> &'a Finding {
     found
         .findings
