@@ -227,3 +227,28 @@ fn memory_whose_copy_could_not_be_waited_for_is_refused() {
     }
     assert_eq!(fake.bugs(), [""; 0]);
 }
+
+#[test]
+fn a_failed_wait_is_known_to_all_threads() {
+    let fake = Fake::new();
+    let communicators = [0; 2].map(|_| fake.communicator(&Config::new()));
+    let own = Arc::clone(communicators[0].stream());
+    let other = own.context().new_stream().unwrap();
+    let memory = &fake.memory(&own, 32);
+    let outputs = [0; 2].map(|_| fake.memory(&own, 32));
+    let third = own.context().new_stream().unwrap();
+    let capture = || third.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+    let mut target = Meanwhile(other.alloc_zeros::<f32>(8).unwrap(), capture);
+    other.memcpy_dtod(&memory.slice::<f32>(..).unwrap(), &mut target).unwrap();
+    third.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
+    thread::scope(|scope| {
+        for (communicator, mut output) in communicators.into_iter().zip(outputs) {
+            scope.spawn(move || {
+                for _ in 0..20_000 {
+                    let mut output = output.slice_mut::<f32>(..).unwrap();
+                    communicator.all_reduce(&memory.slice::<f32>(..).unwrap(), &mut output, Sum).unwrap_err();
+                }
+            });
+        }
+    });
+}

@@ -1,13 +1,19 @@
 //! The drop of a group's last handle while an operation is under way.
 
-use std::sync::Barrier;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use collectives::Error;
 use collectives::ReduceOp::Sum;
+use collectives::job::Job;
+use collectives::world::{self, Position, World};
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use crate::REMOTE_ERROR;
-use crate::fake::{Fake, Knob};
+use crate::fake::{Fake, Knob, aborts};
 use crate::jobs::with_groups;
 
 #[test]
@@ -48,4 +54,97 @@ fn an_operation_before_a_capture_is_waited_for() {
         Ok::<_, Error>(values)
     });
     assert_eq!(results.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [[2.0; 5], [2.0; 5]]);
+}
+
+/// A world over which failures of other ranks take 50 ms.
+struct Late {
+    inner: world::Handle,
+    seen: Mutex<Option<Instant>>,
+}
+
+impl World for Late {
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.inner.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        self.inner.all_gather(mine)
+    }
+
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.inner)
+    }
+
+    fn check(&self) -> Result<(), world::Error> {
+        let error = match self.inner.check() {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let seen = *self.seen.lock().unwrap().get_or_insert_with(Instant::now);
+        if seen.elapsed() < Duration::from_millis(50) { Ok(()) } else { Err(error) }
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.inner.abort(code, message)
+    }
+}
+
+/// Rank 0 fails, or panics, and ends its group in a capture or outside of one, while it and rank 1 wait for rank 2.
+#[test]
+fn other_ranks_learn_of_a_failure_before_the_end_of_the_group_aborts() {
+    for (is_captured, panics) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fake = Fake::new();
+        let jobs = Job::new(world::single()).threads(3).unwrap();
+        let library = fake.library();
+        fake.set(Knob::MovesData, aborts::MISLEAD);
+        let (called, ended) = (Barrier::new(2), Barrier::new(2));
+        let run = |job: Job| {
+            let rank = job.rank();
+            let late = Late { inner: Arc::clone(job.world()), seen: Mutex::default() };
+            let job = if rank == 1 { Job::new(Arc::new(late)) } else { job };
+            let group = job.group_on_gpu(library, &CudaContext::new(job.local_rank()).unwrap()).unwrap();
+            let stream = Arc::clone(group.stream().unwrap());
+            if rank == 2 {
+                ended.wait();
+                return;
+            }
+            let work = group.all_reduce(stream.clone_htod(&[1.0_f32; 5]).unwrap(), Sum);
+            called.wait();
+            if rank == 1 {
+                let result = work.wait().map(drop);
+                ended.wait();
+                assert!(result.is_err(), "{is_captured} {panics}");
+                return;
+            }
+            if is_captured {
+                stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+            }
+            if panics {
+                let ended = AssertUnwindSafe(move || {
+                    let _group = group;
+                    panic!("on purpose");
+                });
+                catch_unwind(ended).unwrap_err();
+            } else {
+                job.fail("a reason");
+                while group.check().is_ok() {
+                    thread::yield_now();
+                }
+                drop(group);
+            }
+            if is_captured {
+                drop(stream.end_capture(CUgraphInstantiate_flags(0)));
+            }
+        };
+        let run = &run;
+        thread::scope(|scope| jobs.into_iter().for_each(|job| drop(scope.spawn(move || run(job)))));
+    }
 }

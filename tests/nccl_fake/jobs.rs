@@ -401,3 +401,34 @@ fn a_waker_can_drop_the_last_handle() {
         thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Thread 2 of rank 0 queues a second operation while thread 1 waits for the first. Rank 1 calls the second one once thread 1 has
+/// returned.
+#[test]
+fn an_operation_on_host_memory_does_not_wait_for_later_ones() {
+    let fake = Fake::new();
+    let (queued, returned) = (Barrier::new(2), Barrier::new(2));
+    on_gpus(&fake, 2, |group| {
+        let second = || group.all_reduce(memory::<f32>(group, 3), ReduceOp::Sum);
+        let mut host = [1.0_f32; 4];
+        if group.rank() == 1 {
+            queued.wait();
+            group.all_reduce_in_place(&mut host, ReduceOp::Sum).unwrap();
+            returned.wait();
+            second().wait().unwrap();
+            return;
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                group.all_reduce_in_place(&mut host, ReduceOp::Sum).unwrap();
+                assert_eq!(host, [2.0; 4]);
+                returned.wait();
+            });
+            // The group asks while an operation is being called or under way: the second one comes after it.
+            fake.until_polled();
+            let work = second();
+            queued.wait();
+            work.wait().unwrap();
+        });
+    });
+}

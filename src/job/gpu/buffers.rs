@@ -2,7 +2,7 @@
 
 use std::{mem, slice};
 
-use cudarc::driver::{CudaSlice, CudaViewMut};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
 use super::{GpuGroup, describe, with_op};
 use crate::job::gather::{gather_messages, make_length_error};
@@ -47,18 +47,28 @@ impl GpuGroup {
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
         let reduced = self.cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
-            let work = self.start_own(operation, copy, |communicator, copy| call(communicator, copy, length));
-            let reduced = work.wait()?;
-            self.cuda(|stream| stream.memcpy_dtoh(&reduced, &mut host))
+            self.start_own(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()
         });
-        bytes.copy_from_slice(&self.end_copies(reduced, host)?);
+        match reduced {
+            // The copy to the GPU came before.
+            Ok(reduced) => bytes.copy_from_slice(&self.read(reduced, host)?),
+            Err(error) => _ = self.end_copies(&self.rank.stream, Err(error), host)?,
+        }
         Ok(())
     }
 
-    /// Waits for the copies of host memory on the group's stream, also after an error. Returns the memory; leaks it if it cannot
-    /// wait, since the copies may still use it.
-    fn end_copies<M>(&self, result: Result<(), Error>, memory: M) -> Result<M, Error> {
-        let stream = &self.rank.stream;
+    /// Copies the result of an operation that has ended to host memory. Does not wait for operations of other threads, which may
+    /// follow on the group's stream.
+    fn read(&self, result: CudaSlice<u8>, mut host: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let stream = self.reading_stream()?;
+        let copied = cuda::own_result(stream.context(), || stream.memcpy_dtoh(&result, &mut host));
+        let copied = self.rank.watch.stop_on_error(copied);
+        self.end_copies(&stream, copied, (result, host)).map(|(_, host)| host)
+    }
+
+    /// Waits for the copies of host memory on a stream, also after an error. Returns the memory; leaks it if it cannot wait, since
+    /// the copies may still use it.
+    fn end_copies<M>(&self, stream: &CudaStream, result: Result<(), Error>, memory: M) -> Result<M, Error> {
         match cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)) {
             Ok(()) => result.map(|()| memory),
             Err(error) => {
@@ -80,13 +90,15 @@ impl GpuGroup {
     /// Gathers parts of the same length, which is not 0.
     fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
         self.refuse_captured("all_gather_bytes")?;
-        let (own, mut all) = (mine.to_vec(), host_memory(mine.len() * self.rank.size)?);
+        let (own, all) = (mine.to_vec(), host_memory(mine.len() * self.rank.size)?);
         let gathered = self.cuda(|stream| stream.clone_htod(&own)).and_then(|part| {
             let whole = self.cuda(|stream| stream.alloc_zeros::<u8>(all.len()))?;
-            let (_, whole) = self.all_gather(part, whole).wait()?;
-            self.cuda(|stream| stream.memcpy_dtoh(&whole, &mut all))
+            self.all_gather(part, whole).wait()
         });
-        self.end_copies(gathered, (own, all)).map(|(_, all)| all)
+        match gathered {
+            Ok((_, whole)) => self.read(whole, all),
+            Err(error) => self.end_copies(&self.rank.stream, Err(error), own).map(|_| all),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct GpuGroup {
 struct GpuRank {
     device: Device,
     stream: Arc<CudaStream>,
-    /// Reads what is complete; made with the first step of training.
+    /// Copies results of operations that have ended to the host; made for the first one.
     reading: Mutex<Option<Arc<CudaStream>>>,
     communicator: Arc<Watched>,
     watch: Arc<Watch>,
@@ -276,15 +276,17 @@ impl GpuGroup {
         first: Option<FirstCall>,
     ) -> Result<Option<Comparison>, Error> {
         let Some(first) = first else { return Ok(None) };
+        Comparison::start(communicator, self.reading_stream()?, first).map(Some)
+    }
+
+    /// The stream for copies of results, which waits for nothing else.
+    fn reading_stream(&self) -> Result<Arc<CudaStream>, Error> {
         let mut reading = lock(&self.rank.reading);
-        let reading = match &*reading {
-            Some(stream) => stream,
-            None => {
-                let context = self.rank.stream.context();
-                reading.insert(cuda::own_result(context, || context.new_stream())?)
-            }
-        };
-        Comparison::start(communicator, Arc::clone(reading), first).map(Some)
+        if let Some(stream) = &*reading {
+            return Ok(Arc::clone(stream));
+        }
+        let context = self.rank.stream.context();
+        Ok(Arc::clone(reading.insert(cuda::own_result(context, || context.new_stream())?)))
     }
 
     pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {

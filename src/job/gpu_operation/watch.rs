@@ -289,7 +289,8 @@ impl Watch {
                 thread::sleep(INTERVAL_OF_FUTURES);
             }
         }
-        Ok(())
+        // After a failure, operations are no longer under way, and may not have ended.
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// Stops the group if a call of CUDA or NCCL has failed, since the other ranks may wait for this one.

@@ -1,11 +1,12 @@
 //! Copies of an allocation's memory that cudarc queues on other streams than the allocation's own.
 
 use std::iter;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaStream, DriverError, SyncOnDrop};
 
+use crate::lock::lock;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
 
@@ -16,7 +17,7 @@ const COPY: &str = "a copy of memory on another stream than its own";
 /// cudarc lends a stream for the duration of a call, and queues the copy after the call that orders it. So
 /// the host waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of
 /// the stream would not wait while an error is noted in its context; each stream has a second object here,
-/// where nobody else notes any. If the wait fails, its error stays noted there, and the memory is neither
+/// where nobody else notes any. If the wait fails, its error is noted there, and the memory is neither
 /// used any more nor freed.
 #[derive(Debug, Default)]
 pub(super) struct Copies(OnceLock<Box<CopyStream>>);
@@ -25,6 +26,8 @@ pub(super) struct Copies(OnceLock<Box<CopyStream>>);
 struct CopyStream {
     /// The second object. Used only while the first one is borrowed.
     stream: Arc<CudaStream>,
+    /// The error of a wait, once a thread has seen it.
+    failure: Mutex<Option<DriverError>>,
     next: Copies,
 }
 
@@ -56,7 +59,8 @@ impl Copies {
                     // SAFETY: used only by the result of `begin`, which borrows the stream.
                     let stream = unsafe { cuda::second_object(stream) }?;
                     // Another thread may have been first: the loop goes on from its element.
-                    let _ = place.set(Box::new(CopyStream { stream, next: Self::default() }));
+                    let (failure, next) = (Mutex::default(), Self::default());
+                    let _ = place.set(Box::new(CopyStream { stream, failure, next }));
                 }
             }
         }
@@ -75,8 +79,12 @@ impl Copies {
     #[cold]
     fn check_each(&self) -> Result<(), DriverError> {
         iter::successors(self.0.get(), |known| known.next.0.get()).try_for_each(|known| {
-            let context = known.stream.context();
-            context.check_err().inspect_err(|&error| context.record_err::<()>(Err(error)))
+            // Held while the error is taken: another thread would see none meanwhile.
+            let mut failure = lock(&known.failure);
+            if failure.is_none() {
+                *failure = known.stream.context().check_err().err();
+            }
+            failure.map_or(Ok(()), Err)
         })
     }
 }
