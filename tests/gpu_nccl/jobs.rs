@@ -114,5 +114,8 @@ pub(crate) fn a_context_object_without_counted_streams() {
         group.check().unwrap();
         let sum = group.all_reduce(second, ReduceOp::Sum).wait().unwrap();
         assert_eq!(context.default_stream().clone_dtoh(&sum).unwrap(), [group.size() as f32; 8]);
+        let mut host = [1.0_f32; 1000];
+        group.all_reduce_in_place(&mut host, ReduceOp::Sum).unwrap();
+        assert_eq!(host, [group.size() as f32; 1000]);
     });
 }
