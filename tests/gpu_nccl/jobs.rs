@@ -82,6 +82,8 @@ pub(crate) fn a_group_dropped_in_a_capture() {
     let (called, ended) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
     on_groups(gpus, |group| {
         let part = group.split(Some(0)).unwrap().unwrap();
+        // NCCL connects in the first operation, whose call waits for the other ranks.
+        part.barrier().unwrap();
         let (rank, size, stream) = (part.rank(), part.size(), part.stream().unwrap().clone());
         let data = stream.clone_htod(&[1.0_f32; LEN]).unwrap();
         if rank > 0 {
