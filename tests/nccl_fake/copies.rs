@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Config, Error, Graph, Memory};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory};
 use cudarc::driver::sys::{CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, SyncOnDrop, result,
@@ -231,8 +231,10 @@ fn memory_whose_copy_could_not_be_waited_for_is_refused() {
 #[test]
 fn a_failed_wait_is_known_to_all_threads() {
     let fake = Fake::new();
-    let communicators = [0; 2].map(|_| fake.communicator(&Config::new()));
-    let own = Arc::clone(communicators[0].stream());
+    let own = fake.stream(0);
+    // On the memory's stream, so that the refused calls log nothing.
+    let communicators =
+        [0; 2].map(|_| Communicator::builder(fake.library(), &own).rank(1, 2).id(&fake.id()).init().unwrap());
     let other = own.context().new_stream().unwrap();
     let memory = &fake.memory(&own, 32);
     let outputs = [0; 2].map(|_| fake.memory(&own, 32));
