@@ -51,7 +51,7 @@ impl GpuGroup {
         });
         match reduced {
             // The copy to the GPU came before.
-            Ok(reduced) => bytes.copy_from_slice(&self.read(reduced, host)?),
+            Ok(reduced) => bytes.copy_from_slice(&self.read_result(reduced, host)?),
             Err(error) => _ = self.end_copies(&self.rank.stream, Err(error), host)?,
         }
         Ok(())
@@ -59,7 +59,7 @@ impl GpuGroup {
 
     /// Copies the result of an operation that has ended to host memory. Does not wait for operations of other threads, which may
     /// follow on the group's stream.
-    fn read(&self, result: CudaSlice<u8>, mut host: Vec<u8>) -> Result<Vec<u8>, Error> {
+    fn read_result(&self, result: CudaSlice<u8>, mut host: Vec<u8>) -> Result<Vec<u8>, Error> {
         let stream = self.reading_stream()?;
         let copied = cuda::own_result(stream.context(), || stream.memcpy_dtoh(&result, &mut host));
         let copied = self.rank.watch.stop_on_error(copied);
@@ -96,7 +96,7 @@ impl GpuGroup {
             self.all_gather(part, whole).wait()
         });
         match gathered {
-            Ok((_, whole)) => self.read(whole, all),
+            Ok((_, whole)) => self.read_result(whole, all),
             Err(error) => self.end_copies(&self.rank.stream, Err(error), own).map(|_| all),
         }
     }

@@ -280,8 +280,8 @@ impl Watch {
 
     /// Waits until the operations under way have ended, without their stream.
     fn wait_for_marks(&self, communicator: &Communicator) -> Result<(), Error> {
-        let under_way = lock(&self.state).under_way.iter().map(|each| Arc::clone(&each.mark)).collect();
-        let marks: Vec<Arc<Mark>> = under_way;
+        let marks: Vec<Arc<Mark>> =
+            lock(&self.state).under_way.iter().map(|each| Arc::clone(&each.mark)).collect();
         for mark in marks {
             while !mark.is_complete()? {
                 communicator.async_error()?;

@@ -212,7 +212,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::WrongCommunicator`], [`Error::InsideGroup`], and [`Error::Stream`] while one of the streams is being
-    /// captured or a copy of a buffer could not be waited for, before anything is queued; [`Error::Cuda`]; [`Error::Misaligned`]; [`Error::Nccl`],
+    /// captured or a copy of a buffer could not be waited for, before anything is queued; [`Error::Cuda`];
+    /// [`Error::Misaligned`]; [`Error::Nccl`],
     /// [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue an operation: those before
     /// it are queued then.
     pub fn queue(&self, prepared: &Prepared) -> Result<(), Error> {

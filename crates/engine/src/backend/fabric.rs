@@ -48,7 +48,7 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     })
 }
 
-/// Refuses an algorithm that cannot carry out its collective on `ranks` ranks, of which all are known to share a host or not.
+/// Refuses an algorithm that cannot carry out its collective on `ranks` ranks. `is_on_one_host`: all of them share a host.
 ///
 /// # Errors
 /// [`Stop::Refused`] with the algorithm and the collective.

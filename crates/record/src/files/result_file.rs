@@ -107,10 +107,12 @@ impl ResultFile {
     fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
         match &mut self.lines {
             Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
-            _ => {
+            Some(_) => {
+                // It is this run's own, emptied, or gone.
                 self.known = Version::of(&self.target)?;
                 self.write(run)
             }
+            None => self.write(run),
         }
     }
 

@@ -161,7 +161,7 @@ fn what_another_program_has_written_meanwhile_is_not_replaced() {
     }
 }
 
-/// Of two runs that begin at the same time, one is refused before it measures.
+/// One of two runs that begin at the same time is refused before it measures.
 #[test]
 fn a_run_that_ended_while_another_began_is_not_replaced() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
@@ -173,6 +173,7 @@ fn a_run_that_ended_while_another_began_is_not_replaced() {
         let whole = fs::read(folder.path().join(name)).unwrap();
         let error = second.start(&run).unwrap_err().to_string();
         assert!(error.contains("another program has replaced it"), "{error}");
+        second.finish(&run).unwrap_err();
         assert_eq!(fs::read(folder.path().join(name)).unwrap(), whole);
     }
 }
