@@ -31,7 +31,7 @@ AARCH64_SKIP := collectives::fabric::host_collectives::tests::hosts:: collective
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
 	$(shell rustc --version 2>/dev/null || echo unknown compiler)
 
-.PHONY: help run build test valgrind test-aarch64 test-aarch64-all adapters adapters-build ahead loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
+.PHONY: help run build test valgrind test-aarch64 test-aarch64-all adapters adapters-build ahead cost-build loom-build aarch64-build loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,7 +46,6 @@ test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi -- --test-threads $(TEST_THREADS)
 	FABRIC_LIBRARY="$$($(CARGO) xtask wheels libfabric)/libfabric.so.1" $(MPIRUN_ENV) \
 		$(CARGO) test --workspace --features mpi $(HOST_TESTS:%=--test %) -- --test-threads $(TEST_THREADS)
-	$(MAKE) valgrind
 	$(CARGO) bench --bench nccl_instructions -- --save-baseline main
 	@echo "all tests passed"
 
@@ -70,17 +69,23 @@ adapters: packages-test adapters-build ## the adapters to frameworks and the tra
 	cd adapters && RAYON_NUM_THREADS=1 $(MPIRUN_ENV) $(CARGO) test --locked --workspace
 	adapters/python/test
 
-adapters-build: packages-test
+adapters-build:
 	cd adapters && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd adapters && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	cd adapters && $(CARGO) test --locked --workspace --no-run
+	adapters/python/build
 
-# Low priority: it runs beside tests that wait for each other, and takes what they leave of the processors.
-ahead: packages-test packages-aarch64
-	nice -n 19 $(CARGO) bench --bench nccl_instructions --no-run
-	nice -n 19 $(MAKE) beside adapters-build
-	RUSTFLAGS="--cfg loom" nice -n 19 $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib --no-run
-	nice -n 19 tests/aarch64/build $(AARCH64_TESTS)
+# What the steps of CI after `make test` need, each in a folder of its own.
+ahead: cost-build aarch64-build beside adapters-build loom-build
+
+cost-build:
+	$(CARGO) bench --bench nccl_instructions --no-run
+
+loom-build:
+	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib --no-run
+
+aarch64-build:
+	tests/aarch64/build $(AARCH64_TESTS)
 
 loom: ## the shared memory segment under a model of weak memory order, with each ordering and without
 	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model
