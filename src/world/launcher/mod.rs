@@ -186,7 +186,11 @@ impl Started {
             value.trim().parse::<usize>().is_ok_and(|number| number > most).then_some((name, value))
         });
         let namespace = variable("PMIX_NAMESPACE").map(|value| ("PMIX_NAMESPACE", value));
-        if unknown { larger.chain(namespace).next() } else { None }
+        // A batch script has its job's identifier; a container may get no more of a step than these two.
+        let is_part_of_step = variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_none();
+        let tasks = variable("SLURM_NTASKS").filter(|tasks| is_part_of_step && tasks.trim() != "1");
+        let tasks = tasks.map(|value| ("SLURM_NTASKS", value));
+        if unknown { larger.chain(namespace).chain(tasks).next() } else { None }
     }
 
     /// Finds a size of 1 where another launcher has started several processes. Returns the variable with the size of 1, that

@@ -158,4 +158,7 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     }
     // A batch script of Slurm.
     assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
+    // A container that got two variables of a step.
+    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Some("SLURM_NTASKS"));
+    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), None);
 }
