@@ -223,6 +223,8 @@ impl Collection {
         unseen.extend(settings.iter().filter(|it| named_files(it).next().is_some()).map(|it| {
             format!("the file of {}={} was not looked for: it must be on all hosts", it.name, it.value)
         }));
+        let conf = settings.iter().find(|it| it.name == "NCCL_CONF_FILE" && !it.value.is_empty());
+        unseen.extend(conf.map(|it| format!("{}, which NCCL_CONF_FILE names, was not read", it.value)));
         let findings = not_passed_on(&not_passed).into_iter().collect();
         let files = vec![file.to_owned()];
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }

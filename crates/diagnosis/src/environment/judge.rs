@@ -176,7 +176,10 @@ fn nameless(name: &str, situation: &Situation) -> Verdict {
     }
     let nearest = match family {
         Some(family) => family.find_nearest(name),
-        None => names::nearest(name, situation).map(|nearest| nearest.name),
+        None => {
+            let nearest = names::nearest(name, situation).or_else(|| names::find_misspelt(name));
+            nearest.map(|nearest| nearest.name)
+        }
     };
     if let Some(nearest) = nearest {
         return Verdict {

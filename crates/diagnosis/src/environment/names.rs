@@ -77,6 +77,25 @@ pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Nam
         .map(|(.., name)| name)
 }
 
+/// The known name that one with an unknown prefix is meant to be: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. Other libraries have
+/// prefixes that differ in the first letter (`RCCL_`, `HCCL_`) or are the first letters of this one (`UCC_`).
+pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
+    /// Longest name, in letters, in which one wrong letter can make another real name.
+    const SHORT: usize = 7;
+    let upper = wrong.to_ascii_uppercase();
+    let limit = if upper.len() < 16 { 1 } else { 2 };
+    let may_be = |name: &&Name| {
+        let known = name.name;
+        let is_close = known.as_bytes().first() == upper.as_bytes().first()
+            && known.len() > SHORT
+            && known.len().abs_diff(upper.len()) <= limit
+            // Open MPI has parameters of similar names.
+            && name.component != Component::Other("open-mpi");
+        is_close && strsim::damerau_levenshtein(known, &upper) <= limit
+    };
+    NAMES.values().find(may_be)
+}
+
 impl Name {
     /// Tells why the version in use does not read it; `None` when it does.
     pub(super) fn absence(&self, situation: &Situation) -> Option<Absence> {
@@ -211,6 +230,46 @@ mod tests {
         }
         for stranger in ["NCCL_FOO", "NCCL_MY_SITE_SETTING", "FI_WHATEVER"] {
             assert!(nearest(stranger, &Situation::default()).is_none(), "{stranger}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_misspelt_prefix_are_collected() {
+        for (wrong, right) in [
+            ("NCLL_DEBUG", "NCCL_DEBUG"),
+            ("NCC_DEBUG", "NCCL_DEBUG"),
+            ("NCCLDEBUG", "NCCL_DEBUG"),
+            ("NNCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+            ("ncll_debug", "NCCL_DEBUG"),
+            ("TORCH_NCLL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+            ("TROCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"),
+            ("CUDA_VISIBLE_DEVCES", "CUDA_VISIBLE_DEVICES"),
+            ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+            ("CUDA_LAUNCH_BLOKING", "CUDA_LAUNCH_BLOCKING"),
+            ("LD_LIBARY_PATH", "LD_LIBRARY_PATH"),
+        ] {
+            assert_eq!(find_misspelt(wrong).map(|name| name.name), Some(right), "{wrong}");
+            assert!(super::super::setting::is_collected(wrong), "{wrong}");
+        }
+        for other in [
+            "RCCL_DEBUG",
+            "HCCL_SOCKET_IFNAME",
+            "CNCL_DEBUG",
+            "UCC_TLS",
+            "UCX_TLS_X",
+            "DYLD_LIBRARY_PATH",
+            "OMPI_MCA_btl_tcp_if_exclude",
+            "OMPI_MCA_oob_tcp_if_include",
+            "HIP_VISIBLE_DEVICES",
+            "NVIDIA_VISIBLE_DEVICES",
+            "CUDA_MODULE_DATA_LOADING",
+            "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
+            "PATH",
+            "NAME",
+            "LIBRARY_PATH",
+            "SSH_AUTH_SOCK",
+        ] {
+            assert_eq!(find_misspelt(other).map(|name| name.name), None, "{other}");
         }
     }
 }

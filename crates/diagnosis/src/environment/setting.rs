@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::names;
+
 /// Beginnings of the names of variables that are read.
 const PREFIXES: [&str; 9] =
     ["NCCL_", "FI_", "OFI_", "RDMAV_", "IBV_", "TORCH_NCCL_", "TORCH_FR_", "NVSHMEM_", "DOCA_GPUNETIO_"];
@@ -76,9 +78,10 @@ impl fmt::Display for Location {
     }
 }
 
-/// Returns true for the variables that are read; all others may contain secrets, and are not looked at.
+/// Returns true for the variables that are read, also with a misspelt name; all others may contain secrets, and are not looked at.
 pub fn is_collected(name: &str) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !name.is_empty();
     let upper = name.to_ascii_uppercase();
-    is_name && (PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&name))
+    let is_known = || PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&name);
+    is_name && (is_known() || names::find_misspelt(name).is_some())
 }

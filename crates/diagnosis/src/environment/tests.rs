@@ -7,6 +7,8 @@ use super::*;
 use crate::examination::{Body, Examination, Health};
 use crate::finding::Severity;
 
+mod values;
+
 fn situation(
     nccl: Option<&str>,
     plugin: Option<&str>,
@@ -186,68 +188,6 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     assert_eq!(judged("TORCH_NCCL_NEW_THING_X", "1", &old).severity, Some(Severity::Advice));
     assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, Kind::Misspelt);
     assert_eq!(judged("OFI_NCCL_WHATEVER_IT_IS", "1", &old).severity, Some(Severity::Degraded));
-}
-
-#[test]
-fn values_are_checked_without_a_rule() {
-    let now = Situation::default();
-    assert!(judged("NCCL_P2P_NET_CHUNKSIZE", "512K", &now).reason.contains("`512K` is 512"));
-    assert_eq!(
-        judged("NCCL_P2P_NET_CHUNKSIZE", "512K", &now).remedy.as_deref(),
-        Some("set NCCL_P2P_NET_CHUNKSIZE=524288")
-    );
-    assert_eq!(judged("NCCL_GRAPH_REGISTER", "false", &now).severity, Some(Severity::Advice));
-    assert_eq!(judged("NCCL_GRAPH_REGISTER", "yes", &now).severity, Some(Severity::Degraded));
-    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, Kind::Plain);
-    assert!(judged("FI_EFA_USE_HUGE_PAGE", "no way", &now).reason.contains("`no way`"));
-    assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
-}
-
-/// A bad value is told once, with the way out, and without a judgement about what it does not mean.
-#[test]
-fn a_bad_value_has_one_finding_with_a_remedy() {
-    for (name, value, severity, remedy) in [
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "9", Severity::Degraded, "unset TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("NCCL_PROTO", "LL129", Severity::Broken, "set NCCL_PROTO=LL128"),
-        ("NCCL_P2P_LEVEL", "NVLINK", Severity::Degraded, "set NCCL_P2P_LEVEL=NVL"),
-        ("NCCL_P2P_LEVEL", "LOCAL", Severity::Degraded, "unset NCCL_P2P_LEVEL"),
-        (
-            "NCCL_IB_GID_INDEX",
-            "three",
-            Severity::Degraded,
-            "unset NCCL_IB_GID_INDEX, or set it to a number from -1",
-        ),
-        ("NCCL_CROSS_NIC", "3", Severity::Degraded, "unset NCCL_CROSS_NIC, or set it to one of 0, 1, 2"),
-        (
-            "NCCL_IB_TIMEOUT",
-            "40",
-            Severity::Degraded,
-            "unset NCCL_IB_TIMEOUT, or set it to a number from 1 to 31",
-        ),
-        (
-            "NCCL_MIN_NCHANNELS",
-            "512",
-            Severity::Degraded,
-            "unset NCCL_MIN_NCHANNELS, or set it to a number from 1 to 64",
-        ),
-        ("NCCL_SOCKET_IFNAME", "=eth0,^lo", Severity::Degraded, "set NCCL_SOCKET_IFNAME==eth0"),
-        ("NCCL_IB_HCA", "mlx5_*", Severity::Broken, "set NCCL_IB_HCA=mlx5_"),
-        (
-            "FI_PROVIDER",
-            "efa;tcp",
-            Severity::Broken,
-            "unset FI_PROVIDER; where other programs need it, separate the names by commas",
-        ),
-        ("FI_PROVIDER", "^efa", Severity::Degraded, "unset FI_PROVIDER"),
-        ("CUDA_VISIBLE_DEVICES", "0,0,1", Severity::Broken, "set CUDA_VISIBLE_DEVICES=0,1"),
-    ] {
-        let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
-        let collection = Collection::of_text(&format!("{name}={value}\n"), "-");
-        let examination = examine(&collection, &Situation::default(), Some(&network), None);
-        let told: Vec<_> =
-            examination.findings.iter().map(|it| (it.severity, it.remedy.as_deref())).collect();
-        assert_eq!(told, [(severity, Some(remedy))], "{name}={value}: {:?}", examination.findings);
-    }
 }
 
 #[test]

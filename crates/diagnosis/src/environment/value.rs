@@ -30,14 +30,8 @@ pub(super) fn check(
 ) -> Option<BadValue> {
     let set = |right: &str| Some(format!("set {}={right}", name.name));
     let fault = match knowledge.and_then(|variable| Some((variable, variable.form?))) {
-        None if name.component == Component::Nccl && name.content == Content::Number => {
-            number(value, &set).or_else(|| range(knowledge, value))
-        }
-        None if name.component == Component::Libfabric && name.content == Content::Flag => {
-            libfabric_flag(value, &set)
-        }
-        None => None,
-        Some((variable, form)) => of_form(variable, form, value, nccl, &set),
+        None => of_content(name, value, &set).or_else(|| range(knowledge, value)),
+        Some((variable, form)) => of_form(name.component, variable, form, value, nccl, &set),
     }?;
     let remedy = fault.remedy.or_else(|| Some(allowed(name.name, knowledge)));
     let fault = BadValue { remedy, ..fault };
@@ -62,7 +56,19 @@ fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
     format!("unset {name}, or set it to {numbers}")
 }
 
+/// Checks a value by the type that the table of names gives it.
+fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+    match (name.component, name.content) {
+        (Component::Nccl | Component::Libfabric, Content::Number) => number(name.component, value, set),
+        (Component::Libfabric, Content::Flag) => libfabric_flag(value, set),
+        (Component::Plugin, Content::Number) => plugin_number(value, &[]),
+        (Component::Plugin, Content::Flag) => plugin_number(value, &["true", "false"]),
+        _ => None,
+    }
+}
+
 fn of_form(
+    component: Component,
     variable: &Variable,
     form: Form,
     value: &str,
@@ -72,7 +78,7 @@ fn of_form(
     let values: Vec<&str> = variable.values.iter().map(String::as_str).collect();
     let otherwise = variable.otherwise.as_deref().unwrap_or("it is ignored");
     match form {
-        Form::Number => number(value, set).or_else(|| range(Some(variable), value)),
+        Form::Number => number(component, value, set).or_else(|| range(Some(variable), value)),
         Form::Word | Form::ExactWord => {
             let fits = |word: &&str| match form {
                 Form::ExactWord => *word == value,
@@ -98,27 +104,32 @@ fn of_form(
     }
 }
 
-/// Checks a number of NCCL.
-fn number(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+/// Checks a number that a component reads with `strtoll` or `strtol`.
+fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let word = value.trim().to_ascii_lowercase();
+    let reader = component.name();
     match number::read(value) {
-        Number::None if word.is_empty() => {
+        Number::None if word.is_empty() && component == Component::Nccl => {
             Some(BadValue::advice("it is empty, which counts as not set".to_owned(), None))
         }
+        Number::None if word.is_empty() => {
+            Some(BadValue::invalid(format!("it is empty, which {reader} reads as 0"), None))
+        }
         Number::None if NO.contains(&word.as_str()) => {
-            Some(BadValue::advice(format!("NCCL reads numbers only: `{value}` counts as 0"), set("0")))
+            Some(BadValue::advice(format!("{reader} reads numbers only: `{value}` counts as 0"), set("0")))
         }
         Number::None => {
             let right = if YES.contains(&word.as_str()) { set("1") } else { None };
-            let reason = format!("NCCL reads numbers only: `{value}` counts as 0, not as what was meant");
+            let reason = format!("{reader} reads numbers only: `{value}` counts as 0, not as what was meant");
             Some(BadValue::invalid(reason, right))
         }
-        Number::TooLarge => {
+        Number::TooLarge if component == Component::Nccl => {
             Some(BadValue::invalid(format!("{value} is too large: NCCL uses the default"), None))
         }
+        Number::TooLarge => Some(BadValue::invalid(format!("{value} is too large"), None)),
         Number::Read { value: read, rest, .. } if !rest.is_empty() => {
             let meant = number::with_unit(read, rest).map(|bytes| bytes.to_string());
-            let reason = format!("NCCL stops reading at `{rest}`: `{value}` is {read}");
+            let reason = format!("{reader} stops reading at `{rest}`: `{value}` is {read}");
             Some(BadValue::invalid(reason, meant.as_deref().and_then(set)))
         }
         Number::Read { value: read, is_octal: true, .. } => {
@@ -157,6 +168,19 @@ fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<B
     let reason =
         format!("libfabric reads 0, false, no, off and 1, true, yes, on only: it does not take `{value}`");
     Some(BadValue::invalid(reason, right))
+}
+
+/// Checks a number or a switch of aws-ofi-nccl, which takes nothing behind the number. `words` are those that a switch may be.
+fn plugin_number(value: &str, words: &[&str]) -> Option<BadValue> {
+    let is_number = matches!(number::read(value), Number::Read { rest: "", .. });
+    if is_number || words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
+        return None;
+    }
+    let allowed = if words.is_empty() { "a number" } else { "0, 1, true or false" };
+    let reason = format!(
+        "`{value}` is not {allowed}: aws-ofi-nccl uses its default, and since 1.14 fails its initialization"
+    );
+    Some(BadValue::invalid(reason, None))
 }
 
 /// Checks a list of words, which may begin with `^`.

@@ -58,7 +58,7 @@ pub struct Arguments {
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
-    /// Transfers in each round [default: up to 1000, as many as make 256 MiB in all rounds, or a window of up to 256 MiB]
+    /// Transfers of each endpoint in a round; round trips with pingpong [default: up to 1000, as many as make 256 MiB in all rounds, or a window of up to 256 MiB]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
