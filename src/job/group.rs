@@ -27,8 +27,8 @@ use crate::{Element, Error, ReduceOp};
 /// Operations that own their buffers return at once, with a [`Work`] that gives them back. The others return when the
 /// operation is complete.
 ///
-/// Dropping the last clone waits for the operations under way, and leaves the group; in a waker that a group calls, it does not
-/// wait; while the thread is panicking, it tells the other ranks instead.
+/// Dropping the last clone waits for the operations under way, and leaves the group; in a waker that a group calls, another thread
+/// does that; while the thread is panicking, it tells the other ranks instead.
 ///
 /// # Errors
 /// An operation whose arguments are refused ([`Error::Buffer`], [`Error::Job`]) has sent nothing, and the

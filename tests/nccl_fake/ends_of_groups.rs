@@ -1,13 +1,16 @@
 //! The drop of a group's last handle while an operation is under way.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Barrier, Mutex};
+use std::pin::pin;
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::Error;
 use collectives::ReduceOp::Sum;
-use collectives::job::Job;
+use collectives::job::{Group, Job};
 use collectives::world::{self, Position, World};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -15,6 +18,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob, aborts};
 use crate::jobs::with_groups;
+use crate::subscriber::EventSubscriber;
 
 #[test]
 fn an_operation_that_nccl_fails_is_an_error() {
@@ -147,4 +151,71 @@ fn other_ranks_learn_of_a_failure_before_the_end_of_the_group_aborts() {
         let run = &run;
         thread::scope(|scope| jobs.into_iter().for_each(|job| drop(scope.spawn(move || run(job)))));
     }
+}
+
+/// Drops a group when it is woken, and reports when that has returned.
+struct DropGroup(Mutex<Option<Group>>, mpsc::Sender<()>);
+
+impl Wake for DropGroup {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+        self.1.send(()).unwrap();
+    }
+}
+
+/// Rank 1 calls the second operation once the waker of rank 0's first one has returned.
+#[test]
+fn a_waker_that_drops_the_last_handle_does_not_wait_for_later_operations() {
+    let fake = Fake::new();
+    let polled = Barrier::new(2);
+    let (sender, returned) = mpsc::channel();
+    let (sender, returned) = (Mutex::new(Some(sender)), Mutex::new(returned));
+    let results = with_groups(&fake, 2, |group| {
+        let memory = || group.stream().unwrap().alloc_zeros::<f32>(5).unwrap();
+        if group.rank() == 1 {
+            polled.wait();
+            group.all_reduce(memory(), Sum).wait().unwrap();
+            let in_time = returned.lock().unwrap().recv_timeout(Duration::from_secs(60)).is_ok();
+            group.all_reduce(memory(), Sum).wait().unwrap();
+            return in_time;
+        }
+        let (first, second) = (group.all_reduce(memory(), Sum), group.all_reduce(memory(), Sum));
+        let sender = sender.lock().unwrap().take().unwrap();
+        let waker = Arc::new(DropGroup(Mutex::new(Some(group)), sender)).into();
+        let mut first = pin!(first);
+        assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        polled.wait();
+        second.wait().unwrap();
+        true
+    });
+    assert_eq!(results, [true, true], "the waker waits for the second operation");
+}
+
+/// The last group of the process, for a subscriber of the log.
+static LAST: Mutex<Option<Group>> = Mutex::new(None);
+
+/// The thread that closes a group logs that it was aborted; the subscriber drops the last group there.
+#[test]
+fn a_subscriber_can_drop_the_last_group_on_a_closing_thread() {
+    let fake = Fake::new();
+    let group = || {
+        let context = CudaContext::new(0).unwrap();
+        Job::new(world::single()).group_on_gpu(fake.library(), &context).unwrap()
+    };
+    let (first, last) = (group(), group());
+    *LAST.lock().unwrap() = Some(last);
+    let (sender, dropped) = mpsc::channel();
+    // The closing thread has no subscriber of its own.
+    tracing::subscriber::set_global_default(EventSubscriber(move || {
+        let Some(last) = LAST.lock().unwrap().take() else { return };
+        let result = catch_unwind(AssertUnwindSafe(|| drop(last)));
+        sender.send(result.map_err(|_| "it panicked")).unwrap();
+    }))
+    .unwrap();
+    let stream = first.stream().unwrap().clone();
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    drop(first);
+    let result = dropped.recv_timeout(Duration::from_secs(60)).expect("no warning of the closing thread");
+    stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    assert_eq!(result, Ok(()));
 }

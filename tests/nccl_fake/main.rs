@@ -11,6 +11,7 @@ mod aborts;
 mod agreement;
 mod calls;
 mod capture;
+mod capture_locks;
 mod close_race;
 mod collective;
 mod copies;

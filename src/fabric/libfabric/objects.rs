@@ -126,7 +126,7 @@ impl EndpointObjects {
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
-            uring: provider::is_true("FI_TCP_IO_URING"),
+            uring: provider::switches().uses_uring,
             version: library.version(),
             blocking: settings.blocking,
             leaked: false,

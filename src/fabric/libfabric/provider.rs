@@ -1,8 +1,8 @@
 //! Providers of libfabric for tagged messages between ranks, and `fi_getinfo`.
 
 use std::ffi::{CStr, CString, c_char};
-use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::{env, ptr};
 
 use fabric_sys::{Fabric, Version, fi_info, fi_threading};
 
@@ -104,6 +104,8 @@ impl InfoList {
         question: &InfoQuery<'_>,
         fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
     ) -> Result<Self, Error> {
+        // libfabric reads its variables in the first call.
+        switches();
         let failure = |code: i32| {
             let provider = question.provider.unwrap_or("any provider");
             Failure::of_call(fabric, provider, "fi_getinfo", None, code, None)
@@ -261,7 +263,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> String {
 
 /// The value of `FI_PROVIDER`, libfabric's own filter of providers, when it is set.
 pub(crate) fn variable_filter() -> Option<String> {
-    std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty())
+    env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty())
 }
 
 /// Suffix of an error message when [`variable_filter`] is set; otherwise empty.
@@ -273,9 +275,22 @@ pub(crate) fn chosen_by_variable() -> String {
     })
 }
 
-/// True when libfabric reads the value of this variable as true.
-pub(crate) fn is_true(variable: &str) -> bool {
-    std::env::var(variable).is_ok_and(|value| is_yes(&value))
+/// Variables of libfabric that change what this library must do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switches {
+    /// `FI_TCP_IO_URING`.
+    pub(crate) uses_uring: bool,
+    /// `FI_SHM_DISABLE_CMA`.
+    pub(crate) forbids_cma: bool,
+}
+
+/// The variables as libfabric has read them: once per process, before its first `fi_getinfo`. The program may change them later.
+pub(crate) fn switches() -> Switches {
+    static SWITCHES: LazyLock<Switches> = LazyLock::new(|| {
+        let is_true = |variable| env::var(variable).is_ok_and(|value| is_yes(&value));
+        Switches { uses_uring: is_true("FI_TCP_IO_URING"), forbids_cma: is_true("FI_SHM_DISABLE_CMA") }
+    });
+    *SWITCHES
 }
 
 fn is_yes(value: &str) -> bool {

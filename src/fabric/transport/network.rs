@@ -115,8 +115,7 @@ impl Network {
         let probes = self.world.all_gather(&probe.to_message())?;
         let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider == "shm");
         let can_read = |peer: usize| hosts[peer] != hosts[rank] || cma_probe::can_read(&probes[peer]);
-        self.uses_cma =
-            uses_shm && !provider::is_true("FI_SHM_DISABLE_CMA") && (0..self.world.size()).all(can_read);
+        self.uses_cma = uses_shm && !provider::switches().forbids_cma && (0..self.world.size()).all(can_read);
         let topic = RandomState::new().hash_one(std::process::id());
         let mut message = topic.to_le_bytes().to_vec();
         message.push(u8::from(uses_shm && !self.uses_cma));

@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 
-use crate::job::guard::is_group_thread;
+use crate::job::guard::{enter_group_thread, is_group_thread};
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::{self, Communicator};
@@ -50,11 +50,19 @@ impl Drop for OpenGroup {
     }
 }
 
-/// Destroys a communicator without work, on a thread of its own.
-pub(super) fn close_in_background(communicator: Communicator) {
-    let close = move || match communicator.close() {
-        Ok(()) | Err(nccl::Error::Aborted { .. }) => {}
-        Err(error) => log::warn(format_args!("closing a group: {error}")),
+/// Destroys a communicator on a thread of its own, after `settle` there, which waits for its work.
+pub(super) fn close_in_background(
+    communicator: Communicator,
+    settle: impl FnOnce(&Communicator) + Send + 'static,
+) {
+    let close = move || {
+        // A subscriber of the log can drop the last group here, which must not wait for this thread.
+        enter_group_thread();
+        settle(&communicator);
+        match communicator.close() {
+            Ok(()) | Err(nccl::Error::Aborted { .. }) => {}
+            Err(error) => log::warn(format_args!("closing a group: {error}")),
+        }
     };
     // If there is no thread, the communicator is dropped here, which closes it.
     match thread::Builder::new().name("collectives".to_owned()).spawn(close) {

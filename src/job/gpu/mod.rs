@@ -398,22 +398,42 @@ impl GpuRank {
     }
 }
 
+/// The watch of a group that is being closed, whose threads end when this is dropped.
+struct EndingWatch(Arc<Watch>);
+
+impl EndingWatch {
+    /// Waits for the group's operations.
+    fn settle(&self, communicator: &Communicator) {
+        self.0.during_close(|| self.0.settle(communicator));
+    }
+}
+
+impl Drop for EndingWatch {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 impl Drop for GpuRank {
     fn drop(&mut self) {
         if thread::panicking() {
             self.watch.fail(Error::Job("its thread panicked".to_owned()));
         }
+        let ending = EndingWatch(Arc::clone(&self.watch));
         let communicator = lock(&self.communicator).take();
-        if let Some(communicator) = communicator {
-            self.watch.during_close(|| self.watch.settle(&communicator));
-            close_in_background(communicator);
-        }
-        self.watch.end();
         let threads = mem::take(&mut *lock(&self.threads));
         if is_group_thread() {
-            // A future's waker has dropped the last handle: the threads end after it.
+            // A future's waker has dropped the last handle: operations under way may need the thread that called it.
+            if let Some(communicator) = communicator {
+                close_in_background(communicator, move |communicator| ending.settle(communicator));
+            }
             return;
         }
+        if let Some(communicator) = communicator {
+            ending.settle(&communicator);
+            close_in_background(communicator, |_| ());
+        }
+        drop(ending);
         for thread in threads {
             if thread.join().is_err() {
                 log::warn(format_args!("a thread of a group has panicked"));

@@ -215,11 +215,13 @@ impl Handle {
         objects.push(object);
     }
 
-    /// All graphs, registrations and windows. Drop them without the lock: the last owner of one may add another.
-    pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
+    /// All graphs, operators, registrations and windows. Drop them without locks and guards: the last owner of one calls NCCL, and
+    /// can log and add another.
+    pub(crate) fn objects(&self) -> Vec<Arc<dyn Object>> {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects), of which it drops the others.
     pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }

@@ -49,11 +49,12 @@ impl PrivateStream {
         self.stream.context()
     }
 
-    /// Ends the capture. Streams of `streams` on this device are ordered with the graph.
+    /// Ends the capture, and adds its graph to `graphs`. Streams of `streams` on this device are ordered with the graph.
     pub(super) fn end_capture<'a>(
         &mut self,
         streams: impl Iterator<Item = &'a Arc<CudaStream>>,
-    ) -> Result<DeviceGraph, Error> {
+        graphs: &mut Vec<DeviceGraph>,
+    ) -> Result<(), Error> {
         // Before the end of the capture: it returns an error that cudarc has recorded, if any.
         let event = self.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         cuda::bind(self.context())?;
@@ -69,13 +70,15 @@ impl PrivateStream {
             }
         }
         // SAFETY: the graph is alive, and so is this stream; the context is current.
-        cuda::relaxed(|| unsafe {
+        let ready = cuda::relaxed(|| unsafe {
             captured.exec = result::graph::instantiate(graph, CUgraphInstantiate_flags(0))
                 .map_err(Error::cuda("cuGraphInstantiate"))?;
             result::graph::upload(captured.exec, self.raw).map_err(Error::cuda("cuGraphUpload"))?;
             result::stream::synchronize(self.raw).map_err(Error::cuda("cuStreamSynchronize"))
-        })?;
-        Ok(captured)
+        });
+        // Also a graph that failed: the caller drops it without its lock.
+        graphs.push(captured);
+        ready
     }
 
     /// Ends a capture without a graph, and without a log.

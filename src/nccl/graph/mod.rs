@@ -12,7 +12,7 @@ use super::allocation::{Allocation, Owner};
 use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Member, RegisteredObject, Step, nested};
+use super::operation::batch::{Batch, Member, MemberObject, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
@@ -225,22 +225,23 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
 /// Captures the operations on private streams, one per device, which keeps the order of a device's operations for any
 /// streams of the communicators. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
-    let mut registered = Vec::new();
-    let captured = capture_steps(library, batch, state, &mut registered);
-    batch.keep(registered);
+    let mut objects = Vec::new();
+    let captured = capture_steps(library, batch, state, &mut objects);
+    batch.keep(objects);
     captured
 }
 
-/// Fills `registered` with the registrations and windows that NCCL can find, for the caller to drop without the guards.
+/// Fills `objects` with those of the communicators, for the caller to drop without the guards.
 fn capture_steps(
     library: Library,
     batch: &Batch<'_>,
     state: &Arc<GraphState>,
-    registered: &mut Vec<RegisteredObject>,
+    objects: &mut Vec<MemberObject>,
 ) -> Result<(), Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
-    // Dropped without the guards: their drop can log, and a subscriber of the log is the program's code.
+    // Dropped without locks and guards: their drop can log, and a subscriber of the log is the program's code.
     let mut captures: Vec<PrivateStream> = Vec::new();
+    let mut captured_graphs = Vec::new();
     for stream in streams() {
         if !captures.iter().any(|capture| capture.context() == stream.context()) {
             captures.push(PrivateStream::new(stream)?);
@@ -251,8 +252,8 @@ fn capture_steps(
     let guards = batch.lock(CAPTURE)?;
     state.add_to_communicators();
     // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the guards are held.
-    *registered = batch.registered();
-    batch.refuse_misaligned(registered)?;
+    *objects = batch.objects();
+    batch.refuse_misaligned(objects)?;
     captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
     let private =
         |stream: &Arc<CudaStream>| captures.iter().find(|capture| capture.context() == stream.context());
@@ -272,12 +273,13 @@ fn capture_steps(
             return Err(non_blocking());
         }
         captured => {
-            captured.and_then(|_| captures.iter_mut().map(|capture| capture.end_capture(all())).collect())
+            let end = |capture: &mut PrivateStream| capture.end_capture(all(), &mut captured_graphs);
+            captured.and_then(|_| captures.iter_mut().try_for_each(end))
         }
     };
     match ended {
-        Ok(ended) => {
-            *graphs = Some(ended);
+        Ok(()) => {
+            *graphs = Some(captured_graphs);
             Ok(())
         }
         Err(error) => {

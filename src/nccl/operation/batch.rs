@@ -52,11 +52,12 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
 }
 
-/// A registration or window of a member.
+/// An object of a member, which depends on its communicator.
 #[derive(Debug)]
-pub(crate) struct RegisteredObject {
+pub(crate) struct MemberObject {
     member: usize,
-    memory: RegisteredMemory,
+    /// Memory of a registration or window; `None` for graphs and operators.
+    memory: Option<RegisteredMemory>,
     object: Arc<dyn Object>,
 }
 
@@ -199,18 +200,19 @@ impl<'env> Batch<'env> {
         })
     }
 
-    /// Registrations and windows of the members now, each with its member. Drop them without the guards.
-    pub(crate) fn registered(&self) -> Vec<RegisteredObject> {
-        let registered = |(index, member): (usize, &Member)| {
-            let registered = member.handle.registered().into_iter();
-            registered.map(move |(memory, object)| RegisteredObject { member: index, memory, object })
+    /// Objects of the members now. Drop them without the guards, all of them: see [`Handle::objects`].
+    pub(crate) fn objects(&self) -> Vec<MemberObject> {
+        let of_member = |(index, member): (usize, &Member)| {
+            let objects = member.handle.objects().into_iter();
+            objects.map(move |object| MemberObject { member: index, memory: object.memory(), object })
         };
-        self.members.iter().enumerate().flat_map(registered).collect()
+        self.members.iter().enumerate().flat_map(of_member).collect()
     }
 
-    /// Keeps those that the operations use. Some may be newer than the operations.
-    pub(crate) fn keep(&mut self, registered: Vec<RegisteredObject>) {
-        for RegisteredObject { member, memory, object } in registered {
+    /// Keeps the registrations and windows that the operations use. Some may be newer than the operations.
+    pub(crate) fn keep(&mut self, objects: Vec<MemberObject>) {
+        for MemberObject { member, memory, object } in objects {
+            let Some(memory) = memory else { continue };
             let is_used = |(user, addresses): &(usize, Range<u64>)| {
                 *user == member && overlap(addresses, &memory.addresses)
             };
@@ -221,11 +223,12 @@ impl<'env> Batch<'env> {
     }
 
     /// Refuses misaligned places in symmetric windows, of which some may be newer than the operations.
-    pub(crate) fn refuse_misaligned(&self, registered: &[RegisteredObject]) -> Result<(), Error> {
+    pub(crate) fn refuse_misaligned(&self, objects: &[MemberObject]) -> Result<(), Error> {
         self.steps.iter().try_for_each(|Step { member, operation, misaligned, .. }| {
             let in_symmetric_window = |address: &NonZeroU64| {
-                let at = |known: &&RegisteredObject| known.member == *member && known.memory.symmetric;
-                registered.iter().filter(at).any(|known| known.memory.addresses.contains(&address.get()))
+                let known = objects.iter().filter(|known| known.member == *member);
+                let mut memories = known.filter_map(|known| known.memory.as_ref());
+                memories.any(|memory| memory.symmetric && memory.addresses.contains(&address.get()))
             };
             let library = self.members[*member].handle.library;
             misaligned.filter(in_symmetric_window).map_or(Ok(()), |_| refuse_misread(library, operation))

@@ -7,6 +7,7 @@ use super::site::Site;
 use super::table::new_key;
 use super::verdict::{Observer, Step, has_called};
 use crate::lock::lock;
+use crate::log;
 use crate::world::{Error, Handle, Options, RendezvousConfig, single, tcp, threads};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -221,7 +222,7 @@ impl<'a> Caller<'a> {
     }
 
     fn not_formed<T>(&self, error: &Error) -> Option<T> {
-        tracing::debug!("a world of the ranks that are left has not formed: {error}");
+        log::debug(format_args!("a world of the ranks that are left has not formed: {error}"));
         self.site.set(State::Calling);
         None
     }
