@@ -380,6 +380,11 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         )));
     }
     if matches!(options.kind, Kind::Auto | Kind::Tcp)
+        && let Some(contradiction) = started.find_contradiction(&process_variable)
+    {
+        return Err(Error::Environment(contradiction.to_string()));
+    }
+    if matches!(options.kind, Kind::Auto | Kind::Tcp)
         && let Some((alone, launcher, name)) = started.contradicted_size(&process_variable)
     {
         return Err(Error::Environment(format!(
@@ -391,7 +396,7 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         && let Some((name, value)) = started.rank_of_unknown_launcher(&process_variable)
     {
         return Err(Error::Environment(format!(
-            "{name} is {value}: a launcher that is not known has started this process, as one of several or alone; set \
+            "{name} is {value}: another launcher has started this process, as one of several or alone; set \
              NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is \
              the only one"
         )));

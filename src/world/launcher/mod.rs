@@ -59,6 +59,29 @@ pub struct Started {
     pub mpi: bool,
 }
 
+/// A variable, with its value, that contradicts another one, or is not a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction {
+    one: (&'static str, String),
+    other: Option<(&'static str, String)>,
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, value) = &self.one;
+        match &self.other {
+            Some((other, size)) => write!(
+                formatter,
+                "{name} is {value}, and {other} is {size}: they cannot both be of this job; unset those that are left from another one"
+            ),
+            None => write!(
+                formatter,
+                "{name} is `{value}`, which is not a number: unset it, or start this process with its launcher"
+            ),
+        }
+    }
+}
+
 /// A launcher, its variables with rank and size, and the variables of which one must be set.
 type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
@@ -67,7 +90,7 @@ type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'
 const SIGNATURES: &[Signature] = &[
     (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
     (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
-    (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK"], &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_SIZE"]),
+    (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK"], &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_RANK"]),
     (
         Launcher::Mpich,
         &["PMI_RANK"],
@@ -82,6 +105,13 @@ const SIGNATURES: &[Signature] = &[
         &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"],
     ),
     (Launcher::Kubernetes, &[COMPLETION_INDEX], POD_SIZES, &[COMPLETION_INDEX]),
+];
+
+/// Launchers' variables with the number of ranks on this host.
+const LOCAL_SIZES: [(Launcher, &str); 3] = [
+    (Launcher::OpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    (Launcher::Mpich, "MPI_LOCALNRANKS"),
+    (Launcher::Torchrun, "LOCAL_WORLD_SIZE"),
 ];
 
 pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
@@ -135,6 +165,7 @@ impl Started {
             ),
             ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
             ("RANK", "WORLD_SIZE", unknown && set("RANK")),
+            ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", unknown && set("OMPI_COMM_WORLD_SIZE")),
             ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", unknown && set("MV2_COMM_WORLD_RANK")),
             ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
         ];
@@ -144,14 +175,18 @@ impl Started {
             .map(|(set, missing, _)| (set, missing))
     }
 
-    /// A variable of an unknown launcher, and its value, that shows that there are several ranks, or that only PMIx knows how
-    /// many. A rank of 0 does not: batch scripts have it too.
+    /// A variable of another launcher, and its value, that shows that there are several ranks, or that only PMIx knows how
+    /// many, where this process would be alone. A rank of 0 does not: batch scripts have it too.
     pub(crate) fn rank_of_unknown_launcher(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(&'static str, String)> {
         let unknown = self.launcher == Launcher::None;
+        if !unknown && (self.starts_ranks() || self.size != Some(1)) {
+            return None;
+        }
         let ranks = [
+            COMPLETION_INDEX,
             "PMI_RANK",
             "PMIX_RANK",
             "SLURM_PROCID",
@@ -167,6 +202,11 @@ impl Started {
             "PALS_RANKID",
             "JSM_NAMESPACE_RANK",
             "AWS_BATCH_JOB_NODE_INDEX",
+            "GROUP_RANK",
+            "ROLE_RANK",
+            "MV2_COMM_WORLD_RANK",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+            "PMI_ID",
         ];
         let sizes = [
             "PMI_SIZE",
@@ -179,6 +219,9 @@ impl Started {
             "FLUX_JOB_SIZE",
             "JSM_NAMESPACE_SIZE",
             "AWS_BATCH_JOB_NUM_NODES",
+            "GROUP_WORLD_SIZE",
+            "ROLE_WORLD_SIZE",
+            "MV2_COMM_WORLD_LOCAL_SIZE",
         ];
         let names = ranks.map(|name| (name, 0)).into_iter().chain(sizes.map(|name| (name, 1)));
         let larger = names.filter_map(|(name, most)| {
@@ -190,7 +233,35 @@ impl Started {
         let is_part_of_step = variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_none();
         let tasks = variable("SLURM_NTASKS").filter(|tasks| is_part_of_step && tasks.trim() != "1");
         let tasks = tasks.map(|value| ("SLURM_NTASKS", value));
-        if unknown { larger.chain(namespace).chain(tasks).next() } else { None }
+        // Open MPI's mpirun with one process sets it too.
+        larger.chain(namespace.filter(|_| unknown)).chain(tasks).next()
+    }
+
+    /// True for launchers that start the ranks themselves, inside whatever else is set.
+    fn starts_ranks(&self) -> bool {
+        matches!(self.launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm)
+    }
+
+    /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks, that does not fit the
+    /// number of ranks; or a value that is not a number, alone.
+    pub(crate) fn find_contradiction(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Contradiction> {
+        let named = |names: &[&'static str]| names.iter().find_map(|&name| Some((name, variable(name)?)));
+        let number = |(_, value): &(&str, String)| value.trim().parse::<usize>().ok();
+        let &(_, ranks, sizes, _) = SIGNATURES.iter().find(|(launcher, ..)| *launcher == self.launcher)?;
+        let (rank, size) = (named(ranks), named(sizes)?);
+        let malformed =
+            [&rank, &Some(size.clone())].into_iter().flatten().find(|it| number(it).is_none()).cloned();
+        if let Some(one) = malformed {
+            return self.starts_ranks().then_some(Contradiction { one, other: None });
+        }
+        let most = number(&size)?;
+        let rank = rank.filter(|rank| number(rank).is_some_and(|rank| rank >= most));
+        let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.launcher);
+        let local = local.filter_map(|&(_, name)| named(&[name])).find(|local| number(local) > Some(most));
+        Some(Contradiction { one: rank.or(local)?, other: Some(size) })
     }
 
     /// Finds a size of 1 where another launcher has started several processes. Returns the variable with the size of 1, that

@@ -158,7 +158,59 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     }
     // A batch script of Slurm.
     assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
+    // torchrun's variables without its rank.
+    assert_eq!(shown(&[("LOCAL_RANK", "0"), ("GROUP_RANK", "1")]), Some("GROUP_RANK"));
+    assert_eq!(shown(&[("OMPI_COMM_WORLD_SIZE", "1")]), Some("OMPI_COMM_WORLD_SIZE"));
     // A container that got two variables of a step.
     assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Some("SLURM_NTASKS"));
     assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), None);
+}
+
+#[test]
+fn a_left_over_size_of_one_hides_no_other_launcher() {
+    let shown = |more: &[(&str, &str)]| {
+        let variables = [&[("RANK", "0"), ("WORLD_SIZE", "1")], more].concat();
+        let found = started(&variables).rank_of_unknown_launcher(&values(&variables));
+        found.map(|(name, _)| name.to_owned())
+    };
+    for (name, value) in [
+        ("JOB_COMPLETION_INDEX", "1"),
+        ("PMI_SIZE", "2"),
+        ("PMIX_RANK", "1"),
+        ("MV2_COMM_WORLD_SIZE", "2"),
+        ("FLUX_JOB_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ("SLURM_PROCID", "2"),
+    ] {
+        assert_eq!(shown(&[(name, value)]).as_deref(), Some(name));
+    }
+    assert_eq!(shown(&[("PMIX_NAMESPACE", "of mpirun -np 1"), ("PMIX_RANK", "0")]), None);
+    // A left-over size of Open MPI alone is no launcher.
+    let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    assert_eq!(started(&torchrun).size, Some(2));
+    assert_eq!(started(&[("JOB_COMPLETION_INDEX", "1"), ("OMPI_COMM_WORLD_SIZE", "1")]).size, None);
+}
+
+#[test]
+fn ranks_that_do_not_fit_the_size_are_found() {
+    let found = |variables: &[(&str, &str)]| {
+        started(variables).find_contradiction(&values(variables)).map(|found| found.to_string())
+    };
+    let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
+    assert_eq!(
+        found(&open_mpi("1", "1")).unwrap(),
+        "OMPI_COMM_WORLD_RANK is 1, and OMPI_COMM_WORLD_SIZE is 1: they cannot both be of this job; unset those that are left \
+         from another one"
+    );
+    let local = [&open_mpi("0", "1")[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
+    assert!(found(&local).unwrap().starts_with("OMPI_COMM_WORLD_LOCAL_SIZE is 2"));
+    assert!(found(&[("RANK", "1"), ("WORLD_SIZE", "1")]).is_some());
+    assert!(found(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "2")]).is_some());
+    assert!(found(&[("JOB_COMPLETION_INDEX", "1"), ("NCCL_BENCH_SIZE", "1")]).is_some());
+    assert!(
+        found(&open_mpi("x", "y")).unwrap().contains("OMPI_COMM_WORLD_RANK is `x`, which is not a number")
+    );
+    for right in [&open_mpi("0", "1"), &open_mpi("1", "2"), &[("RANK", "3"), ("WORLD_SIZE", "4")]] {
+        assert_eq!(found(right), None, "{right:?}");
+    }
 }
