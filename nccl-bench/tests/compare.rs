@@ -272,3 +272,19 @@ fn ranks_of_nccl_tests_are_counted() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("FAIL: A was measured with 8 ranks, B with 16\n"), "{told}");
 }
+
+#[test]
+fn an_output_that_nobody_reads_is_not_a_failed_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, later] = ["first.json", "later.json"].map(|name| folder.path().join(name));
+    fs::write(&first, ALL_REDUCE).unwrap();
+    fs::write(&later, begun_later(ALL_REDUCE)).unwrap();
+    for format in ["text", "markdown", "csv", "json"] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        command.arg("compare").args([&first, &later]).args(["--format", format]).stdout(writer);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(141), "{format}: {}", text(&output.stderr));
+    }
+}

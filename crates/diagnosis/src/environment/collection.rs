@@ -213,8 +213,10 @@ impl Collection {
 
     /// The variables in the output of `env`, a shell script, a command line or a Kubernetes manifest.
     pub fn of_text(text: &str, file: &str) -> Self {
+        // A copy of /proc/PID/environ.
+        let lines = text.replace('\0', "\n");
         let Submission { settings, overridden, mut unseen, mut is_partial, not_passed, .. } =
-            parse(text, file);
+            parse(&lines, file);
         if settings.is_empty() {
             unseen.push(format!("no variable of NCCL was recognised in {file}"));
             is_partial = true;

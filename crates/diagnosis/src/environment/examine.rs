@@ -11,6 +11,7 @@ use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
 use super::network::Network;
+use super::pairs::find_conflicts;
 use super::setting::Setting;
 use super::situation::Situation;
 use crate::examination::{Body, Examination, Section};
@@ -65,7 +66,7 @@ pub fn examine(
     examination
         .findings
         .extend(collection.settings.iter().filter_map(|setting| conflict(setting, collection)));
-    examination.findings.extend(crossed_limits(collection));
+    examination.findings.extend(find_conflicts(&collection.settings));
     examination.sort();
     examination.unseen = collection.unseen.clone();
     examination.unseen.extend(assumptions(&judged, situation, collection));
@@ -157,34 +158,6 @@ fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding
             ..Evidence::default()
         }],
         ..Finding::new("variable-set-twice", Severity::Advice, text)
-    })
-}
-
-/// A smallest number of channels that is above the largest.
-fn crossed_limits(collection: &Collection) -> Option<Finding> {
-    let find = |name: &str| collection.settings.iter().find(|setting| setting.name == name);
-    let number = |setting: &Setting| setting.value.trim().parse::<u32>().ok();
-    ["NCHANNELS", "CTAS", "NRINGS", "P2P_NCHANNELS"].iter().find_map(|what| {
-        let least = find(&format!("NCCL_MIN_{what}"))?;
-        let most = find(&format!("NCCL_MAX_{what}"))?;
-        if number(least)? <= number(most)? {
-            return None;
-        }
-        let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
-        Some(Finding {
-            cause: Some("NCCL keeps to one of the two only, and does not say which".to_owned()),
-            remedy: Some(format!("unset one of {} and {}", least.name, most.name)),
-            evidence: [least, most]
-                .map(|setting| Evidence {
-                    place: setting.place.name.clone(),
-                    line: setting.place.line,
-                    text: format!("{}={}", setting.name, setting.value),
-                    ..Evidence::default()
-                })
-                .to_vec(),
-            source: Some("src/init.cc, src/graph/connect.cc".to_owned()),
-            ..Finding::new("variable-limits-crossed", Severity::Degraded, text)
-        })
     })
 }
 

@@ -12,6 +12,7 @@ mod list;
 mod names;
 mod network;
 mod number;
+mod pairs;
 mod parse;
 mod ranks;
 mod setting;

@@ -17,6 +17,7 @@ pub(super) fn parse(text: &str, file: &str) -> Submission {
     if text.contains("{{") {
         all.miss(format!("{file} is a template: what it computes was not read (helm template renders it)"));
     }
+    all.report_mentioned();
     for (name, place) in std::mem::take(&mut all.forwarded) {
         if all.settings.iter().all(|setting| setting.name != name) {
             all.miss(format!("{name} ({place}) takes its value from the environment of the launcher"));

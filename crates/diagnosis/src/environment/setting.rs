@@ -11,7 +11,7 @@ const PREFIXES: [&str; 9] =
     ["NCCL_", "FI_", "OFI_", "RDMAV_", "IBV_", "TORCH_NCCL_", "TORCH_FR_", "NVSHMEM_", "DOCA_GPUNETIO_"];
 
 /// Other variables that matter to communication.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
@@ -21,6 +21,7 @@ const NAMES: [&str; 11] = [
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "OMPI_MCA_btl_tcp_if_include",
+    "TORCH_DISTRIBUTED_DEBUG",
     "UCX_NET_DEVICES",
     "UCX_TLS",
 ];

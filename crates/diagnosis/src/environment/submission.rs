@@ -35,6 +35,8 @@ pub(super) struct Submission {
     pub(super) forwarded: Vec<(String, Location)>,
     /// Inside of a list `[a, b]` of YAML that goes on in the next line.
     in_list: bool,
+    /// Variables that stand in a form from which no value is read.
+    mentioned: Vec<(String, Location)>,
     previous: String,
     is_env: bool,
 }
@@ -130,8 +132,14 @@ impl Submission {
         while let Some(found) = pattern.find_at(line, from) {
             from = found.end();
             let (before, name, after) = (&line[..found.start()], found.as_str(), &line[found.end()..]);
-            if !is_collected(name) || before.ends_with(['$', '{', '/', '.', '%']) && !before.ends_with("- {")
-            {
+            if !is_collected(name) {
+                continue;
+            }
+            if before.ends_with(['$', '{', '/', '.', '%']) && !before.ends_with("- {") {
+                // A default (`${NAME:=value}`) or a path (`--set env.NAME=value`) sets it.
+                if after.starts_with([':', '=']) && !after.starts_with(":-") {
+                    self.mentioned.push((name.to_owned(), place.clone()));
+                }
                 continue;
             }
             let mut last = before.split_whitespace().last().unwrap_or_default();
@@ -155,6 +163,8 @@ impl Submission {
                 self.set(name, &word(after.trim_start()), place.clone(), Origin::Command);
             } else if BEFORE_NAME.contains(&last.as_str()) {
                 self.forward(name, place.clone());
+            } else if last != "export" && last != "echo" {
+                self.mentioned.push((name.to_owned(), place.clone()));
             }
         }
         self.in_list = ends_in_list(line) || self.in_list && !line.contains(']');
@@ -209,6 +219,15 @@ impl Submission {
     /// Notes a variable that the launcher passes on from its environment.
     pub(super) fn forward(&mut self, name: &str, place: Location) {
         self.forwarded.push((name.to_owned(), place));
+    }
+
+    /// Notes variables that are named and have no value that was read.
+    pub(super) fn report_mentioned(&mut self) {
+        for (name, place) in std::mem::take(&mut self.mentioned) {
+            if self.settings.iter().all(|setting| setting.name != name) {
+                self.valueless(&name, &place);
+            }
+        }
     }
 
     /// Notes a variable with `valueFrom`.

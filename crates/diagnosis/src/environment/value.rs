@@ -61,8 +61,11 @@ fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) ->
     match (name.component, name.content) {
         (Component::Nccl | Component::Libfabric, Content::Number) => number(name.component, value, set),
         (Component::Libfabric, Content::Flag) => libfabric_flag(value, set),
-        (Component::Plugin, Content::Number) => plugin_number(value, &[]),
-        (Component::Plugin, Content::Flag) => plugin_number(value, &["true", "false"]),
+        // -1 turns it off.
+        (Component::Plugin, Content::Number) => {
+            plugin_number(value, &[], name.name == "OFI_NCCL_EAGER_MAX_SIZE")
+        }
+        (Component::Plugin, Content::Flag) => plugin_number(value, &["true", "false"], false),
         _ => None,
     }
 }
@@ -171,10 +174,14 @@ fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<B
 }
 
 /// Checks a number or a switch of aws-ofi-nccl, which takes nothing behind the number. `words` are those that a switch may be.
-fn plugin_number(value: &str, words: &[&str]) -> Option<BadValue> {
-    let is_number = matches!(number::read(value), Number::Read { rest: "", .. });
-    if is_number || words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
+fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<BadValue> {
+    if words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
         return None;
+    }
+    if let Number::Read { rest: "", value: read, .. } = number::read(value) {
+        let is_negative = read < 0 && !may_be_negative;
+        return is_negative
+            .then(|| BadValue::invalid(format!("{read} is below 0, which has no meaning"), None));
     }
     let allowed = if words.is_empty() { "a number" } else { "0, 1, true or false" };
     let reason = format!(

@@ -30,6 +30,9 @@ pub(super) fn ends_in_list(text: &str) -> bool {
 /// The value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
 pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
     if let Some(rest) = after.strip_prefix('=') {
+        // A quote that was opened before the name ends the value.
+        let quote = find_open_quote(before);
+        let rest = quote.map_or(rest, |quote| rest.split(quote).next().unwrap_or_default());
         // A command may follow the variables: NAME=value ./program.
         let is_word = |word: &str| !word.contains(['=', '/', '.', ';', '&', '|', '<', '>', '"', '\'']);
         let is_plain = rest.split_whitespace().skip(1).all(|word| is_word(word) && !word.starts_with('-'));
@@ -38,11 +41,11 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
         return Some(match () {
             () if is_whole => unquoted(rest),
             () if is_list => word(rest.split(',').next().unwrap_or_default()),
+            // Open MPI separates the variables of this option.
+            () if before.contains("env_list") => rest.split(';').next().unwrap_or_default().to_owned(),
             // The quote is that of the whole option: -x "NAME=value".
-            () if before.ends_with(['"', '\'']) => {
-                let quote = if before.ends_with('"') { '"' } else { '\'' };
-                rest.split(quote).next().unwrap_or_default().to_owned()
-            }
+            () if before.ends_with(['"', '\'']) && !is_command(rest) => rest.to_owned(),
+            () if quote.is_some() => word(rest),
             () if in_list => scalar(rest.split([',', ']']).next().unwrap_or_default()),
             () => word(rest),
         });
@@ -64,6 +67,20 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
     Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
 }
 
+/// The quote that is open at the end of a text.
+fn find_open_quote(text: &str) -> Option<char> {
+    text.chars().fold(None, |open, letter| match open {
+        None if ['"', '\''].contains(&letter) => Some(letter),
+        Some(quote) if quote == letter => None,
+        open => open,
+    })
+}
+
+/// True for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN ./train`.
+fn is_command(rest: &str) -> bool {
+    rest.split_whitespace().skip(1).any(|word| word.contains(['=', '/', '.']) || word.starts_with('-'))
+}
+
 /// Length of the text that a value was read from, at least.
 pub(super) fn consumed(after: &str, value: &str) -> usize {
     after.find(value).map_or(0, |start| start + value.len()).min(after.len())
@@ -75,9 +92,16 @@ pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
 }
 
-/// A scalar of YAML or JSON, without quotes and comment.
+/// A scalar of YAML or JSON, without anchor, quotes and comment. An alias stands for what it is computed from.
 pub(super) fn scalar(text: &str) -> String {
     let text = text.trim();
+    if text.strip_prefix('*').is_some_and(|name| name.starts_with(char::is_alphanumeric)) {
+        return "$".to_owned();
+    }
+    let text = match text.strip_prefix('&').and_then(|text| text.split_once(' ')) {
+        Some((_, value)) => value.trim(),
+        None => text,
+    };
     for quote in ['"', '\''] {
         if let Some(rest) = text.strip_prefix(quote) {
             return rest.split(quote).next().unwrap_or_default().to_owned();

@@ -105,7 +105,8 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
     let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
     let is_marked = comparison.rows.iter().any(|row| !row.unstable.is_empty());
     let optional = is_tested.then_some("p").into_iter().chain(is_marked.then_some("unstable"));
-    writer.write_record(head.into_iter().chain(values.iter().map(String::as_str)).chain(optional))?;
+    let head = head.into_iter().chain(values.iter().map(String::as_str)).chain(optional);
+    writer.write_record(head).map_err(into_io)?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     for (index, row) in comparison.rows.iter().enumerate() {
         let table = &row.key.table;
@@ -128,10 +129,18 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
             let p = is_tested.then(|| number(row.test.as_ref().map(|test| test.p)));
             let is_unstable = row.unstable.iter().any(|&index| index == 0 || index == file);
             let unstable = is_marked.then(|| is_unstable.to_string());
-            writer.write_record(cells.into_iter().chain(p).chain(unstable))?;
+            writer.write_record(cells.into_iter().chain(p).chain(unstable)).map_err(into_io)?;
         }
     }
     writer.flush()
+}
+
+/// The error of the output, whose kind the conversion of `csv` loses: nobody may read it any more.
+fn into_io(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
 }
 
 pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {

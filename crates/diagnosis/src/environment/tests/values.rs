@@ -76,6 +76,10 @@ fn impossible_values_are_told() {
         ("FI_EFA_TX_SIZE", "", "libfabric reads as 0"),
         ("OFI_NCCL_NIC_DUP_CONNS", "x", "`x` is not a number: aws-ofi-nccl uses its default"),
         ("OFI_NCCL_NIC_DUP_CONNS", "4x", "`4x` is not a number"),
+        ("OFI_NCCL_NIC_DUP_CONNS", "-1", "-1 is below 0"),
+        ("FI_EFA_TX_SIZE", "-1", "-1 is below 0"),
+        ("NCCL_IB_DISABLE", "-1", "which are 0, 1"),
+        ("NCCL_RAS_ADDR", "foo", "not HOST:PORT"),
         ("OFI_NCCL_MR_CACHE_DISABLE", "yes", "`yes` is not 0, 1, true or false"),
     ] {
         let verdict = judged(name, value, &Situation::default());
@@ -83,17 +87,78 @@ fn impossible_values_are_told() {
         assert_eq!(verdict.severity, Some(Severity::Degraded), "{name}={value}: {verdict:?}");
         assert!(verdict.reason.contains(words), "{name}={value}: {}", verdict.reason);
     }
-    for (name, value) in [("FI_EFA_TX_SIZE", "-1"), ("OFI_NCCL_MR_CACHE_DISABLE", "True")] {
+    for (name, value) in [
+        ("FI_MR_CACHE_MAX_SIZE", "-1"),
+        ("OFI_NCCL_EAGER_MAX_SIZE", "-1"),
+        ("OFI_NCCL_MR_CACHE_DISABLE", "True"),
+    ] {
         assert_ne!(judged(name, value, &Situation::default()).kind, Kind::Invalid, "{name}={value}");
     }
 }
 
 #[test]
-fn a_smallest_number_above_the_largest_is_told() {
+fn variables_that_do_not_fit_together_are_told() {
     let health = |text: &str| examined(text, &Situation::default()).health();
-    assert_eq!(health("NCCL_MIN_NCHANNELS=16\nNCCL_MAX_NCHANNELS=8\n"), Health::Degraded);
-    assert_eq!(health("NCCL_MIN_CTAS=16\nNCCL_MAX_CTAS=8\n"), Health::Degraded);
-    assert_eq!(health("NCCL_MIN_NCHANNELS=8\nNCCL_MAX_NCHANNELS=8\n"), Health::Healthy);
+    for (text, expected) in [
+        ("NCCL_MIN_NCHANNELS=16\nNCCL_MAX_NCHANNELS=8\n", Health::Degraded),
+        ("NCCL_MIN_CTAS=16\nNCCL_MAX_CTAS=8\n", Health::Degraded),
+        ("NCCL_MIN_NCHANNELS=8\nNCCL_MAX_NCHANNELS=8\n", Health::Healthy),
+        ("FI_TCP_PORT_LOW_RANGE=5000\nFI_TCP_PORT_HIGH_RANGE=4000\n", Health::Degraded),
+        ("NCCL_SOCKET_NTHREADS=16\nNCCL_NSOCKS_PERTHREAD=16\n", Health::Degraded),
+        ("NCCL_SOCKET_NTHREADS=8\nNCCL_NSOCKS_PERTHREAD=8\n", Health::Healthy),
+        ("NCCL_NET=IB\nNCCL_IB_DISABLE=1\n", Health::Broken),
+        ("NCCL_NET=IB\nNCCL_IB_DISABLE=0\n", Health::Healthy),
+        ("NCCL_NET=AWS Libfabric\nNCCL_NET_PLUGIN=none\n", Health::Broken),
+    ] {
+        assert_eq!(health(text), expected, "{text}");
+    }
+    let without_devices = Situation { rdma: Some(false), ..Situation::default() };
+    assert_eq!(examined("NCCL_NET=IB\n", &without_devices).health(), Health::Broken);
+}
+
+#[test]
+fn values_end_where_their_quote_or_list_ends() {
+    for (text, expected) in [
+        ("sbatch --export=\"ALL,NCCL_DEBUG=WARN\" x.sh", &["NCCL_DEBUG=WARN"][..]),
+        ("ssh h \"NCCL_DEBUG=WARN ./x\"", &["NCCL_DEBUG=WARN"]),
+        ("srun bash -c 'NCCL_IB_TIMEOUT=22 ./x'", &["NCCL_IB_TIMEOUT=22"]),
+        (
+            "command: [sh, -c, \"NCCL_IB_TIMEOUT=22 NCCL_DEBUG=WARN ./x\"]",
+            &["NCCL_DEBUG=WARN", "NCCL_IB_TIMEOUT=22"],
+        ),
+        (
+            "mpirun --mca mca_base_env_list \"NCCL_ALGO=Ring;NCCL_DEBUG=WARN\" a",
+            &["NCCL_ALGO=Ring", "NCCL_DEBUG=WARN"],
+        ),
+        ("env:\n- name: NCCL_IB_TIMEOUT\n  value: &t \"22\"\n", &["NCCL_IB_TIMEOUT=22"]),
+        ("mpirun -x \"NCCL_NET=AWS Libfabric\" ./x", &["NCCL_NET=AWS Libfabric"]),
+        ("NCCL_DEBUG=WARN\0NCCL_ALGO=Ring\0", &["NCCL_ALGO=Ring", "NCCL_DEBUG=WARN"]),
+    ] {
+        let all = Collection::of_text(text, "-");
+        let found: Vec<_> = all.settings.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+        assert_eq!(found, expected, "{text}");
+        assert!(!all.is_partial, "{text}: {:?}", all.unseen);
+    }
+}
+
+#[test]
+fn forms_from_which_no_value_is_read_are_told() {
+    for text in [
+        ": ${NCCL_ALGO:=Rnig}",
+        "read NCCL_ALGO <<< Rnig",
+        "printf -v NCCL_ALGO Rnig",
+        "helm install --set env.NCCL_ALGO=Rnig x",
+        "NCCL_ALGO = Rnig",
+        "os.environ.setdefault(\"NCCL_ALGO\",\"Rnig\")",
+        "os.putenv(\"NCCL_ALGO\", \"Rnig\")",
+        "os.environ[\"NCCL_ALGO\"]=str(99)",
+        "- name: NCCL_ALGO\n  value: *t\n",
+    ] {
+        let all = Collection::of_text(&format!("export NCCL_DEBUG=WARN\n{text}\n"), "-");
+        assert!(all.is_partial && all.unseen.iter().any(|it| it.contains("NCCL_ALGO")), "{text}: {all:?}");
+    }
+    let all = Collection::of_text("export NCCL_DEBUG=WARN\necho $NCCL_ALGO ${NCCL_ALGO:-Ring}\n", "-");
+    assert!(!all.is_partial, "{:?}", all.unseen);
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Variables of which each has a good value, and which do not fit together.
+
+use super::setting::Setting;
+use crate::finding::{Evidence, Finding, Severity};
+
+/// Pairs of a smallest and a largest number.
+const LIMITS: [(&str, &str); 5] = [
+    ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
+    ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    ("NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS"),
+    ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS"),
+    ("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),
+];
+
+/// Largest product of NCCL's threads for sockets and the sockets of each.
+const MAX_SOCKETS: u32 = 64;
+
+/// Finds variables that contradict each other.
+pub(super) fn find_conflicts(settings: &[Setting]) -> Vec<Finding> {
+    let find = |name: &str| settings.iter().find(|setting| setting.name == name);
+    let both = |one: &str, other: &str| Some((find(one)?, find(other)?));
+    let is = |setting: &Setting, words: &[&str]| {
+        words.iter().any(|word| word.eq_ignore_ascii_case(setting.value.trim()))
+    };
+    let crossed = LIMITS.iter().filter_map(|(least, most)| both(least, most)).filter_map(|(least, most)| {
+        (number(least)? > number(most)?).then(|| {
+            let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
+            conflict([least, most], "variable-limits-crossed", Severity::Degraded, text)
+        })
+    });
+    let sockets = both("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD").filter(|(threads, sockets)| {
+        let product = number(threads).zip(number(sockets)).map(|(one, other)| one.saturating_mul(other));
+        product.is_some_and(|product| product > MAX_SOCKETS)
+    });
+    let sockets = sockets.map(|(threads, sockets)| {
+        let text = format!(
+            "{}={} times {}={} is above {MAX_SOCKETS}, the most sockets of a connection",
+            threads.name, threads.value, sockets.name, sockets.value
+        );
+        conflict([threads, sockets], "variable-sockets", Severity::Degraded, text)
+    });
+    let off = both("NCCL_NET", "NCCL_IB_DISABLE").filter(|(net, off)| is(net, &["IB"]) && is(off, &["1"]));
+    let without_plugin = both("NCCL_NET", "NCCL_NET_PLUGIN")
+        .filter(|(net, plugin)| is(net, &["AWS Libfabric", "Libfabric", "OFI"]) && is(plugin, &["none"]));
+    let missing = off.into_iter().chain(without_plugin).map(|(net, off)| {
+        let text = format!(
+            "{}={} demands a network that {}={} turns off: the initialization fails",
+            net.name, net.value, off.name, off.value
+        );
+        conflict([net, off], "variable-network-off", Severity::Broken, text)
+    });
+    crossed.chain(sockets).chain(missing).collect()
+}
+
+fn number(setting: &Setting) -> Option<u32> {
+    setting.value.trim().parse().ok()
+}
+
+fn conflict(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {
+    let [one, other] = settings;
+    Finding {
+        remedy: Some(format!("unset one of {} and {}", one.name, other.name)),
+        evidence: settings
+            .map(|setting| Evidence {
+                place: setting.place.name.clone(),
+                line: setting.place.line,
+                text: format!("{}={}", setting.name, setting.value),
+                ..Evidence::default()
+            })
+            .to_vec(),
+        source: Some("NCCL user guide, Environment Variables; fi_tcp(7)".to_owned()),
+        ..Finding::new(rule, severity, text)
+    }
+}
