@@ -10,7 +10,7 @@ use burn_optim::GradientsParams;
 use collectives::train::{self, ReducerOptions};
 use collectives::{Error, job::Group};
 
-use crate::parameters::{Parameter, trained};
+use crate::parameters::{Parameter, Path, trained};
 
 /// Averages the gradients of a module over the ranks of a group.
 ///
@@ -51,9 +51,9 @@ impl Reducer {
     /// `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, or the last step had this number; [`Error::Buffer`] if a gradient is not `f32`.
-    /// The other ranks get [`Error::RankFailed`] with that reason. Otherwise the errors of [`train::Step::wait`]. The gradients are
-    /// lost after an error.
+    /// [`Error::Job`] if a parameter has no gradient, one was added or unfrozen after [`Reducer::new`], or the last step had this
+    /// number; [`Error::Buffer`] if a gradient is not `f32`. The other ranks get [`Error::RankFailed`] with that reason. Otherwise
+    /// the errors of [`train::Step::wait`]. The gradients are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         step: u64,
@@ -62,9 +62,10 @@ impl Reducer {
     ) -> Result<GradientsParams, Error> {
         let places = self.parameters.iter().enumerate().map(|(index, each)| (each.id, index)).collect();
         let data = self.parameters.iter().map(|_| None).collect();
-        let mut taken = Taken { places: &places, gradients: &mut gradients, data };
+        let mut taken =
+            Taken { places: &places, gradients: &mut gradients, data, path: Path::default(), unknown: None };
         module.visit(&mut taken);
-        let data = checked(&self.parameters, taken.data)
+        let data = checked(&self.parameters, taken)
             .inspect_err(|error| self.reducer.group().world().fail(&error.to_string()))?;
         let group = self.reducer.group().clone();
         let begun = self.reducer.step(step);
@@ -109,7 +110,13 @@ fn refused(error: &dyn fmt::Debug) -> Error {
 }
 
 /// All gradients, if each is there and can be averaged.
-fn checked(parameters: &[Parameter], data: Vec<Option<TensorData>>) -> Result<Vec<TensorData>, Error> {
+fn checked(parameters: &[Parameter], taken: Taken<'_>) -> Result<Vec<TensorData>, Error> {
+    if let Some(name) = taken.unknown {
+        return Err(Error::Job(format!(
+            "the parameter {name} is trained, but was not when the Reducer was made: make a new Reducer on all ranks when a \
+             parameter is added or unfrozen"
+        )));
+    }
     let check = |(parameter, data): (&Parameter, Option<TensorData>)| {
         let name = &parameter.name;
         let data = data.ok_or_else(|| {
@@ -132,7 +139,7 @@ fn checked(parameters: &[Parameter], data: Vec<Option<TensorData>>) -> Result<Ve
         }
         Ok(data)
     };
-    parameters.iter().zip(data).map(check).collect()
+    parameters.iter().zip(taken.data).map(check).collect()
 }
 
 /// Takes the gradients of a module.
@@ -140,15 +147,32 @@ struct Taken<'a> {
     places: &'a HashMap<ParamId, usize>,
     gradients: &'a mut GradientsParams,
     data: Vec<Option<TensorData>>,
+    path: Path,
+    /// Name of the first parameter that is trained, but has no place.
+    unknown: Option<String>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Taken<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(data) = self.places.get(&param.id).and_then(|&index| self.data.get_mut(index))
-            && let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id)
-        {
-            *data = Some(gradient.into_data());
+        if let Some(data) = self.places.get(&param.id).and_then(|&index| self.data.get_mut(index)) {
+            if let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) {
+                *data = Some(gradient.into_data());
+            }
+            return;
         }
+        let is_trained =
+            || param.val().is_require_grad() || self.gradients.get::<B::InnerBackend, D>(param.id).is_some();
+        if self.unknown.is_none() && is_trained() {
+            self.unknown = Some(self.path.name());
+        }
+    }
+
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.enter(name);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
     }
 }
 

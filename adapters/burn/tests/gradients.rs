@@ -94,6 +94,44 @@ fn a_parameter_without_a_gradient_is_named_on_all_ranks() {
 }
 
 #[test]
+fn a_layer_that_is_unfrozen_later_is_named_on_all_ranks() {
+    run(2, |group| {
+        let net = without_norm(Net::<Cpu>::new(4, &Default::default()));
+        let out = net.out.clone();
+        let frozen = Net { out, ..net.no_grad() };
+        let mut reducer = Reducer::new(&group, &frozen).unwrap();
+        let input = || matrix::<Cpu>(&[[1.0, 2.0, group.rank() as f32]], &Default::default());
+        let own = GradientsParams::from_grads(frozen.forward(input()).sum().backward(), &frozen);
+        assert_eq!(reducer.average(0, &frozen, own).unwrap().len(), 2);
+
+        let mut net = frozen;
+        if group.rank() == 1 {
+            let weight = net.hidden[1].weight.clone().set_require_grad(true);
+            net.hidden[1].weight = weight;
+        }
+        let own = GradientsParams::from_grads(net.forward(input()).sum().backward(), &net);
+        let error = reducer.average(1, &net, own).unwrap_err();
+        assert_eq!(matches!(error, Error::Job(_)), group.rank() == 1, "{error:?}");
+        assert_eq!(matches!(error, Error::RankFailed { rank: 1, .. }), group.rank() == 0, "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains("parameter hidden.1.weight is trained"), "{error}");
+        assert!(error.contains("make a new Reducer"), "{error}");
+    });
+}
+
+#[test]
+fn a_gradient_of_a_frozen_parameter_is_refused() {
+    run(1, |group| {
+        let net = without_norm(Net::<Cpu>::new(4, &Default::default()));
+        let mut reducer = Reducer::new(&group, &net).unwrap();
+        let mut own = gradients(&net, 1.0);
+        own.register(net.norm.gamma.id, Tensor::<Inner, 1>::ones([4], &Default::default()));
+        let error = reducer.average(0, &net, own).unwrap_err().to_string();
+        assert!(error.contains("parameter norm.gamma is trained"), "{error}");
+    });
+}
+
+#[test]
 fn ranks_with_other_parameters_are_told_the_first_difference() {
     let errors = run(2, |group| {
         let net = Net::<Cpu>::new(4 + group.rank(), &Default::default());

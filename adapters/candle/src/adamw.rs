@@ -10,7 +10,7 @@ use collectives::job::Group;
 use crate::Error;
 use crate::error::tell;
 use crate::named::Named;
-use crate::parameters;
+use crate::parameters::{self, Watch};
 
 /// Name of the number of steps in an optimizer's state.
 pub(crate) const STEPS: &str = "optimizer.steps";
@@ -24,6 +24,7 @@ pub(crate) const SECOND: &str = "optimizer.second_moment.";
 /// Every rank has all of the state; the gradients are averaged before. [`Zero1`](crate::Zero1) divides it.
 pub struct AdamW {
     variables: Vec<Named>,
+    watch: Watch,
     moments: Vec<Moments>,
     steps: u32,
     params: ParamsAdamW,
@@ -73,16 +74,18 @@ impl AdamW {
     /// # Errors
     /// If there are no variables, they do not fit the group, or there is too little memory.
     pub fn new(group: &Group, variables: &VarMap, params: ParamsAdamW) -> Result<Self, Error> {
-        let variables = parameters::sorted(group, variables)?;
+        let map = variables;
+        let variables = parameters::sorted(group, map)?;
         let moments = variables.iter().map(|named| Moments::zeros(&named.var)).collect::<Result<_, _>>()?;
-        Ok(Self { variables, moments, steps: 0, params })
+        Ok(Self { watch: Watch::new(map, &variables), variables, moments, steps: 0, params })
     }
 
     /// Updates the variables that have gradients.
     ///
     /// # Errors
-    /// [`Error::Candle`].
+    /// [`Error::Candle`], and if the [`VarMap`] has other variables than in [`new`](Self::new).
     pub fn step(&mut self, gradients: &GradStore) -> Result<(), Error> {
+        self.watch.check("AdamW")?;
         let steps = next(self.steps)?;
         for (Named { var, .. }, moments) in self.variables.iter().zip(&mut self.moments) {
             if let Some(gradient) = gradients.get(var) {

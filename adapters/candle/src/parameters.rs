@@ -1,8 +1,9 @@
 //! The variables of a model: their order, which all ranks share, and their values.
 
 use std::collections::HashMap;
+use std::sync::TryLockError;
 
-use candle_core::{DType, Device, Tensor, TensorId};
+use candle_core::{DType, Device, Tensor, TensorId, Var};
 use candle_nn::VarMap;
 use collectives::job::{Backend, Group};
 use half::{bf16, f16};
@@ -16,9 +17,7 @@ use crate::named::Named;
 /// # Errors
 /// If there are none, one has two names, one is not contiguous, or their devices differ or do not fit the group.
 pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Error> {
-    let Ok(data) = variables.data().lock() else {
-        return Err(Error::Tensor("a thread has panicked while it changed the VarMap".to_owned()));
-    };
+    let Ok(data) = variables.data().lock() else { return Err(poisoned()) };
     let mut all: Vec<Named> =
         data.iter().map(|(name, var)| Named { name: name.clone(), var: var.clone() }).collect();
     drop(data);
@@ -44,6 +43,49 @@ pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Er
         }
     }
     Ok(all)
+}
+
+fn poisoned() -> Error {
+    Error::Tensor("a thread has panicked while it changed the VarMap".to_owned())
+}
+
+/// A map, and the variables that were copied from it.
+pub(crate) struct Watch {
+    map: VarMap,
+    ids: HashMap<String, TensorId>,
+}
+
+impl Watch {
+    /// Watches `map` for other variables than those of [`sorted`].
+    pub(crate) fn new(map: &VarMap, variables: &[Named]) -> Self {
+        let ids = variables.iter().map(|Named { name, var }| (name.clone(), var.id())).collect();
+        Self { map: map.clone(), ids }
+    }
+
+    /// Checks that the map has the same variables.
+    ///
+    /// # Errors
+    /// Names the first variable by name that is new, or else one that is missing. `user` has the copy.
+    pub(crate) fn check(&self, user: &str) -> Result<(), Error> {
+        let data = match self.map.data().try_lock() {
+            Ok(data) => data,
+            // The next step checks it. The map can be locked by this thread, so that a wait would have no end.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(_)) => return Err(poisoned()),
+        };
+        let is_new = |&(name, var): &(&String, &Var)| self.ids.get(name) != Some(&var.id());
+        if let Some(name) = data.iter().filter(is_new).map(|(name, _)| name).min() {
+            return Err(Error::Tensor(format!(
+                "the variable {name} is newer than the {user}, which does not know it: make a new {user} when the VarMap has changed"
+            )));
+        }
+        match self.ids.keys().filter(|name| !data.contains_key(*name)).min() {
+            Some(name) => Err(Error::Tensor(format!(
+                "the variable {name} of the {user} is no longer in the VarMap: make a new {user} when the VarMap has changed"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Checks that a group's operations can take tensors of this device.

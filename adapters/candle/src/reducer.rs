@@ -14,7 +14,7 @@ use crate::Error;
 use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
-use crate::parameters;
+use crate::parameters::{self, Watch};
 
 /// Averages the gradients of a model over all ranks of a group.
 ///
@@ -26,6 +26,7 @@ use crate::parameters;
 /// made contiguous first.
 pub struct Reducer {
     group: Group,
+    watch: Watch,
     types: Vec<Box<dyn Average + Send>>,
 }
 
@@ -60,7 +61,7 @@ impl Reducer {
             types.push(by_type!(&device, dtype, "a parameter", B => typed::<B>(group, of_type, options))?);
         }
         tell(group, parameters::broadcast(group, &all))?;
-        Ok(Self { group: group.clone(), types })
+        Ok(Self { group: group.clone(), watch: Watch::new(variables, &all), types })
     }
 
     /// The variables, and checks of this rank alone.
@@ -87,14 +88,15 @@ impl Reducer {
     /// none on any rank gets none.
     ///
     /// # Errors
-    /// If another rank has failed, or is in another step. If a gradient does not fit its variable, or the last step had this number;
-    /// then all ranks fail.
+    /// If another rank has failed, or is in another step. If a gradient does not fit its variable, the [`VarMap`] has other variables
+    /// than in [`new`](Self::new), or the last step had this number; then all ranks fail.
     pub fn average(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
         let result = self.run(step, gradients);
         tell(&self.group, result)
     }
 
     fn run(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
+        self.watch.check("Reducer")?;
         for of_type in &mut self.types {
             of_type.start(step, gradients)?;
         }

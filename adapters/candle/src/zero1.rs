@@ -1,20 +1,22 @@
 //! AdamW with its state in shards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Storage, Tensor};
 use candle_nn::{ParamsAdamW, VarMap};
 use collectives::job::Group;
 use collectives::train::{self, Parameter, ReducerOptions};
 use half::{bf16, f16};
 
+use crate::Error;
 use crate::adamw::{FIRST, Moments, SECOND, STEPS, moment, next, steps_of, steps_tensor};
 use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::named::Named;
-use crate::{Error, parameters};
+use crate::parameters::{self, Watch};
 
 /// AdamW with its state divided among the ranks: stage 1 of ZeRO ([`train::Zero1`]).
 ///
@@ -23,6 +25,7 @@ use crate::{Error, parameters};
 /// [`Reducer`](crate::Reducer), too. All variables have one type.
 pub struct Zero1 {
     group: Group,
+    watch: Watch,
     typed: Box<dyn Sharded + Send>,
 }
 
@@ -50,7 +53,7 @@ impl Zero1 {
         // A refusal is that of all ranks, which can use the group afterwards.
         let typed = by_type!(&device, dtype, first.name, B => typed::<B>(group, &all, params, options))?;
         tell(group, parameters::broadcast(group, &all))?;
-        Ok(Self { group: group.clone(), typed })
+        Ok(Self { group: group.clone(), watch: Watch::new(variables, &all), typed })
     }
 
     /// The variables and the first of them, and checks of this rank alone.
@@ -75,10 +78,11 @@ impl Zero1 {
     /// numbers ([`train::Zero1`]).
     ///
     /// # Errors
-    /// If another rank has failed, or is in another step. If a gradient is missing or does not fit its variable, or the last step had
-    /// this number; then all ranks fail. After an error, all steps fail.
+    /// If another rank has failed, or is in another step. If a gradient is missing or does not fit its variable, the [`VarMap`] has
+    /// other variables than in [`new`](Self::new), or the last step had this number; then all ranks fail. After an error, all steps
+    /// fail.
     pub fn step(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error> {
-        let result = self.typed.step(step, gradients);
+        let result = self.watch.check("Zero1").and_then(|()| self.typed.step(step, gradients));
         tell(&self.group, result)
     }
 
@@ -158,11 +162,22 @@ where
     Ok(Box::new(Typed { zero1, variables, device, moments, steps: 0, params, exposed }))
 }
 
+/// Address of a tensor's storage, which tensors of the same memory share.
+fn storage(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    ptr::from_ref::<Storage>(&storage).addr()
+}
+
 impl<B: Memory> Typed<B> {
-    /// Contiguous gradients of all variables.
+    /// Contiguous gradients of all variables, in other memory than the variables, which are locked while the gradients are read.
     fn contiguous(&self, gradients: &GradStore) -> Result<Vec<Tensor>, Error> {
+        let of_variables: HashSet<usize> = self.variables.iter().map(|named| storage(&named.var)).collect();
         let of = |named: &Named| match gradients.get(&named.var) {
-            Some(gradient) => named.contiguous(gradient),
+            Some(gradient) => {
+                let gradient = named.contiguous(gradient)?;
+                let is_shared = of_variables.contains(&storage(&gradient));
+                Ok(if is_shared { gradient.detach().copy()? } else { gradient })
+            }
             None => Err(Error::Tensor(format!(
                 "{} has no gradient, and would get the optimizer's decay: insert one of zeros, or keep it out of the VarMap",
                 named.name

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
@@ -182,6 +184,92 @@ fn a_rank_without_a_gradient_fails_the_sharded_step_on_all_ranks() {
         assert!(error.to_string().contains("w has no gradient"), "{error}");
         assert_eq!(values, [1.0; 2]);
     }
+}
+
+#[test]
+fn a_variable_that_is_made_later_is_named_on_all_ranks() {
+    let add = |map: &VarMap, name: &str| {
+        let var = Var::from_tensor(&full(0.0, &[2], DType::F32)).unwrap();
+        map.data().lock().unwrap().insert(name.to_owned(), var);
+    };
+    for is_sharded in [false, true] {
+        let errors = on(2, |group| {
+            let map = variables(&[("first", full(0.0, &[2], DType::F32))]);
+            let mut gradients = store();
+            gradients.insert(&variable(&map, "first"), full(1.0, &[2], DType::F32));
+            let mut step: Box<dyn FnMut(u64) -> Result<(), Error>> = if is_sharded {
+                let mut zero1 = Zero1::new(group, &map, ParamsAdamW::default()).unwrap();
+                Box::new(move |step| zero1.step(step, &gradients))
+            } else {
+                let mut reducer = Reducer::new(group, &map).unwrap();
+                Box::new(move |step| reducer.average(step, &mut gradients))
+            };
+            step(0).unwrap();
+            if group.rank() == 1 {
+                add(&map, "third");
+                add(&map, "second");
+            }
+            step(1).unwrap_err()
+        });
+        assert!(errors[0].is_of_group() && !errors[1].is_of_group(), "{errors:?}");
+        for error in errors {
+            assert!(error.to_string().contains("the variable second is newer"), "{error}");
+            assert!(error.to_string().contains("make a new"), "{error}");
+        }
+    }
+    on(1, |group| {
+        let map = variables(&[("first", full(0.0, &[2], DType::F32))]);
+        let mut adamw = AdamW::new(group, &map, ParamsAdamW::default()).unwrap();
+        // A map that this thread has locked is no reason to wait.
+        let locked = map.data().lock().unwrap();
+        adamw.step(&store()).unwrap();
+        drop(locked);
+        add(&map, "second");
+        let error = adamw.step(&store()).unwrap_err().to_string();
+        assert!(error.contains("the variable second is newer than the AdamW"), "{error}");
+    });
+}
+
+#[test]
+fn a_variable_that_is_replaced_or_removed_is_named() {
+    on(1, |group| {
+        let of = |value: f64| full(value, &[2], DType::F32);
+        let map = variables(&[("one", of(0.0)), ("two", of(0.0))]);
+        let mut adamw = AdamW::new(group, &map, ParamsAdamW::default()).unwrap();
+        let one = map.data().lock().unwrap().insert("one".to_owned(), Var::from_tensor(&of(1.0)).unwrap());
+        let error = adamw.step(&store()).unwrap_err().to_string();
+        assert!(error.contains("the variable one is newer"), "{error}");
+        map.data().lock().unwrap().insert("one".to_owned(), one.unwrap());
+        adamw.step(&store()).unwrap();
+        map.data().lock().unwrap().remove("two");
+        let error = adamw.step(&store()).unwrap_err().to_string();
+        assert!(error.contains("the variable two of the AdamW is no longer"), "{error}");
+    });
+}
+
+/// The gradient of half the square of a variable is the variable itself.
+#[test]
+fn a_gradient_that_is_a_variable_is_read_before_the_sharded_step() {
+    let step = |is_shared: bool| {
+        let results = on(2, |group| {
+            let ones = || full(1.0, &[3], DType::F32);
+            let map = variables(&[("v", ones()), ("w", ones())]);
+            let (v, w) = (variable(&map, "v"), variable(&map, "w"));
+            let mut zero1 = Zero1::new(group, &map, ParamsAdamW::default()).unwrap();
+            let mut gradients = store();
+            gradients.insert(&v, if is_shared { w.as_detached_tensor() } else { ones() });
+            gradients.insert(&w, if is_shared { w.as_tensor().clone() } else { ones() });
+            zero1.step(0, &gradients).unwrap();
+            (values(&v), values(&w))
+        });
+        assert_ne!(results[0].0, [1.0; 3]);
+        results
+    };
+    let (sender, receiver) = mpsc::channel();
+    // A step that takes a lock twice would never end.
+    thread::spawn(move || sender.send([true, false].map(step)));
+    let [shared, own] = receiver.recv_timeout(Duration::from_secs(60)).expect("the step hangs");
+    assert_eq!(shared, own);
 }
 
 /// The variables after steps with the gradients that a rank has, and the optimizer.

@@ -41,9 +41,16 @@ impl Tensor {
         check: impl Fn(Place) -> PyResult<()>,
     ) -> PyResult<Self> {
         let tensor = Self::read(object, stream, check)?;
-        if tensor._memory.flags().contains(DlpackFlags::READ_ONLY) {
+        let flags = tensor._memory.flags();
+        if flags.contains(DlpackFlags::READ_ONLY) {
             return Err(PyValueError::new_err(
                 "the array is read-only, and the result would be written to it: copy it first",
+            ));
+        }
+        if flags.contains(DlpackFlags::IS_COPIED) {
+            return Err(PyValueError::new_err(
+                "the array's __dlpack__ exports a copy of its memory, and the result would be lost with it: pass an array or tensor \
+                 that shares its memory, as of numpy or torch",
             ));
         }
         Ok(tensor)

@@ -54,6 +54,19 @@ class Exported:
         return capsule
 
 
+class Copying:
+    """An array of a library that exports a copy of memory that it cannot share."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        return self.array.__dlpack__(max_version=max_version, copy=True)
+
+
 def all_reduce(job, group):
     expected = {"sum": [3, 7], "prod": [2, 12], "max": [2, 4], "min": [1, 3], "avg": [1.5, 3.5]}
     floats = [np.float16, np.float32, np.float64]
@@ -207,6 +220,18 @@ def refusals(job, group):
     assert array[0] == 1
 
 
+def results_in_copies_are_refused(job, group):
+    array, words = Copying(np.full(2, job.rank + 1.0)), ("exports a copy", "lost", "shares its memory")
+    raises(ValueError, lambda: group.all_reduce(array, "sum"), *words)
+    raises(ValueError, lambda: group.broadcast(array, root=0), *words)
+    raises(ValueError, lambda: group.all_gather(np.zeros(1), array), *words)
+    raises(ValueError, lambda: group.reduce_scatter(np.zeros(4), array), *words)
+    # A copy of what is only read is as good.
+    whole = np.zeros(4)
+    group.all_gather(array, whole)
+    np.testing.assert_array_equal(whole, [1, 1, 2, 2])
+
+
 def a_failed_rank_and_its_reason(job, group):
     if job.rank == 1:
         try:
@@ -348,6 +373,7 @@ FUNCTIONS = [
     other_collectives,
     operations_under_way,
     refusals,
+    results_in_copies_are_refused,
     a_failed_rank_and_its_reason,
     different_calls,
     a_list_that_is_empty_on_one_rank,
