@@ -237,7 +237,8 @@ pub trait World: Send + Sync {
     }
 
     /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at
-    /// most. A later hook replaces it; it is called at most once.
+    /// most. A later hook replaces it; it is called at most once. It must not own a handle of this world, which would then never be
+    /// dropped: capture a `Weak`.
     fn before_exit(&self, hook: ExitHook) {
         if let Some(monitor) = self.monitor() {
             monitor.before_exit(hook);

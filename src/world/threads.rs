@@ -43,7 +43,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         )));
     }
     let team = Arc::new(Team {
-        spin: per_process * process.local_size() <= cores(),
+        spin: per_process.saturating_mul(process.local_size()) <= cores(),
         process,
         renumbers,
         per_process,
@@ -153,10 +153,7 @@ impl Team {
         }
         let number = self.completed.load(Ordering::SeqCst);
         if call.contributions[thread].is_some() {
-            return Err(Error::Mismatch(format!(
-                "rank {} is in two collective calls at once; one thread at a time may call",
-                self.rank(thread)
-            )));
+            return Err(self.refuse_two_calls(thread));
         }
         call.contributions[thread] = Some(contribution);
         call.arrived += 1;
@@ -185,6 +182,10 @@ impl Team {
         }
         let mut call = lock(&self.call);
         if ended() {
+            // The result is that of a later call, which another thread of this rank has made meanwhile.
+            if self.completed.load(Ordering::SeqCst) != number.wrapping_add(1) {
+                return Err(self.refuse_two_calls(thread));
+            }
             return call.result.clone().unwrap_or_else(|| {
                 Err(Error::Mismatch("a call of threads has ended without a result".to_owned()))
             });
@@ -195,6 +196,13 @@ impl Team {
         Err(self
             .departed_error(&call)
             .unwrap_or_else(|| Error::Mismatch("a thread of this process has left the job".to_owned())))
+    }
+
+    fn refuse_two_calls(&self, thread: usize) -> Error {
+        Error::Mismatch(format!(
+            "rank {} is in two collective calls at once; one thread at a time may call",
+            self.rank(thread)
+        ))
     }
 
     /// Fails a call that threads of this process have not reached within `limit`.
@@ -263,8 +271,8 @@ impl World for ThreadRank {
         Position {
             rank: process.rank * threads + self.thread,
             size: process.size * threads,
-            local_rank: process.local_rank * threads + self.thread,
-            local_size: process.local_size * threads,
+            local_rank: process.local_rank.saturating_mul(threads).saturating_add(self.thread),
+            local_size: process.local_size.saturating_mul(threads),
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("other_lengths_are_told", other_lengths_are_told),
+    ("longer_parts_of_whole_segments_are_told", longer_parts_of_whole_segments_are_told),
     ("other_types_are_told", other_types_are_told),
     ("other_roots_are_told", other_roots_are_told),
     ("other_operators_are_told", other_operators_are_told),
@@ -168,6 +169,19 @@ fn other_lengths_are_told() {
     // Shorter and longer than the others' messages, by an element, or by so much that another algorithm is selected.
     play(&names, |right| Call { count: right.count + 1, ..right }, text);
     play(&names, |right| Call { count: right.count / 20, ..right }, text);
+}
+
+/// The first segments of the longer part are as long as the whole shorter one: 1 MiB.
+fn longer_parts_of_whole_segments_are_told() {
+    let name = "all_to_all_v";
+    for carrier in CARRIERS {
+        let of = |rank| Call { name, count: (1 << 18) + usize::from(rank == 1), root: 0, op: ReduceOp::Sum };
+        let told = told(carrier, true, move |communicator| {
+            let Call { name, count, root, op } = of(communicator.rank());
+            call::<f32>(communicator, name, count, root, op)
+        });
+        assert_told(carrier, &told, &text(of(1)), &text(of(0)));
+    }
 }
 
 fn other_roots_are_told() {

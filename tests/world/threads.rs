@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "threads::a_second_call_of_a_rank_does_not_change_its_first",
         a_second_call_of_a_rank_does_not_change_its_first,
     ),
+    ("threads::a_call_never_gets_the_messages_of_another", a_call_never_gets_the_messages_of_another),
     ("threads::processes_with_different_counts_are_an_error", processes_with_different_counts_are_an_error),
     ("threads::of_several_processes_meet", of_several_processes_meet),
     ("threads::see_a_process_that_died", see_a_process_that_died),
@@ -292,4 +293,29 @@ fn a_second_call_of_a_rank_does_not_change_its_first() {
         assert_eq!(all, [[3 - refused], [9]]);
         assert_eq!(results.recv().unwrap(), (3 - refused, Ok(all)));
     });
+}
+
+/// Two threads use one rank, against the rule: the first may wake only when the second's call has ended.
+fn a_call_never_gets_the_messages_of_another() {
+    for _ in 0..200 {
+        let worlds = world::threads(world::single(), 2).unwrap();
+        let [zero, one]: [Handle; 2] = worlds.try_into().map_err(|_| "two ranks").unwrap();
+        let has_first = AtomicUsize::new(0);
+        let first = thread::scope(|scope| {
+            let first = scope.spawn(|| zero.all_gather(b"a").map(|all| all[1].clone()));
+            scope.spawn(|| {
+                while has_first.load(Ordering::SeqCst) == 0 {
+                    std::hint::spin_loop();
+                }
+                zero.all_gather(b"b").map(drop)
+            });
+            scope.spawn(|| {
+                let first = one.all_gather(b"1");
+                has_first.store(1, Ordering::SeqCst);
+                first.and_then(|_| one.all_gather(b"2")).map(drop)
+            });
+            first.join().unwrap()
+        });
+        assert!(first.as_ref().map_or(true, |message| message == b"1"), "{first:?}");
+    }
 }

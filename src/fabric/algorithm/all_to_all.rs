@@ -68,13 +68,15 @@ impl Message<'_> {
     }
 
     fn send(&self, to: usize, segment: usize, round: &mut Round) {
-        let (start, len) = self.segment(segment, self.sent.span(to));
-        round.send(to, source(start), len);
+        let whole = self.sent.span(to);
+        let (start, len) = self.segment(segment, whole);
+        round.send_segment(to, source(start), len, whole.1);
     }
 
     fn receive(&self, from: usize, segment: usize, round: &mut Round) {
-        let (start, len) = self.segment(segment, self.received.span(from));
-        round.receive(from, target(start), len);
+        let whole = self.received.span(from);
+        let (start, len) = self.segment(segment, whole);
+        round.receive_segment(from, target(start), len, whole.1);
     }
 
     /// Copies a segment of this rank's part for itself.

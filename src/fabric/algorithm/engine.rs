@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
+use super::{Action, Buffer, Location, Pipeline, Round, Schedule, Transfer};
 use crate::fabric::Error;
+use crate::fabric::calls::of_length;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::{Request, Transport};
 
@@ -256,13 +257,22 @@ impl SegmentSlot {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
         schedule.fill(segment, self.number, &mut self.round);
-        let tag = |sequence, part| tag(sequence, segment, part, self.number);
+        // A receive does not match a segment of a message of another length. The transport mixes in the segment's own length, which
+        // the same hash of the whole's would cancel.
+        let tag = |sequence: u64, transfer: &Transfer| {
+            tag(
+                sequence ^ of_length(transfer.whole.wrapping_mul(3)) << 5,
+                segment,
+                transfer.part,
+                self.number,
+            )
+        };
         for transfer in &self.round.receives {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
                 let data = buffers.locate(transfer.location, transfer.len);
-                let tag = tag(operation.sequence.received, transfer.part);
+                let tag = tag(operation.sequence.received, transfer);
                 transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
@@ -271,7 +281,7 @@ impl SegmentSlot {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
                 let data = buffers.locate(transfer.location, transfer.len).cast_const();
-                let tag = tag(operation.sequence.sent, transfer.part);
+                let tag = tag(operation.sequence.sent, transfer);
                 transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);

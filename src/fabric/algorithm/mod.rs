@@ -73,6 +73,8 @@ pub(crate) struct Transfer {
     pub(crate) len: usize,
     /// Index among the round's messages from one rank to another.
     pub(crate) part: usize,
+    /// Bytes of the whole message of which this is a segment, where ranks may disagree on them; otherwise 0.
+    pub(crate) whole: usize,
 }
 
 /// An operation on a rank's own memory.
@@ -116,14 +118,28 @@ impl Round {
     /// Receives one of several messages from a rank, with index `part`.
     fn receive_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.receives.push(Transfer { peer, location, len, part });
+            self.receives.push(Transfer { peer, location, len, part, whole: 0 });
+        }
+    }
+
+    /// Receives a segment of a message of `whole` bytes.
+    fn receive_segment(&mut self, peer: usize, location: Location, len: usize, whole: usize) {
+        if len > 0 {
+            self.receives.push(Transfer { peer, location, len, part: 0, whole });
+        }
+    }
+
+    /// Sends a segment of a message of `whole` bytes.
+    fn send_segment(&mut self, peer: usize, location: Location, len: usize, whole: usize) {
+        if len > 0 {
+            self.sends.push(Transfer { peer, location, len, part: 0, whole });
         }
     }
 
     /// Sends one of several messages to a rank, with index `part`.
     fn send_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.sends.push(Transfer { peer, location, len, part });
+            self.sends.push(Transfer { peer, location, len, part, whole: 0 });
         }
     }
 

@@ -71,7 +71,7 @@ impl HostGroup {
         let world: Handle = Arc::clone(formation) as Handle;
         let communicator = fabric::Communicator::new(Arc::clone(&world), &fabric::Options::default())?;
         let description = communicator.describe().to_owned();
-        let spin = 2 * world.local_size() <= cores();
+        let spin = world.local_size().saturating_mul(2) <= cores();
         let (queue, thread) = Queue::start(communicator, Arc::clone(&world), ranks, spin)?;
         let rank = HostRank { queue, thread: Mutex::new(Some(thread)), world, description };
         Ok(Self { rank: Arc::new(rank), purpose: None })
