@@ -22,11 +22,12 @@ pub(super) fn find_conflicts(settings: &[Setting]) -> Vec<Finding> {
     let is = |setting: &Setting, words: &[&str]| {
         words.iter().any(|word| word.eq_ignore_ascii_case(setting.value.trim()))
     };
-    let crossed = LIMITS.iter().filter_map(|(least, most)| both(least, most)).filter_map(|(least, most)| {
-        (number(least)? > number(most)?).then(|| {
-            let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
-            conflict([least, most], "variable-limits-crossed", Severity::Degraded, text)
-        })
+    let crossed = LIMITS.iter().filter_map(|(least, most)| both(least, most));
+    let crossed = crossed
+        .filter(|(least, most)| number(least).zip(number(most)).is_some_and(|(least, most)| least > most));
+    let crossed = crossed.map(|(least, most)| {
+        let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
+        conflict([least, most], "variable-limits-crossed", Severity::Degraded, text)
     });
     let sockets = both("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD").filter(|(threads, sockets)| {
         let product = number(threads).zip(number(sockets)).map(|(one, other)| one.saturating_mul(other));
