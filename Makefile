@@ -75,8 +75,8 @@ adapters-build:
 	cd adapters && $(CARGO) test --locked --workspace --no-run
 	adapters/python/build
 
-# What the steps of CI after `make test` need, each in a folder of its own.
-ahead: cost-build aarch64-build beside adapters-build loom-build
+# What later steps of CI need. The build for aarch64 is last: it locks the folder in which `make test` builds.
+ahead: cost-build beside adapters-build loom-build aarch64-build
 
 cost-build:
 	$(CARGO) bench --bench nccl_instructions --no-run

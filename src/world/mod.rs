@@ -398,8 +398,8 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     {
         return Err(Error::Environment(format!(
             "{name} is {value}: another launcher has started this process, as one of several or alone; set \
-             NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is \
-             the only one"
+             NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process (and unset variables with a size of 1 that are left \
+             from another job), or unset {name} where this process is the only one"
         )));
     }
     if options.kind == Kind::Auto

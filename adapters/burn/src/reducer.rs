@@ -113,8 +113,8 @@ fn refused(error: &dyn fmt::Debug) -> Error {
 fn checked(parameters: &[Parameter], taken: Taken<'_>) -> Result<Vec<TensorData>, Error> {
     if let Some(name) = taken.unknown {
         return Err(Error::Job(format!(
-            "the parameter {name} is trained, but was not when the Reducer was made: make a new Reducer on all ranks when a \
-             parameter is added or unfrozen"
+            "the parameter {name} is trained or has a gradient, and is not one that the Reducer was made for: make a new Reducer on \
+             all ranks when parameters are added, unfrozen or replaced"
         )));
     }
     let check = |(parameter, data): (&Parameter, Option<TensorData>)| {

@@ -76,7 +76,7 @@ impl Watch {
         let is_new = |&(name, var): &(&String, &Var)| self.ids.get(name) != Some(&var.id());
         if let Some(name) = data.iter().filter(is_new).map(|(name, _)| name).min() {
             return Err(Error::Tensor(format!(
-                "the variable {name} is newer than the {user}, which does not know it: make a new {user} when the VarMap has changed"
+                "the variable {name} was added to the VarMap or replaced after the {user} was made: make a new {user}"
             )));
         }
         match self.ids.keys().filter(|name| !data.contains_key(*name)).min() {

@@ -76,7 +76,7 @@ impl fmt::Display for Contradiction {
             ),
             None => write!(
                 formatter,
-                "{name} is `{value}`, which is not a number: unset it, or start this process with its launcher"
+                "{name} is `{value}`, which is not a valid rank or size: unset it, or start this process with its launcher"
             ),
         }
     }

@@ -208,7 +208,9 @@ fn ranks_that_do_not_fit_the_size_are_found() {
     assert!(found(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "2")]).is_some());
     assert!(found(&[("JOB_COMPLETION_INDEX", "1"), ("NCCL_BENCH_SIZE", "1")]).is_some());
     assert!(
-        found(&open_mpi("x", "y")).unwrap().contains("OMPI_COMM_WORLD_RANK is `x`, which is not a number")
+        found(&open_mpi("x", "y"))
+            .unwrap()
+            .contains("OMPI_COMM_WORLD_RANK is `x`, which is not a valid rank or size")
     );
     for right in [&open_mpi("0", "1"), &open_mpi("1", "2"), &[("RANK", "3"), ("WORLD_SIZE", "4")]] {
         assert_eq!(found(right), None, "{right:?}");

@@ -77,23 +77,27 @@ pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Nam
         .map(|(.., name)| name)
 }
 
-/// The known name that one with an unknown prefix is meant to be: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. Other libraries have
-/// prefixes that differ in the first letter (`RCCL_`, `HCCL_`) or are the first letters of this one (`UCC_`).
+/// Finds the known name that a misspelt one is closest to: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. The first letter must be right: other
+/// libraries differ in it (`RCCL_`, `HCCL_`).
 pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
-    /// Longest name, in letters, in which one wrong letter can make another real name.
-    const SHORT: usize = 7;
+    /// Names up to this length are not guessed: one wrong letter can give another real name (`UCC_TLS`).
+    const MAX_AMBIGUOUS_LEN: usize = 7;
     let upper = wrong.to_ascii_uppercase();
     let limit = if upper.len() < 16 { 1 } else { 2 };
     let may_be = |name: &&Name| {
         let known = name.name;
         let is_close = known.as_bytes().first() == upper.as_bytes().first()
-            && known.len() > SHORT
+            && known.len() > MAX_AMBIGUOUS_LEN
             && known.len().abs_diff(upper.len()) <= limit
             // Open MPI has parameters of similar names.
             && name.component != Component::Other("open-mpi");
-        is_close && strsim::damerau_levenshtein(known, &upper) <= limit
+        is_close
     };
-    NAMES.values().find(may_be)
+    let near =
+        NAMES.values().filter(may_be).map(|name| (strsim::damerau_levenshtein(name.name, &upper), name));
+    near.filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
 }
 
 impl Name {
@@ -247,6 +251,7 @@ mod tests {
             ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
             ("CUDA_LAUNCH_BLOKING", "CUDA_LAUNCH_BLOCKING"),
             ("LD_LIBARY_PATH", "LD_LIBRARY_PATH"),
+            ("FFI_OFI_RXM_TX_SIZE", "FI_OFI_RXM_TX_SIZE"),
         ] {
             assert_eq!(find_misspelt(wrong).map(|name| name.name), Some(right), "{wrong}");
             assert!(super::super::setting::is_collected(wrong), "{wrong}");

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::names;
 use super::setting::{Location, Setting, is_collected};
 use super::words::{assigned, consumed, ends_in_list, is_name_of_entry, is_output_of_env, key, scalar, word};
 
@@ -137,8 +138,8 @@ impl Submission {
             }
             if before.ends_with(['$', '{', '/', '.', '%']) && !before.ends_with("- {") {
                 // A default (`${NAME:=value}`) or a path (`--set env.NAME=value`) sets it.
-                if after.starts_with([':', '=']) && !after.starts_with(":-") {
-                    self.mentioned.push((name.to_owned(), place.clone()));
+                if after.starts_with(":=") || after.starts_with('=') {
+                    self.mention(name, line, place);
                 }
                 continue;
             }
@@ -163,8 +164,8 @@ impl Submission {
                 self.set(name, &word(after.trim_start()), place.clone(), Origin::Command);
             } else if BEFORE_NAME.contains(&last.as_str()) {
                 self.forward(name, place.clone());
-            } else if last != "export" && last != "echo" {
-                self.mentioned.push((name.to_owned(), place.clone()));
+            } else {
+                self.mention(name, line, place);
             }
         }
         self.in_list = ends_in_list(line) || self.in_list && !line.contains(']');
@@ -219,6 +220,18 @@ impl Submission {
     /// Notes a variable that the launcher passes on from its environment.
     pub(super) fn forward(&mut self, name: &str, place: Location) {
         self.forwarded.push((name.to_owned(), place));
+    }
+
+    /// Notes a known variable in a form from which no value is read, unless the command of the line sets none.
+    fn mention(&mut self, name: &str, line: &str, place: &Location) {
+        /// Commands that set no variable, or pass one on that is set elsewhere.
+        const HARMLESS: [&str; 9] =
+            ["unset", "export", "echo", "grep", "egrep", "cd", "module", "printenv", "declare"];
+        let is_harmless =
+            line.split_whitespace().any(|word| HARMLESS.contains(&word.trim_matches(['"', '\''])));
+        if names::find(name).is_some() && !is_harmless {
+            self.mentioned.push((name.to_owned(), place.clone()));
+        }
     }
 
     /// Notes variables that are named and have no value that was read.

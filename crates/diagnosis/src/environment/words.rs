@@ -42,7 +42,9 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
             () if is_whole => unquoted(rest),
             () if is_list => word(rest.split(',').next().unwrap_or_default()),
             // Open MPI separates the variables of this option.
-            () if before.contains("env_list") => rest.split(';').next().unwrap_or_default().to_owned(),
+            () if before.contains("env_list") && quote.is_some() => {
+                rest.split(';').next().unwrap_or_default().to_owned()
+            }
             // The quote is that of the whole option: -x "NAME=value".
             () if before.ends_with(['"', '\'']) && !is_command(rest) => rest.to_owned(),
             () if quote.is_some() => word(rest),
@@ -92,7 +94,7 @@ pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
 }
 
-/// A scalar of YAML or JSON, without anchor, quotes and comment. An alias stands for what it is computed from.
+/// A scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`), which counts as computed.
 pub(super) fn scalar(text: &str) -> String {
     let text = text.trim();
     if text.strip_prefix('*').is_some_and(|name| name.starts_with(char::is_alphanumeric)) {

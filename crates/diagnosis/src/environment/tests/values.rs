@@ -157,8 +157,26 @@ fn forms_from_which_no_value_is_read_are_told() {
         let all = Collection::of_text(&format!("export NCCL_DEBUG=WARN\n{text}\n"), "-");
         assert!(all.is_partial && all.unseen.iter().any(|it| it.contains("NCCL_ALGO")), "{text}: {all:?}");
     }
-    let all = Collection::of_text("export NCCL_DEBUG=WARN\necho $NCCL_ALGO ${NCCL_ALGO:-Ring}\n", "-");
-    assert!(!all.is_partial, "{:?}", all.unseen);
+    for text in [
+        "echo $NCCL_ALGO ${NCCL_ALGO:-Ring}",
+        "env | grep NCCL_",
+        "cd nccl_tests",
+        "srun fi_info",
+        "module load nccl_2.18",
+        "unset A NCCL_PROTO",
+        "export A NCCL_PROTO",
+        "echo \"use NCCL_ALGO\"",
+        "PATH=/opt/nccl_tests:/usr/bin",
+        ": ${NCCL_ALGO:?}",
+        "mpirun --mca mca_base_env_list \"NCCL_PROTO=Simple\" -x NCCL_ALGO=Ring ./x",
+    ] {
+        let all = Collection::of_text(&format!("export NCCL_DEBUG=WARN\n{text}\n"), "-");
+        assert!(!all.is_partial, "{text}: {:?}", all.unseen);
+        assert!(
+            all.settings.iter().all(|it| it.name != "NCCL_ALGO" || it.value == "Ring"),
+            "{text}: {all:?}"
+        );
+    }
 }
 
 #[test]
