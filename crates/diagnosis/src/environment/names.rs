@@ -86,12 +86,11 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
     let limit = if upper.len() < 16 { 1 } else { 2 };
     let may_be = |name: &&Name| {
         let known = name.name;
-        let is_close = known.as_bytes().first() == upper.as_bytes().first()
+        known.as_bytes().first() == upper.as_bytes().first()
             && known.len() > MAX_AMBIGUOUS_LEN
             && known.len().abs_diff(upper.len()) <= limit
             // Open MPI has parameters of similar names.
-            && name.component != Component::Other("open-mpi");
-        is_close
+            && name.component != Component::Other("open-mpi")
     };
     let near =
         NAMES.values().filter(may_be).map(|name| (strsim::damerau_levenshtein(name.name, &upper), name));
