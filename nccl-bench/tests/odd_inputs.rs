@@ -48,11 +48,7 @@ const CASES: &[(&str, i32, &str)] = &[
         "libcuda.so.1 is no CUDA driver: ",
     ),
     ("NCCL_BENCH_RNAK=1 NCCL_BENCH_SZIE=2 A", 2, "nothing reads it: did you mean NCCL_BENCH_"),
-    (
-        "FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 A",
-        2,
-        "FLUX_JOB_SIZE is 2: a launcher that is not known has started this",
-    ),
+    ("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 A", 2, "FLUX_JOB_SIZE is 2: another launcher has started this"),
     (
         "cp notes.md n.md; A --output n.md --force && A --output n.md && grep '^# nccl-bench: ' n.md",
         0,

@@ -257,7 +257,8 @@ impl Started {
         if let Some(one) = malformed {
             return self.starts_ranks().then_some(Contradiction { one, other: None });
         }
-        let most = number(&size)?;
+        // The rendezvous refuses all others.
+        let most = number(&size).filter(|&most| most == 1 || self.starts_ranks())?;
         let rank = rank.filter(|rank| number(rank).is_some_and(|rank| rank >= most));
         let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.launcher);
         let local = local.filter_map(|&(_, name)| named(&[name])).find(|local| number(local) > Some(most));
