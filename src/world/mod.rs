@@ -394,7 +394,7 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         )));
     }
     if options.kind == Kind::Auto
-        && let Some((name, value)) = started.rank_of_unknown_launcher(&process_variable)
+        && let Some((name, value)) = started.find_other_launcher(&process_variable)
     {
         return Err(Error::Environment(format!(
             "{name} is {value}: another launcher has started this process, as one of several or alone; set \

@@ -153,7 +153,7 @@ impl Team {
         }
         let number = self.completed.load(Ordering::SeqCst);
         if call.contributions[thread].is_some() {
-            return Err(self.refuse_two_calls(thread));
+            return Err(self.two_calls_error(thread));
         }
         call.contributions[thread] = Some(contribution);
         call.arrived += 1;
@@ -184,7 +184,7 @@ impl Team {
         if ended() {
             // The result is that of a later call, which another thread of this rank has made meanwhile.
             if self.completed.load(Ordering::SeqCst) != number.wrapping_add(1) {
-                return Err(self.refuse_two_calls(thread));
+                return Err(self.two_calls_error(thread));
             }
             return call.result.clone().unwrap_or_else(|| {
                 Err(Error::Mismatch("a call of threads has ended without a result".to_owned()))
@@ -198,7 +198,7 @@ impl Team {
             .unwrap_or_else(|| Error::Mismatch("a thread of this process has left the job".to_owned())))
     }
 
-    fn refuse_two_calls(&self, thread: usize) -> Error {
+    fn two_calls_error(&self, thread: usize) -> Error {
         Error::Mismatch(format!(
             "rank {} is in two collective calls at once; one thread at a time may call",
             self.rank(thread)

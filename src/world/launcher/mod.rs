@@ -30,6 +30,13 @@ pub enum Launcher {
     Kubernetes,
 }
 
+impl Launcher {
+    /// True for launchers that start the ranks themselves, whatever else is set.
+    fn starts_ranks(self) -> bool {
+        matches!(self, Self::OpenMpi | Self::Mpich | Self::Slurm)
+    }
+}
+
 impl fmt::Display for Launcher {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
@@ -177,12 +184,12 @@ impl Started {
 
     /// A variable of another launcher, and its value, that shows that there are several ranks, or that only PMIx knows how
     /// many, where this process would be alone. A rank of 0 does not: batch scripts have it too.
-    pub(crate) fn rank_of_unknown_launcher(
+    pub(crate) fn find_other_launcher(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(&'static str, String)> {
         let unknown = self.launcher == Launcher::None;
-        if !unknown && (self.starts_ranks() || self.size != Some(1)) {
+        if !unknown && (self.launcher.starts_ranks() || self.size != Some(1)) {
             return None;
         }
         let ranks = [
@@ -233,13 +240,8 @@ impl Started {
         let is_part_of_step = variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_none();
         let tasks = variable("SLURM_NTASKS").filter(|tasks| is_part_of_step && tasks.trim() != "1");
         let tasks = tasks.map(|value| ("SLURM_NTASKS", value));
-        // Open MPI's mpirun with one process sets it too.
+        // A PMIX_NAMESPACE beside a known launcher shows nothing: `mpirun -np 1` sets it.
         larger.chain(namespace.filter(|_| unknown)).chain(tasks).next()
-    }
-
-    /// True for launchers that start the ranks themselves, inside whatever else is set.
-    fn starts_ranks(&self) -> bool {
-        matches!(self.launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm)
     }
 
     /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks, that does not fit the
@@ -255,10 +257,10 @@ impl Started {
         let malformed =
             [&rank, &Some(size.clone())].into_iter().flatten().find(|it| number(it).is_none()).cloned();
         if let Some(one) = malformed {
-            return self.starts_ranks().then_some(Contradiction { one, other: None });
+            return self.launcher.starts_ranks().then_some(Contradiction { one, other: None });
         }
         // The rendezvous refuses all others.
-        let most = number(&size).filter(|&most| most == 1 || self.starts_ranks())?;
+        let most = number(&size).filter(|&most| most == 1 || self.launcher.starts_ranks())?;
         let rank = rank.filter(|rank| number(rank).is_some_and(|rank| rank >= most));
         let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.launcher);
         let local = local.filter_map(|&(_, name)| named(&[name])).find(|local| number(local) > Some(most));
@@ -275,14 +277,15 @@ impl Started {
         let named =
             |names: &'static [&'static str]| names.iter().copied().find(|name| variable(name).is_some());
         let size = |name: &str| variable(name)?.trim().parse::<usize>().ok();
-        let starts = |launcher| matches!(launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
         let alone = SIGNATURES
             .iter()
-            .filter(|(launcher, ..)| *launcher == self.launcher && !starts(*launcher) && self.size == Some(1))
+            .filter(|(launcher, ..)| {
+                *launcher == self.launcher && !launcher.starts_ranks() && self.size == Some(1)
+            })
             .find_map(|&(_, _, sizes, _)| named(sizes))?;
         SIGNATURES.iter().find_map(|&(launcher, _, sizes, marks)| {
             let name = named(sizes)?;
-            (starts(launcher) && named(marks).is_some() && size(name) > Some(1))
+            (launcher.starts_ranks() && named(marks).is_some() && size(name) > Some(1))
                 .then_some((alone, launcher, name))
         })
     }

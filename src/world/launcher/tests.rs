@@ -136,7 +136,7 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     let shown = |variables: &[(&str, &str)]| {
         let found = started(variables);
         let half = found.incomplete_variables(&values(variables)).map(|(set, _)| set);
-        half.or(found.rank_of_unknown_launcher(&values(variables)).map(|(name, _)| name))
+        half.or(found.find_other_launcher(&values(variables)).map(|(name, _)| name))
     };
     assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0")]), Some("MV2_COMM_WORLD_RANK"));
     let mvapich = [("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "2")];
@@ -170,7 +170,7 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
 fn a_left_over_size_of_one_hides_no_other_launcher() {
     let shown = |more: &[(&str, &str)]| {
         let variables = [&[("RANK", "0"), ("WORLD_SIZE", "1")], more].concat();
-        let found = started(&variables).rank_of_unknown_launcher(&values(&variables));
+        let found = started(&variables).find_other_launcher(&values(&variables));
         found.map(|(name, _)| name.to_owned())
     };
     for (name, value) in [

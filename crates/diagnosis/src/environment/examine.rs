@@ -11,7 +11,7 @@ use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
 use super::network::Network;
-use super::pairs::find_conflicts;
+use super::pairs::find_contradictions;
 use super::setting::Setting;
 use super::situation::Situation;
 use crate::examination::{Body, Examination, Section};
@@ -66,7 +66,7 @@ pub fn examine(
     examination
         .findings
         .extend(collection.settings.iter().filter_map(|setting| conflict(setting, collection)));
-    examination.findings.extend(find_conflicts(&collection.settings));
+    examination.findings.extend(find_contradictions(&collection.settings));
     examination.sort();
     examination.unseen = collection.unseen.clone();
     examination.unseen.extend(assumptions(&judged, situation, collection));

@@ -16,21 +16,23 @@ const LIMITS: [(&str, &str); 5] = [
 const MAX_SOCKETS: u32 = 64;
 
 /// Finds variables that contradict each other.
-pub(super) fn find_conflicts(settings: &[Setting]) -> Vec<Finding> {
+pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
     let find = |name: &str| settings.iter().find(|setting| setting.name == name);
     let both = |one: &str, other: &str| Some((find(one)?, find(other)?));
     let is = |setting: &Setting, words: &[&str]| {
         words.iter().any(|word| word.eq_ignore_ascii_case(setting.value.trim()))
     };
     let crossed = LIMITS.iter().filter_map(|(least, most)| both(least, most));
-    let crossed = crossed
-        .filter(|(least, most)| number(least).zip(number(most)).is_some_and(|(least, most)| least > most));
+    let crossed = crossed.filter(|(least, most)| {
+        read_number(least).zip(read_number(most)).is_some_and(|(least, most)| least > most)
+    });
     let crossed = crossed.map(|(least, most)| {
         let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
-        conflict([least, most], "variable-limits-crossed", Severity::Degraded, text)
+        contradiction_finding([least, most], "variable-limits-crossed", Severity::Degraded, text)
     });
     let sockets = both("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD").filter(|(threads, sockets)| {
-        let product = number(threads).zip(number(sockets)).map(|(one, other)| one.saturating_mul(other));
+        let product =
+            read_number(threads).zip(read_number(sockets)).map(|(one, other)| one.saturating_mul(other));
         product.is_some_and(|product| product > MAX_SOCKETS)
     });
     let sockets = sockets.map(|(threads, sockets)| {
@@ -38,7 +40,7 @@ pub(super) fn find_conflicts(settings: &[Setting]) -> Vec<Finding> {
             "{}={} times {}={} is above {MAX_SOCKETS}, the most sockets of a connection",
             threads.name, threads.value, sockets.name, sockets.value
         );
-        conflict([threads, sockets], "variable-sockets", Severity::Degraded, text)
+        contradiction_finding([threads, sockets], "variable-sockets", Severity::Degraded, text)
     });
     let off = both("NCCL_NET", "NCCL_IB_DISABLE").filter(|(net, off)| is(net, &["IB"]) && is(off, &["1"]));
     let without_plugin = both("NCCL_NET", "NCCL_NET_PLUGIN")
@@ -48,16 +50,16 @@ pub(super) fn find_conflicts(settings: &[Setting]) -> Vec<Finding> {
             "{}={} demands a network that {}={} turns off: the initialization fails",
             net.name, net.value, off.name, off.value
         );
-        conflict([net, off], "variable-network-off", Severity::Broken, text)
+        contradiction_finding([net, off], "variable-network-off", Severity::Broken, text)
     });
     crossed.chain(sockets).chain(missing).collect()
 }
 
-fn number(setting: &Setting) -> Option<u32> {
+fn read_number(setting: &Setting) -> Option<u32> {
     setting.value.trim().parse().ok()
 }
 
-fn conflict(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {
+fn contradiction_finding(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {
     let [one, other] = settings;
     Finding {
         remedy: Some(format!("unset one of {} and {}", one.name, other.name)),
@@ -69,7 +71,10 @@ fn conflict(settings: [&Setting; 2], rule: &str, severity: Severity, text: Strin
                 ..Evidence::default()
             })
             .to_vec(),
-        source: Some("NCCL user guide, Environment Variables; fi_tcp(7)".to_owned()),
+        source: Some(
+            if one.name.starts_with("FI_") { "fi_tcp(7)" } else { "NCCL user guide, Environment Variables" }
+                .to_owned(),
+        ),
         ..Finding::new(rule, severity, text)
     }
 }

@@ -139,7 +139,7 @@ impl Submission {
             if before.ends_with(['$', '{', '/', '.', '%']) && !before.ends_with("- {") {
                 // A default (`${NAME:=value}`) or a path (`--set env.NAME=value`) sets it.
                 if after.starts_with(":=") || after.starts_with('=') {
-                    self.mention(name, line, place);
+                    self.note_mention(name, line, place);
                 }
                 continue;
             }
@@ -165,7 +165,7 @@ impl Submission {
             } else if BEFORE_NAME.contains(&last.as_str()) {
                 self.forward(name, place.clone());
             } else {
-                self.mention(name, line, place);
+                self.note_mention(name, line, place);
             }
         }
         self.in_list = ends_in_list(line) || self.in_list && !line.contains(']');
@@ -223,7 +223,7 @@ impl Submission {
     }
 
     /// Notes a known variable in a form from which no value is read, unless the command of the line sets none.
-    fn mention(&mut self, name: &str, line: &str, place: &Location) {
+    fn note_mention(&mut self, name: &str, line: &str, place: &Location) {
         /// Commands that set no variable, or pass one on that is set elsewhere.
         const HARMLESS: [&str; 9] =
             ["unset", "export", "echo", "grep", "egrep", "cd", "module", "printenv", "declare"];
