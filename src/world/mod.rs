@@ -372,44 +372,8 @@ fn process_variable(name: &str) -> Option<String> {
 /// library that this program was built with.
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
-    if !matches!(options.kind, Kind::Single | Kind::Mpi)
-        && let Some((set, missing)) = started.incomplete_variables(&process_variable)
-    {
-        return Err(Error::Environment(format!(
-            "{set} is set but {missing} is not, so this process cannot determine its rank: set {missing}, \
-             or unset {set} where this process is the only one"
-        )));
-    }
-    if matches!(options.kind, Kind::Auto | Kind::Tcp)
-        && let Some(contradiction) = started.find_contradiction(&process_variable)
-    {
-        return Err(Error::Environment(contradiction.to_string()));
-    }
-    if matches!(options.kind, Kind::Auto | Kind::Tcp)
-        && let Some((alone, launcher, name)) = started.contradicted_size(&process_variable)
-    {
-        return Err(Error::Environment(format!(
-            "{alone} is 1, but {launcher} started several processes ({name}), each of which would be alone: unset {alone}, or pass \
-             `Kind::Single` where each is meant to be alone (nccl-bench: --world single)"
-        )));
-    }
-    if options.kind == Kind::Auto
-        && let Some((name, value)) = started.find_other_launcher(&process_variable)
-    {
-        return Err(Error::Environment(format!(
-            "{name} is {value}: another launcher has started this process, as one of several or alone; set \
-             NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process (and unset variables with a size of 1 that are left \
-             from another job), or unset {name} where this process is the only one"
-        )));
-    }
-    if options.kind == Kind::Auto
-        && let Some(launcher) = started.find_silent_launcher()
-    {
-        return Err(Error::Environment(format!(
-            "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so each process \
-             would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Kind::Single` where each is \
-             meant to be alone (nccl-bench: --world single)"
-        )));
+    if let Some(doubt) = started.find_doubt(options.kind) {
+        return Err(Error::Environment(doubt.to_string()));
     }
     match options.kind {
         Kind::Single => Ok(single()),

@@ -103,6 +103,7 @@ fn explicit(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
 }
 
 fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let (rank, size) = (number(variable, "RANK")?, number(variable, "WORLD_SIZE")?);
     let host = master_host(variable);
     if host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(Error::Environment(
@@ -118,8 +119,8 @@ fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
         None => vec![port],
     };
     Ok(RendezvousConfig {
-        rank: number(variable, "RANK")?,
-        size: number(variable, "WORLD_SIZE")?,
+        rank,
+        size,
         hosts: host.into_iter().collect(),
         ports,
         key: run.map(|run| format!("torchrun {run} {port}")).unwrap_or_default(),

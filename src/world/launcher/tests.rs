@@ -102,77 +102,148 @@ fn values<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> 
     |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
 }
 
+fn find_doubt(variables: &[(&str, &str)], ancestor: Option<&str>) -> Option<Doubt> {
+    let find_ancestor = || ancestor.map(str::to_owned);
+    Examination { started: &started(variables), variable: &values(variables), find_ancestor: &find_ancestor }
+        .find_doubt(Kind::Auto)
+}
+
+/// The variable of another launcher that makes a process refuse to be alone, and the one with its size of 1.
+fn find_other(variables: &[(&str, &str)]) -> Option<(&'static str, Option<&'static str>)> {
+    match find_doubt(variables, None) {
+        Some(Doubt::OtherLauncher { found: (name, _), alone }) => Some((name, alone)),
+        Some(other) => panic!("{variables:?}: {other}"),
+        None => None,
+    }
+}
+
+const LEFT_OVER: [(&str, &str); 3] = [("RANK", "0"), ("WORLD_SIZE", "1"), ("TORCHELASTIC_RUN_ID", "x")];
+const STEP: [(&str, &str); 3] =
+    [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_STEP_ID", "0")];
+const ONE_TASK: [(&str, &str); 3] =
+    [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_ID", "0")];
+const ONE_OF_MPIRUN: [(&str, &str); 2] = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+
 #[test]
 fn a_size_of_one_that_a_launcher_of_several_contradicts_is_found() {
-    let contradicted = |variables: &[(&str, &str)]| started(variables).contradicted_size(&values(variables));
-    let left_over = [("RANK", "0"), ("WORLD_SIZE", "1"), ("TORCHELASTIC_RUN_ID", "x")];
-    let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
-    let of_mpirun = Some(("WORLD_SIZE", Launcher::OpenMpi, "OMPI_COMM_WORLD_SIZE"));
-    assert_eq!(contradicted(&[&mpirun[..], &left_over].concat()), of_mpirun);
+    let mpirun = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    let of_mpirun = Some(("OMPI_COMM_WORLD_SIZE", Some("WORLD_SIZE")));
+    assert_eq!(find_other(&[&mpirun[..], &LEFT_OVER].concat()), of_mpirun);
     let hydra = [("PMI_RANK", "0"), ("PMI_SIZE", "4"), ("PMI_FD", "7")];
     let explicit = [("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "1")];
-    let of_hydra = Some(("NCCL_BENCH_SIZE", Launcher::Mpich, "PMI_SIZE"));
-    assert_eq!(contradicted(&[&hydra[..], &explicit].concat()), of_hydra);
-    let step = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0")];
-    let of_srun = Some(("WORLD_SIZE", Launcher::Slurm, "SLURM_NTASKS"));
-    assert_eq!(contradicted(&[&step[..], &left_over].concat()), of_srun);
-    // Two right sizes: torchrun on each node of a step; one process of mpirun; a shell in an allocation.
+    let of_hydra = Some(("PMI_SIZE", Some("NCCL_BENCH_SIZE")));
+    assert_eq!(find_other(&[&hydra[..], &explicit].concat()), of_hydra);
+    let of_srun = Some(("SLURM_STEP_NUM_TASKS", Some("WORLD_SIZE")));
+    assert_eq!(find_other(&[&STEP[..], &LEFT_OVER].concat()), of_srun);
+    let old_step = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_STEPID", "0")];
+    let of_old_srun = Some(("SLURM_NTASKS", Some("WORLD_SIZE")));
+    assert_eq!(find_other(&[&old_step[..], &LEFT_OVER].concat()), of_old_srun);
+    // Two right sizes: torchrun on each node of a step; a shell in an allocation.
     let of_nodes = [("RANK", "9"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "x")];
-    let one = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    let allocation = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")];
     for right in [
-        [&step[..], &of_nodes].concat(),
-        [&one[..], &left_over].concat(),
-        [&step[..2], &left_over].concat(),
-        [&step[..], &one].concat(),
+        [&STEP[..], &of_nodes].concat(),
+        [&ONE_OF_MPIRUN[..], &LEFT_OVER].concat(),
+        [&allocation[..], &LEFT_OVER].concat(),
+        [&allocation[..], &ONE_OF_MPIRUN].concat(),
         mpirun.to_vec(),
-        one.to_vec(),
+        ONE_OF_MPIRUN.to_vec(),
+        ONE_TASK.to_vec(),
     ] {
-        assert_eq!(contradicted(&right), None, "{right:?}");
+        assert_eq!(find_other(&right), None, "{right:?}");
     }
+}
+
+#[test]
+fn one_rank_of_mpirun_inside_a_step_is_told_from_a_left_over_one() {
+    let both = [&STEP[..], &ONE_OF_MPIRUN].concat();
+    assert_eq!(find_other(&both), Some(("SLURM_STEP_NUM_TASKS", Some("OMPI_COMM_WORLD_SIZE"))));
+    // mpirun is an ancestor of the process, so the step is around it.
+    assert_eq!(find_doubt(&both, Some("mpirun")), None);
+    let launched_inside = [&ONE_OF_MPIRUN[..], &[("FLUX_JOB_SIZE", "2")]].concat();
+    assert!(find_doubt(&launched_inside, Some("mpirun")).is_some());
+}
+
+#[test]
+fn one_task_of_a_launcher_hides_no_launcher_inside_it() {
+    for around in [&ONE_TASK[..], &ONE_OF_MPIRUN] {
+        for (name, value) in [
+            ("FLUX_JOB_SIZE", "2"),
+            ("MV2_COMM_WORLD_SIZE", "2"),
+            ("PALS_RANKID", "1"),
+            ("PMI_SIZE", "2"),
+            ("HOROVOD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("LOCAL_RANK", "1"),
+        ] {
+            let variables = [around, &[(name, value)]].concat();
+            assert_eq!(find_other(&variables).map(|(found, _)| found), Some(name), "{variables:?}");
+        }
+        let half = find_doubt(&[around, &[("NCCL_BENCH_SIZE", "2")]].concat(), None);
+        assert_eq!(half, Some(Doubt::Half { set: "NCCL_BENCH_SIZE", missing: "NCCL_BENCH_RANK" }));
+        // Variables of a script or of a pod around the launcher.
+        for outer in [("WORLD_SIZE", "16"), ("NNODES", "2"), ("JOB_COMPLETION_INDEX", "1")] {
+            assert_eq!(find_doubt(&[around, &[outer]].concat(), None), None, "{outer:?}");
+        }
+    }
+    // A launcher that sets torchrun's variables, inside mpirun.
+    let inside = [&ONE_OF_MPIRUN[..], &[("RANK", "0"), ("WORLD_SIZE", "2")]].concat();
+    assert_eq!(find_other(&inside), Some(("WORLD_SIZE", Some("OMPI_COMM_WORLD_SIZE"))));
 }
 
 #[test]
 fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
-    let shown = |variables: &[(&str, &str)]| {
-        let found = started(variables);
-        let half = found.incomplete_variables(&values(variables)).map(|(set, _)| set);
-        half.or(found.find_other_launcher(&values(variables)).map(|(name, _)| name))
-    };
-    assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0")]), Some("MV2_COMM_WORLD_RANK"));
-    let mvapich = [("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "2")];
-    assert_eq!(shown(&mvapich), Some("MV2_COMM_WORLD_SIZE"));
-    assert_eq!(shown(&[("MV2_COMM_WORLD_RANK", "0"), ("MV2_COMM_WORLD_SIZE", "1")]), None);
-    assert_eq!(shown(&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "job")]), Some("PMIX_NAMESPACE"));
+    let found = |variables: &[(&str, &str)]| find_other(variables).map(|(name, _)| name);
     for (rank, size) in [
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
         ("MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
-        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         ("HOROVOD_RANK", "HOROVOD_SIZE"),
-        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
         ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-        ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("PMI_ID", "PMI_SIZE"),
+        ("MPIRUN_RANK", "MPIRUN_NPROCS"),
     ] {
-        assert_eq!(shown(&[(rank, "0"), (size, "2")]), Some(size));
-        assert_eq!(shown(&[(rank, "0"), (size, "1")]), None);
-        assert_eq!(shown(&[(rank, "1")]), Some(rank));
+        assert_eq!(found(&[(rank, "0"), (size, "2")]), Some(size));
+        assert_eq!(found(&[(rank, "0"), (size, "1")]), None);
+        assert_eq!(found(&[(rank, "1")]), Some(rank));
+        // A rank alone is of unknown size.
+        assert_eq!(found(&[(rank, "0")]), Some(rank));
     }
+    for rank in ["PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"] {
+        assert_eq!(found(&[(rank, "0")]), Some(rank));
+    }
+    assert_eq!(found(&[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "job")]), Some("PMIX_NAMESPACE"));
+    for (rank, size) in [
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
+        ("NODE_RANK", "NNODES"),
+        ("PET_NODE_RANK", "PET_NNODES"),
+    ] {
+        assert_eq!(find_other(&[(rank, "0"), (size, "2")]).map(|(name, _)| name), Some(size));
+        assert_eq!(find_other(&[(rank, "0"), (size, "1")]), None);
+        assert_eq!(find_other(&[(rank, "1")]).map(|(name, _)| name), Some(rank));
+    }
+    assert_eq!(found(&[("SLURM_NODEID", "1")]), Some("SLURM_NODEID"));
     // A batch script of Slurm.
-    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
+    assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
     // torchrun's variables without its rank.
-    assert_eq!(shown(&[("LOCAL_RANK", "0"), ("GROUP_RANK", "1")]), Some("GROUP_RANK"));
-    assert_eq!(shown(&[("OMPI_COMM_WORLD_SIZE", "1")]), Some("OMPI_COMM_WORLD_SIZE"));
+    assert_eq!(found(&[("LOCAL_RANK", "0"), ("GROUP_RANK", "1")]), Some("GROUP_RANK"));
     // A container that got two variables of a step.
-    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Some("SLURM_NTASKS"));
-    assert_eq!(shown(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), None);
+    assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Some("SLURM_NTASKS"));
+    assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), None);
+    for (set, missing) in
+        [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+    {
+        assert_eq!(find_doubt(&[(set, "1")], None), Some(Doubt::Half { set, missing }));
+    }
+    // An ancestor without variables.
+    assert_eq!(find_doubt(&[], Some("orted")), Some(Doubt::Silent("orted".to_owned())));
 }
 
 #[test]
 fn a_left_over_size_of_one_hides_no_other_launcher() {
-    let shown = |more: &[(&str, &str)]| {
-        let variables = [&[("RANK", "0"), ("WORLD_SIZE", "1")], more].concat();
-        let found = started(&variables).find_other_launcher(&values(&variables));
-        found.map(|(name, _)| name.to_owned())
-    };
     for (name, value) in [
         ("JOB_COMPLETION_INDEX", "1"),
         ("PMI_SIZE", "2"),
@@ -182,9 +253,11 @@ fn a_left_over_size_of_one_hides_no_other_launcher() {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ("SLURM_PROCID", "2"),
     ] {
-        assert_eq!(shown(&[(name, value)]).as_deref(), Some(name));
+        let variables = [("RANK", "0"), ("WORLD_SIZE", "1"), (name, value)];
+        assert_eq!(find_other(&variables), Some((name, Some("WORLD_SIZE"))));
     }
-    assert_eq!(shown(&[("PMIX_NAMESPACE", "of mpirun -np 1"), ("PMIX_RANK", "0")]), None);
+    let of_mpirun = [("PMIX_NAMESPACE", "of mpirun -np 1"), ("PMIX_RANK", "0")];
+    assert_eq!(find_other(&[&LEFT_OVER[..], &of_mpirun].concat()), None);
     // A left-over size of Open MPI alone is no launcher.
     let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_SIZE", "1")];
     assert_eq!(started(&torchrun).size, Some(2));
@@ -193,9 +266,7 @@ fn a_left_over_size_of_one_hides_no_other_launcher() {
 
 #[test]
 fn ranks_that_do_not_fit_the_size_are_found() {
-    let found = |variables: &[(&str, &str)]| {
-        started(variables).find_contradiction(&values(variables)).map(|found| found.to_string())
-    };
+    let found = |variables: &[(&str, &str)]| find_doubt(variables, None).map(|found| found.to_string());
     let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
     assert_eq!(
         found(&open_mpi("1", "1")).unwrap(),
@@ -207,11 +278,9 @@ fn ranks_that_do_not_fit_the_size_are_found() {
     assert!(found(&[("RANK", "1"), ("WORLD_SIZE", "1")]).is_some());
     assert!(found(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "2")]).is_some());
     assert!(found(&[("JOB_COMPLETION_INDEX", "1"), ("NCCL_BENCH_SIZE", "1")]).is_some());
-    assert!(
-        found(&open_mpi("x", "y"))
-            .unwrap()
-            .contains("OMPI_COMM_WORLD_RANK is `x`, which is not a valid rank or size")
-    );
+    for variables in [&open_mpi("x", "y"), &open_mpi("x", "1"), &[("RANK", "x"), ("WORLD_SIZE", "1")]] {
+        assert!(found(variables).unwrap().contains("RANK is `x`, which is not a valid rank or size"));
+    }
     for right in [&open_mpi("0", "1"), &open_mpi("1", "2"), &[("RANK", "3"), ("WORLD_SIZE", "4")]] {
         assert_eq!(found(right), None, "{right:?}");
     }

@@ -1,0 +1,295 @@
+//! Reasons to doubt that this process is the only one of its job.
+
+use std::fmt;
+
+use super::{COMPLETION_INDEX, Launcher, SIGNATURES, Started};
+use crate::world::Kind;
+
+/// A variable, with its value.
+type Assignment = (&'static str, String);
+
+/// A reason for which this process may be one of several, though it would run alone, or cannot tell its rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// One variable of a pair is set.
+    Half { set: &'static str, missing: &'static str },
+    /// A rank or a size is not a number.
+    Malformed(Assignment),
+    /// Two variables of one launcher that cannot both be right.
+    Contradiction(Assignment, Assignment),
+    /// A variable of another launcher. `alone` is the variable with a size of 1, if there is one.
+    OtherLauncher { found: Assignment, alone: Option<&'static str> },
+    /// The name of an MPI launcher that has started this process, though no variable of it is set.
+    Silent(String),
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Half { set, missing } => write!(
+                formatter,
+                "{set} is set but {missing} is not, so this process cannot determine its rank: set {missing}, or unset {set} where \
+                 this process is the only one"
+            ),
+            Self::Malformed((name, value)) => write!(
+                formatter,
+                "{name} is `{value}`, which is not a valid rank or size: unset it, or start this process with its launcher"
+            ),
+            Self::Contradiction((one, value), (other, size)) => write!(
+                formatter,
+                "{one} is {value}, and {other} is {size}: they cannot both be of this job; unset those that are left from another one"
+            ),
+            Self::OtherLauncher { found: (name, value), alone: None } => write!(
+                formatter,
+                "{name} is {value}: another launcher has started this process, as one of several or alone; set NCCL_BENCH_RANK, \
+                 NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is the only one"
+            ),
+            Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
+                formatter,
+                "{alone} is 1, but {name} is {value}: another launcher has started several processes, each of which would be alone; \
+                 unset the one that is left from another job, or pass `Kind::Single` where each is meant to be alone (nccl-bench: \
+                 --world single)"
+            ),
+            Self::Silent(launcher) => write!(
+                formatter,
+                "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so each process \
+                 would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Kind::Single` where each is \
+                 meant to be alone (nccl-bench: --world single)"
+            ),
+        }
+    }
+}
+
+/// The program or person that sets a variable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A launcher, for each of its processes.
+    Launcher,
+    /// `srun`, for each task of a step.
+    Step,
+    /// A scheduler or a script, for each node or pod, in which a launcher may start ranks.
+    Node,
+}
+
+/// Variables that show several ranks if they are above the number: 0 for ranks, 1 for sizes.
+const VARIABLES: &[(&str, usize, Origin)] = &[
+    (COMPLETION_INDEX, 0, Origin::Node),
+    ("PMI_RANK", 0, Origin::Launcher),
+    ("PMIX_RANK", 0, Origin::Launcher),
+    ("PMI_ID", 0, Origin::Launcher),
+    ("RANK", 0, Origin::Launcher),
+    ("LOCAL_RANK", 0, Origin::Launcher),
+    ("GROUP_RANK", 0, Origin::Launcher),
+    ("ROLE_RANK", 0, Origin::Launcher),
+    ("MPI_LOCALRANKID", 0, Origin::Launcher),
+    ("MPIRUN_RANK", 0, Origin::Launcher),
+    ("OMPI_COMM_WORLD_RANK", 0, Origin::Launcher),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", 0, Origin::Launcher),
+    ("OMPI_COMM_WORLD_NODE_RANK", 0, Origin::Launcher),
+    ("MV2_COMM_WORLD_RANK", 0, Origin::Launcher),
+    ("MV2_COMM_WORLD_LOCAL_RANK", 0, Origin::Launcher),
+    ("MVP_COMM_WORLD_RANK", 0, Origin::Launcher),
+    ("HOROVOD_RANK", 0, Origin::Launcher),
+    ("ALPS_APP_PE", 0, Origin::Launcher),
+    ("PALS_RANKID", 0, Origin::Launcher),
+    ("FLUX_TASK_RANK", 0, Origin::Launcher),
+    ("JSM_NAMESPACE_RANK", 0, Origin::Launcher),
+    ("SLURM_PROCID", 0, Origin::Step),
+    ("SLURM_LOCALID", 0, Origin::Step),
+    ("SLURM_NODEID", 0, Origin::Step),
+    ("AWS_BATCH_JOB_NODE_INDEX", 0, Origin::Node),
+    ("NODE_RANK", 0, Origin::Node),
+    ("PET_NODE_RANK", 0, Origin::Node),
+    ("PMI_SIZE", 1, Origin::Launcher),
+    ("LOCAL_WORLD_SIZE", 1, Origin::Launcher),
+    ("GROUP_WORLD_SIZE", 1, Origin::Launcher),
+    ("ROLE_WORLD_SIZE", 1, Origin::Launcher),
+    ("MPI_LOCALNRANKS", 1, Origin::Launcher),
+    ("MPIRUN_NPROCS", 1, Origin::Launcher),
+    ("OMPI_COMM_WORLD_SIZE", 1, Origin::Launcher),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", 1, Origin::Launcher),
+    ("MV2_COMM_WORLD_SIZE", 1, Origin::Launcher),
+    ("MV2_COMM_WORLD_LOCAL_SIZE", 1, Origin::Launcher),
+    ("MVP_COMM_WORLD_SIZE", 1, Origin::Launcher),
+    ("HOROVOD_SIZE", 1, Origin::Launcher),
+    ("FLUX_JOB_SIZE", 1, Origin::Launcher),
+    ("JSM_NAMESPACE_SIZE", 1, Origin::Launcher),
+    ("SLURM_STEP_NUM_TASKS", 1, Origin::Step),
+    ("AWS_BATCH_JOB_NUM_NODES", 1, Origin::Node),
+    ("NNODES", 1, Origin::Node),
+    ("PET_NNODES", 1, Origin::Node),
+];
+
+/// Ranks that only launchers set, and the variable with their number of ranks. Such a rank without a size is one of several, even
+/// if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script has them too.
+const RANKS_WITH_SIZES: &[(&str, Option<&str>)] = &[
+    ("PMI_RANK", Some("PMI_SIZE")),
+    ("PMI_ID", Some("PMI_SIZE")),
+    ("PALS_RANKID", Some("PMI_SIZE")),
+    ("MPIRUN_RANK", Some("MPIRUN_NPROCS")),
+    ("MV2_COMM_WORLD_RANK", Some("MV2_COMM_WORLD_SIZE")),
+    ("MVP_COMM_WORLD_RANK", Some("MVP_COMM_WORLD_SIZE")),
+    ("HOROVOD_RANK", Some("HOROVOD_SIZE")),
+    ("FLUX_TASK_RANK", Some("FLUX_JOB_SIZE")),
+    ("JSM_NAMESPACE_RANK", Some("JSM_NAMESPACE_SIZE")),
+    ("PMIX_NAMESPACE", None),
+    ("PMIX_RANK", None),
+    ("ALPS_APP_PE", None),
+];
+
+/// Launchers' variables with the number of ranks on this host.
+const LOCAL_SIZES: [(Launcher, &str); 3] = [
+    (Launcher::OpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    (Launcher::Mpich, "MPI_LOCALNRANKS"),
+    (Launcher::Torchrun, "LOCAL_WORLD_SIZE"),
+];
+
+fn number(value: &str) -> Option<usize> {
+    value.trim().parse().ok()
+}
+
+/// The variables of a process, and the launcher that they show.
+pub(super) struct Examination<'a> {
+    pub started: &'a Started,
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// Finds the name of the nearest ancestor of this process that is a launcher of MPI.
+    pub find_ancestor: &'a dyn Fn() -> Option<String>,
+}
+
+impl Examination<'_> {
+    /// Finds a reason to refuse to join the world of a kind.
+    pub(super) fn find_doubt(&self, kind: Kind) -> Option<Doubt> {
+        if matches!(kind, Kind::Single | Kind::Mpi) {
+            return None;
+        }
+        let is_known = self.started.launcher != Launcher::None;
+        let doubt = self.find_half().or_else(|| self.find_contradiction());
+        // A rendezvous over TCP needs a known rank: it refuses a process without one itself.
+        doubt
+            .or_else(|| (is_known || kind == Kind::Auto).then(|| self.find_other_launcher()).flatten())
+            .or_else(|| {
+                let silent = !is_known && kind == Kind::Auto;
+                silent.then(self.find_ancestor).flatten().map(Doubt::Silent)
+            })
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        (self.variable)(name).is_some()
+    }
+
+    /// The first of these variables that is set.
+    fn first(&self, names: &[&'static str]) -> Option<Assignment> {
+        names.iter().find_map(|&name| Some((name, (self.variable)(name)?)))
+    }
+
+    /// Names of the launcher's variables with rank and size.
+    fn own_names(&self) -> Option<(&'static [&'static str], &'static [&'static str])> {
+        let signature = SIGNATURES.iter().find(|(launcher, ..)| *launcher == self.started.launcher)?;
+        Some((signature.1, signature.2))
+    }
+
+    /// Finds a rank variable without its size variable or vice versa. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
+    fn find_half(&self) -> Option<Doubt> {
+        let Started { launcher, size, .. } = *self.started;
+        let set = |name: &str| self.is_set(name);
+        let several = |name: &str| (self.variable)(name).is_some_and(|size| size.trim() != "1");
+        let unknown = launcher == Launcher::None;
+        let pod = launcher == Launcher::Kubernetes;
+        // A launcher that started one process is not the one for which this library's own variable was set.
+        let one = size == Some(1) && !pod;
+        let halves = [
+            // This library's own variables are set on purpose.
+            ("NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", set("NCCL_BENCH_RANK")),
+            ("NCCL_BENCH_SIZE", "NCCL_BENCH_RANK", (unknown || one) && several("NCCL_BENCH_SIZE")),
+            (
+                "NCCL_BENCH_ADDR",
+                "NCCL_BENCH_RANK",
+                unknown && !set("NCCL_BENCH_SIZE") && set("NCCL_BENCH_ADDR"),
+            ),
+            ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
+            ("RANK", "WORLD_SIZE", unknown && set("RANK")),
+            ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", unknown && set("OMPI_COMM_WORLD_SIZE")),
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", unknown && set("OMPI_COMM_WORLD_RANK")),
+            ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
+        ];
+        let half = halves.into_iter().find(|&(_, missing, means)| means && !set(missing));
+        half.map(|(set, missing, _)| Doubt::Half { set, missing })
+    }
+
+    /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks, that does not fit the
+    /// number of ranks; or a value that is not a number.
+    fn find_contradiction(&self) -> Option<Doubt> {
+        let (ranks, sizes) = self.own_names()?;
+        let (rank, size) = (self.first(ranks), self.first(sizes)?);
+        // The rendezvous refuses all others.
+        let is_checked = self.started.launcher.starts_ranks() || self.started.size == Some(1);
+        let of_launcher = rank.iter().chain([&size]);
+        let malformed = of_launcher.filter(|_| is_checked).find(|(_, value)| number(value).is_none());
+        if let Some(malformed) = malformed {
+            return Some(Doubt::Malformed(malformed.clone()));
+        }
+        let most = number(&size.1).filter(|_| is_checked)?;
+        let rank = rank.filter(|(_, value)| number(value).is_some_and(|rank| rank >= most));
+        let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.started.launcher);
+        let local =
+            local.filter_map(|&(_, name)| self.first(&[name])).find(|(_, value)| number(value) > Some(most));
+        Some(Doubt::Contradiction(rank.or(local)?, size))
+    }
+
+    /// Finds a variable of another launcher that shows several ranks, or a rank of unknown size, where this process would be alone.
+    fn find_other_launcher(&self) -> Option<Doubt> {
+        let launcher = self.started.launcher;
+        let (found, alone) = if launcher == Launcher::None {
+            (self.find_larger().or_else(|| self.find_rank_without_size())?, None)
+        } else if self.started.size == Some(1) {
+            let (_, sizes) = self.own_names()?;
+            (self.find_larger()?, Some(self.first(sizes)?.0))
+        } else {
+            return None;
+        };
+        Some(Doubt::OtherLauncher { found, alone })
+    }
+
+    /// Finds a rank above 0 or a size above 1 that the launcher does not explain.
+    fn find_larger(&self) -> Option<Assignment> {
+        let launcher = self.started.launcher;
+        let mut larger = VARIABLES.iter().filter_map(|&(name, most, origin)| {
+            let value = (self.variable)(name)?;
+            (number(&value) > Some(most)).then_some(((name, value), origin))
+        });
+        let found = larger.find(|&(_, origin)| match origin {
+            Origin::Launcher => true,
+            Origin::Step => !self.is_inside_step(),
+            // The launcher started one rank inside a node or pod.
+            Origin::Node => !launcher.starts_ranks(),
+        });
+        found.map(|(found, _)| found).or_else(|| self.find_larger_size_of_scripts())
+    }
+
+    /// Finds a size above 1 that scripts set as well, where other variables show that it is of this process.
+    fn find_larger_size_of_scripts(&self) -> Option<Assignment> {
+        // A batch script has its job's identifier; a container may get no more of a step than rank and size.
+        let is_task =
+            self.is_set("SLURM_STEP_ID") || self.is_set("SLURM_STEPID") || !self.is_set("SLURM_JOB_ID");
+        let is_task = is_task && self.is_set("SLURM_PROCID") && !self.is_inside_step();
+        let is_rank = self.is_set("RANK") || !self.started.launcher.starts_ranks();
+        [("SLURM_NTASKS", is_task), ("WORLD_SIZE", is_rank)]
+            .into_iter()
+            .filter(|&(_, is_own)| is_own)
+            .find_map(|(name, _)| self.first(&[name]).filter(|(_, value)| value.trim() != "1"))
+    }
+
+    /// True for the task of a step, and for one rank that an MPI launcher started inside a step.
+    fn is_inside_step(&self) -> bool {
+        match self.started.launcher {
+            Launcher::Slurm => true,
+            Launcher::OpenMpi | Launcher::Mpich => (self.find_ancestor)().is_some(),
+            _ => false,
+        }
+    }
+
+    fn find_rank_without_size(&self) -> Option<Assignment> {
+        let lone = RANKS_WITH_SIZES.iter().filter(|(_, size)| !size.is_some_and(|size| self.is_set(size)));
+        lone.copied().find_map(|(rank, _)| self.first(&[rank]))
+    }
+}
