@@ -43,6 +43,8 @@ pub struct Collection {
     pub files: Vec<String>,
     /// True where variables may be set that were not seen, or whose values are not known.
     pub is_partial: bool,
+    /// True for a job that is measured with these variables, which tries values that nothing here can check.
+    pub is_measured: bool,
     /// True for a job that uses libfabric between host buffers: variables of other software were left out.
     pub is_host_only: bool,
     /// Names of the variables whose file is not there.
@@ -91,7 +93,7 @@ impl Process {
     }
 
     /// A process by its block of `NAME=VALUE`, each with a NUL at its end.
-    fn from_block(bytes: &[u8], place: &str) -> Self {
+    pub(super) fn from_block(bytes: &[u8], place: &str) -> Self {
         let entries = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
         let pairs = entries.filter_map(|entry| {
             let (name, value) = entry.split_once('=')?;
@@ -152,12 +154,30 @@ pub(super) const PLUGINS: [&str; 6] = [
     "NCCL_TUNER_PLUGIN",
 ];
 
-/// The files to read that a variable names.
-fn named_files(setting: &Setting) -> impl Iterator<Item = &Path> {
-    let is_plugin = PLUGINS.contains(&setting.name.as_str());
-    let is_input = INPUTS.contains(&setting.name.as_str());
-    let files = setting.value.split(move |letter| is_plugin && letter == ',');
-    files.filter(move |file| is_input && !file.is_empty() || is_plugin && file.contains('/')).map(Path::new)
+/// Variables that name a file to write.
+pub(super) const OUTPUTS: [&str; 3] = ["NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOPO_DUMP_FILE"];
+
+/// The variable with libraries for the dynamic loader.
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
+
+/// The files and folders that must be there for a variable.
+fn named_files(setting: &Setting) -> Vec<&Path> {
+    let (name, value) = (setting.name.as_str(), setting.value.as_str());
+    if INPUTS.contains(&name) {
+        return (!value.is_empty()).then(|| Path::new(value)).into_iter().collect();
+    }
+    if OUTPUTS.contains(&name) {
+        // NCCL replaces %h and %p, also in the name of the folder.
+        let folder = Path::new(value).parent().filter(|folder| !folder.to_string_lossy().contains('%'));
+        return folder.filter(|folder| !folder.as_os_str().is_empty()).into_iter().collect();
+    }
+    let libraries: Vec<&str> = match name {
+        PRELOAD => value.split([':', ' ']).collect(),
+        _ if PLUGINS.contains(&name) => value.split(',').collect(),
+        _ => Vec::new(),
+    };
+    // A name without a folder is searched by the dynamic loader, and `$LIB` is replaced by it.
+    libraries.into_iter().filter(|file| file.contains('/') && !file.contains('$')).map(Path::new).collect()
 }
 
 /// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
@@ -206,7 +226,8 @@ impl Collection {
             ));
         }
         all.settings.sort_by(|one, other| one.name.cmp(&other.name));
-        let missing = all.settings.iter().filter(|it| named_files(it).any(|file| process.is_missing(file)));
+        let missing =
+            all.settings.iter().filter(|it| named_files(it).iter().any(|file| process.is_missing(file)));
         all.without_file = missing.map(|it| it.name.clone()).collect();
         all
     }
@@ -222,8 +243,9 @@ impl Collection {
             is_partial = true;
         }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
-        unseen.extend(settings.iter().filter(|it| named_files(it).next().is_some()).map(|it| {
-            format!("the file of {}={} was not looked for: it must be on all hosts", it.name, it.value)
+        unseen.extend(settings.iter().filter(|it| !named_files(it).is_empty()).map(|it| {
+            let what = if OUTPUTS.contains(&it.name.as_str()) { "folder" } else { "file" };
+            format!("the {what} of {}={} was not looked for: it must be on all hosts", it.name, it.value)
         }));
         let conf = settings.iter().find(|it| it.name == "NCCL_CONF_FILE" && !it.value.is_empty());
         unseen.extend(conf.map(|it| format!("{}, which NCCL_CONF_FILE names, was not read", it.value)));

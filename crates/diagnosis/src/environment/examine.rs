@@ -6,7 +6,7 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::json;
 
-use super::collection::{Collection, PLUGINS};
+use super::collection::{Collection, OUTPUTS, PLUGINS, PRELOAD};
 use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
@@ -41,6 +41,10 @@ pub fn examine(
         .iter()
         .map(|setting| {
             let mut judged = judge(setting, situation, &is_set);
+            let unjudged = judged.verdicts.iter_mut().filter(|verdict| verdict.kind == Kind::Unjudged);
+            for verdict in unjudged.filter(|_| collection.is_measured) {
+                verdict.severity = None;
+            }
             // A bad value explains most of what its names miss.
             let bad =
                 judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
@@ -93,24 +97,32 @@ pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> b
     findings(&judged)
 }
 
-/// The verdict about a variable whose file is not there.
+/// The verdict about a variable whose file, or the folder of its file, is not there.
 fn without_file(setting: &Setting) -> Verdict {
-    let is_fatal = setting.name == "NCCL_GRAPH_FILE";
-    let is_plugin = PLUGINS.contains(&setting.name.as_str());
-    let effect = match is_fatal {
-        true => "the initialization fails",
-        false => "NCCL goes on without it, and says so with NCCL_DEBUG=INFO only",
+    let name = setting.name.as_str();
+    let is_fatal = name == "NCCL_GRAPH_FILE";
+    let is_output = OUTPUTS.contains(&name);
+    let (effect, source) = match name {
+        "NCCL_GRAPH_FILE" => ("the initialization fails", "src/graph/xml.cc"),
+        "NCCL_DEBUG_FILE" => ("NCCL writes to the standard output instead", "src/debug.cc"),
+        PRELOAD => ("the dynamic loader goes on without it", "manual page of ld.so"),
+        _ if is_output => ("nothing is written", "src/graph/xml.cc"),
+        _ if PLUGINS.contains(&name) => {
+            ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/plugin/plugin_open.cc")
+        }
+        _ => ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/graph/xml.cc"),
     };
+    let missing = if is_output { "a file in a folder" } else { "a file" };
     Verdict {
         kind: Kind::Invalid,
         severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
         rule: "variable-file-missing".to_owned(),
-        reason: format!("it names a file that is not there: {effect}"),
+        reason: format!("it names {missing} that is not there: {effect}"),
         remedy: Some(format!(
             "unset {}, or give the absolute path of a file that is on all hosts",
             setting.name
         )),
-        source: Some(if is_plugin { "src/plugin/plugin_open.cc" } else { "src/graph/xml.cc" }.to_owned()),
+        source: Some(source.to_owned()),
     }
 }
 

@@ -1,10 +1,13 @@
 //! The judgement about a variable.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::bad_value::BadValue;
-use super::knowledge::{self, Kind, Rule};
-use super::names::{self, Absence, Name};
+use super::knowledge::{self, Form, Kind, Rule, Variable};
+use super::names::{self, Absence, Component, Content, Name};
+use super::number;
 use super::setting::Setting;
 use super::situation::Situation;
 use super::value;
@@ -71,13 +74,18 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
         None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
         None => Vec::new(),
     };
-    // The rules are about good values of variables that are read.
-    let is_good = name.is_none() || verdicts.is_empty();
+    // The rules are about values that are read as they are meant.
+    let is_read = verdicts.iter().all(|verdict| verdict.severity == Some(Severity::Advice));
     let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
-    let rule = rules.iter().filter(|_| is_good).find(|rule| rule.holds(&setting.value, situation, is_set));
+    let value = effective_value(name, knowledge, &setting.value);
+    let rule =
+        rules.iter().filter(|_| name.is_none() || is_read).find(|rule| rule.holds(&value, situation, is_set));
     verdicts.extend(rule.map(ruled));
     if verdicts.is_empty() {
-        verdicts.push(plain(name, setting));
+        verdicts.push(match name {
+            Some(name) if knowledge.is_none() && name.content == Content::Text => unjudged(name),
+            _ => plain(name, setting),
+        });
     }
     verdicts.sort_by_key(|verdict| verdict.severity.map_or(u8::MAX, |severity| severity as u8));
     Judged {
@@ -97,6 +105,7 @@ impl Kind {
                 Some(Severity::Degraded)
             }
             Self::Debugging | Self::Redundant | Self::NoEffect => Some(Severity::Advice),
+            Self::Unjudged => Some(Severity::Unknown),
             Self::Needed | Self::Useful | Self::Tuning | Self::Foreign | Self::Plain => None,
         }
     }
@@ -117,7 +126,20 @@ impl Kind {
             Self::OtherVersion => "other version",
             Self::Foreign => "other program",
             Self::Plain => "known",
+            Self::Unjudged => "not judged",
         }
+    }
+}
+
+/// The value as its reader takes it: a number in decimal digits, however it is written.
+fn effective_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value: &'a str) -> Cow<'a, str> {
+    let form = knowledge.and_then(|variable| variable.form);
+    let is_number = form == Some(Form::Number)
+        || form.is_none()
+            && name.is_some_and(|name| name.component == Component::Nccl && name.content == Content::Number);
+    match number::as_read(value).filter(|_| is_number) {
+        Some(number) => Cow::Owned(number.to_string()),
+        None => Cow::Borrowed(value),
     }
 }
 
@@ -227,6 +249,17 @@ fn unknown(name: &str, situation: &Situation) -> (Severity, String) {
                 format!("no software that is known here reads it (libfabric up to {NEWEST_LIBFABRIC})");
             (Severity::Advice, reason)
         }
+    }
+}
+
+fn unjudged(name: &Name) -> Verdict {
+    Verdict {
+        kind: Kind::Unjudged,
+        severity: Kind::Unjudged.severity(),
+        rule: "variable-unjudged".to_owned(),
+        reason: format!("{} reads it, and nothing here can check its value", name.component.name()),
+        remedy: Some(format!("compare it with the documentation of {}", name.component.name())),
+        source: None,
     }
 }
 

@@ -48,6 +48,8 @@ pub enum Kind {
     Foreign,
     /// A variable that no rule is about.
     Plain,
+    /// A known name with a value that nothing here can check.
+    Unjudged,
 }
 
 /// A file.
@@ -123,6 +125,8 @@ pub(super) enum Form {
     Network,
     /// A file.
     File,
+    /// An address and the length of its prefix.
+    AddressRange,
 }
 
 /// The relation of the values on all ranks.

@@ -27,6 +27,19 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
         );
         return Some(BadValue::invalid(reason, with_one_sign(sign, &names).as_deref().and_then(set)));
     }
+    if let Some(name) = names.iter().find(|name| name.contains([';', '|', '/'])) {
+        let right = value.replace([';', '|'], ",");
+        let reason = format!("commas separate the names: `{name}` counts as one name, which matches nothing");
+        return Some(BadValue::invalid(reason, if name.contains('/') { None } else { set(&right) }));
+    }
+    let has_bad_port = |name: &&&str| {
+        name.split(':').skip(1).any(|number| number.bytes().any(|byte| !byte.is_ascii_digit()))
+    };
+    if let Some(name) = names.iter().find(has_bad_port) {
+        let reason =
+            format!("a number stands behind the colon, which `{name}` does not have: it counts as 0");
+        return Some(BadValue::invalid(reason, None));
+    }
     if let Some(name) = names.iter().find(|name| name.contains(PATTERN)) {
         let nothing_fits = !sign.starts_with('^') && names.iter().all(|name| name.contains(PATTERN));
         let effect = match sign {
@@ -112,7 +125,9 @@ mod tests {
         ] {
             assert_eq!(checked(value), Some((severity, right.map(str::to_owned))), "{value}");
         }
-        for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", ""] {
+        assert_eq!(checked("mlx5_0;mlx5_1"), Some((Severity::Degraded, Some("mlx5_0,mlx5_1".to_owned()))));
+        assert_eq!(checked("mlx5_0:x"), Some((Severity::Degraded, None)));
+        for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", "mlx5_0:1:2", "mlx5_0::3", ""] {
             assert_eq!(checked(fine), None, "{fine}");
         }
     }

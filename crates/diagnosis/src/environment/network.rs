@@ -45,6 +45,9 @@ impl Network {
         match setting.name.as_str() {
             "NCCL_SOCKET_IFNAME" => self.check_interfaces(&setting.value),
             "GLOO_SOCKET_IFNAME" => self.check_gloo(&setting.value),
+            "FI_TCP_IFACE" | "FI_SOCKETS_IFACE" | "FI_UDP_IFACE" => {
+                self.check_interface_of_libfabric(setting)
+            }
             "NCCL_IB_HCA" => self.check_devices(&setting.value, situation),
             _ => None,
         }
@@ -85,6 +88,24 @@ impl Network {
         );
         let remedy = self.interface().map(|name| format!("set GLOO_SOCKET_IFNAME={name}"));
         Some(broken("gloo-interface-missing", reason, remedy))
+    }
+
+    fn check_interface_of_libfabric(&self, setting: &Setting) -> Option<Verdict> {
+        let name = setting.value.as_str();
+        if self.interfaces.iter().any(|own| own == name) {
+            return None;
+        }
+        let own = self.interfaces.join(", ");
+        Some(Verdict {
+            kind: Kind::Harmful,
+            severity: Some(Severity::Degraded),
+            rule: "fabric-interface-missing".to_owned(),
+            reason: format!(
+                "this host has no interface `{name}`, so the provider finds no address: it has {own}"
+            ),
+            remedy: Some(format!("unset {}, or set it to an interface of all hosts", setting.name)),
+            source: Some("fi_tcp(7), fi_sockets(7), fi_udp(7)".to_owned()),
+        })
     }
 
     fn check_devices(&self, value: &str, situation: &Situation) -> Option<Verdict> {
@@ -256,6 +277,8 @@ mod tests {
         assert_eq!(verdict("NCCL_SOCKET_IFNAME", "^docker,lo").unwrap().rule, "socket-interface-link-local");
         assert_eq!(verdict("GLOO_SOCKET_IFNAME", "ens").unwrap().rule, "gloo-interface-missing");
         assert_eq!(verdict("GLOO_SOCKET_IFNAME", "ens5"), None);
+        assert_eq!(verdict("FI_TCP_IFACE", "ens").unwrap().rule, "fabric-interface-missing");
+        assert_eq!(verdict("FI_TCP_IFACE", "ens5"), None);
     }
 
     #[test]

@@ -49,6 +49,20 @@ pub(super) fn read(text: &str) -> Number<'_> {
     }
 }
 
+/// The number that a reader of numbers takes from a text without other letters; words for no count as 0.
+pub(super) fn as_read(text: &str) -> Option<i64> {
+    match read(text) {
+        Number::Read { value, rest: "", .. } => Some(value),
+        _ => is_no(text).then_some(0),
+    }
+}
+
+/// True for words that mean no.
+pub(super) fn is_no(text: &str) -> bool {
+    let word = text.trim();
+    ["false", "no", "off", "disable"].iter().any(|no| no.eq_ignore_ascii_case(word))
+}
+
 /// The value of a number with a unit, as people mean it: `4M`, `512KiB`.
 pub(super) fn with_unit(value: i64, unit: &str) -> Option<i64> {
     let unit = unit.to_ascii_uppercase();
@@ -79,6 +93,10 @@ mod tests {
         assert_eq!(read(""), Number::None);
         assert_eq!(read("-"), Number::None);
         assert_eq!(read("99999999999999999999"), Number::TooLarge);
+        assert_eq!(
+            ["0x1", "+1", "01", "0", "off", "on", "1M", ""].map(as_read).map(|it| it.unwrap_or(-9)),
+            [1, 1, 1, 0, 0, -9, -9, -9]
+        );
         assert_eq!(with_unit(8, "MiB"), Some(8 << 20));
         assert_eq!(with_unit(8, "m"), Some(8 << 20));
         assert_eq!(with_unit(8, "x"), None);

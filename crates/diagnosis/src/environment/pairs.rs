@@ -1,5 +1,6 @@
 //! Variables of which each has a good value, and which do not fit together.
 
+use super::number;
 use super::setting::Setting;
 use crate::finding::{Evidence, Finding, Severity};
 
@@ -13,7 +14,7 @@ const LIMITS: [(&str, &str); 5] = [
 ];
 
 /// Largest product of NCCL's threads for sockets and the sockets of each.
-const MAX_SOCKETS: u32 = 64;
+const MAX_SOCKETS: i64 = 64;
 
 /// Finds variables that contradict each other.
 pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
@@ -42,7 +43,8 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
         );
         contradiction_finding([threads, sockets], "variable-sockets", Severity::Degraded, text)
     });
-    let off = both("NCCL_NET", "NCCL_IB_DISABLE").filter(|(net, off)| is(net, &["IB"]) && is(off, &["1"]));
+    let off = both("NCCL_NET", "NCCL_IB_DISABLE")
+        .filter(|(net, off)| is(net, &["IB"]) && read_number(off).is_some_and(|off| off != 0));
     let without_plugin = both("NCCL_NET", "NCCL_NET_PLUGIN")
         .filter(|(net, plugin)| is(net, &["AWS Libfabric", "Libfabric", "OFI"]) && is(plugin, &["none"]));
     let missing = off.into_iter().chain(without_plugin).map(|(net, off)| {
@@ -52,11 +54,20 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
         );
         contradiction_finding([net, off], "variable-network-off", Severity::Broken, text)
     });
-    crossed.chain(sockets).chain(missing).collect()
+    let dump = both("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        .filter(|(dump, size)| is(dump, &["1", "y", "yes", "t", "true"]) && read_number(size) == Some(0));
+    let dump = dump.map(|(dump, size)| {
+        let text = format!(
+            "{}={} keeps nothing that {}={} could write",
+            size.name, size.value, dump.name, dump.value
+        );
+        contradiction_finding([dump, size], "variable-nothing-to-dump", Severity::Degraded, text)
+    });
+    crossed.chain(sockets).chain(missing).chain(dump).collect()
 }
 
-fn read_number(setting: &Setting) -> Option<u32> {
-    setting.value.trim().parse().ok()
+fn read_number(setting: &Setting) -> Option<i64> {
+    number::as_read(&setting.value)
 }
 
 fn contradiction_finding(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {

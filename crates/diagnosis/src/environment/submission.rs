@@ -153,6 +153,8 @@ impl Submission {
                 self.flow(name, before, after, place);
             } else if last == "unset" {
                 self.settings.retain(|setting| setting.name != name);
+            } else if is_printed(before) {
+                self.note_print(name, after, place);
             } else if let Some(value) = assigned(before, after, in_list, self.is_env) {
                 let origin = if after.starts_with('=') { Origin::Command } else { Origin::Entry };
                 self.set(name, &value, place.clone(), origin);
@@ -234,6 +236,13 @@ impl Submission {
         }
     }
 
+    /// Notes a known variable in the text that a command prints: it may go into a file that is read later.
+    fn note_print(&mut self, name: &str, after: &str, place: &Location) {
+        if names::find(name).is_some() && after.contains(['>', '|']) {
+            self.mentioned.push((name.to_owned(), place.clone()));
+        }
+    }
+
     /// Notes variables that are named and have no value that was read.
     pub(super) fn report_mentioned(&mut self) {
         for (name, place) in std::mem::take(&mut self.mentioned) {
@@ -262,6 +271,15 @@ impl Submission {
         self.is_partial = true;
         self.unseen.push(text);
     }
+}
+
+/// True behind a command that prints or searches a text: `echo "NCCL_ALGO=Ring"`.
+fn is_printed(before: &str) -> bool {
+    const COMMANDS: [&str; 5] = ["echo", "printf", "grep", "egrep", "logger"];
+    let command = before.rsplit([';', '&', '|', '(', '{']).next().unwrap_or_default();
+    let mut words = command.split_whitespace();
+    // `printf -v NAME` sets a variable.
+    words.next().is_some_and(|first| COMMANDS.contains(&first)) && words.next() != Some("-v")
 }
 
 #[cfg(test)]
@@ -303,6 +321,7 @@ mod tests {
             "envFrom:\n- configMapRef: {name: nccl}\nenv:\n- {name: NCCL_DEBUG, value: WARN}\n",
             r#"{"envFrom": [{"configMapRef": {"name": "nccl"}}], "NCCL_DEBUG": "WARN"}"#,
             r#"[{"name": "NCCL_DEBUG", "valueFrom": {}}]"#,
+            "echo NCCL_ALGO=Rng >> /etc/nccl.conf",
         ] {
             let all = parse(text, "f");
             assert!(all.is_partial && !all.unseen.is_empty(), "{text}: {all:?}");
@@ -354,6 +373,9 @@ mod tests {
             ("ENV NCCL_DEBUG INFO", vec!["NCCL_DEBUG=INFO"]),
             ("# export NCCL_DEBUG=INFO", vec![]),
             ("echo $NCCL_DEBUG ${NCCL_NET:-x}", vec![]),
+            ("echo \"NCCL_ALGO=Rng\"", vec![]),
+            ("test -n x && echo NCCL_ALGO=Rng; NCCL_DEBUG=INFO ./a", vec!["NCCL_DEBUG=INFO"]),
+            ("grep NCCL_ALGO=Rng log", vec![]),
             ("os.environ[\"NCCL_DEBUG\"] = \"INFO\"", vec!["NCCL_DEBUG=INFO"]),
             (
                 "{\"NCCL_DEBUG\": \"INFO\", \"NCCL_NVLS_ENABLE\": 0}",

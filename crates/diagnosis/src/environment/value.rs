@@ -1,5 +1,7 @@
 //! Checks of values: malformed, misspelt or out of range.
 
+use std::net::IpAddr;
+
 use semver::Version;
 
 use super::bad_value::BadValue;
@@ -17,9 +19,8 @@ const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
 const COLLECTIVES: [&str; 5] = ["AllGather", "AllReduce", "Broadcast", "Reduce", "ReduceScatter"];
 /// Distances.
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
-/// Words for yes and no.
+/// Words for yes.
 const YES: [&str; 4] = ["true", "yes", "on", "enable"];
-const NO: [&str; 4] = ["false", "no", "off", "disable"];
 
 /// Checks the value of a variable.
 pub(super) fn check(
@@ -104,6 +105,7 @@ fn of_form(
         Form::Gpus => gpus(value, set),
         Form::Network => network(value, &values, set),
         Form::File => file(value),
+        Form::AddressRange => address_range(value),
     }
 }
 
@@ -118,7 +120,7 @@ fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String
         Number::None if word.is_empty() => {
             Some(BadValue::invalid(format!("it is empty, which {reader} reads as 0"), None))
         }
-        Number::None if NO.contains(&word.as_str()) => {
+        Number::None if number::is_no(&word) => {
             Some(BadValue::advice(format!("{reader} reads numbers only: `{value}` counts as 0"), set("0")))
         }
         Number::None => {
@@ -279,10 +281,15 @@ fn choices(
 fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let mut once: Vec<&str> = Vec::new();
     let mut twice = None;
-    let is_gpu = |gpu: &str| {
-        gpu.starts_with("GPU-")
-            || gpu.starts_with("MIG-")
-            || gpu.trim_start_matches(['-', '+']).parse::<u32>().is_ok()
+    // The beginning of an identifier is enough.
+    let is_identifier = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-/".contains(&byte))
+    };
+    let is_gpu = |gpu: &str| match (gpu.strip_prefix("GPU-"), gpu.strip_prefix("MIG-")) {
+        (Some(identifier), _) => is_identifier(identifier),
+        // Drivers before 470 write MIG-GPU-identifier/instance/instance.
+        (_, Some(identifier)) => is_identifier(identifier.trim_start_matches("GPU-")),
+        _ => gpu.trim_start_matches(['-', '+']).parse::<u32>().is_ok(),
     };
     let gpus = || value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty());
     if let Some(other) = gpus().find(|gpu| !is_gpu(gpu)) {
@@ -314,6 +321,20 @@ fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) ->
         format!("no network is called `{value}`, and the initialization fails: did you mean {right}?");
     let quoted = if right.contains(' ') { format!("\"{right}\"") } else { right.to_owned() };
     Some(BadValue::invalid(reason, set(&quoted)).broken())
+}
+
+/// Checks a range of addresses: `10.0.0.0/16`, `fe80::/10`.
+fn address_range(value: &str) -> Option<BadValue> {
+    let is_range = value.split_once('/').is_some_and(|(address, length)| {
+        let most = match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => 32,
+            Ok(IpAddr::V6(_)) => 128,
+            Err(_) => return false,
+        };
+        length.parse::<u8>().is_ok_and(|length| length <= most)
+    });
+    let reason = format!("`{value}` is no range of addresses such as 10.0.0.0/16: it is ignored");
+    (!is_range).then(|| BadValue::invalid(reason, None))
 }
 
 /// Checks the name of a file.

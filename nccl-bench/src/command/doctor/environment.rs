@@ -146,11 +146,10 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     }
     let Some(world) = join(context, arguments.world, arguments.timeout)? else {
         let libraries = Libraries::ask();
-        let (_, examination) =
-            own(arguments, &Process::own(), &libraries, arguments.nodes, BackendChoice::Nccl);
+        let (_, examination) = own(arguments, &Process::own(), &libraries, arguments.nodes, None);
         return output::write(&arguments.output, &[examination]);
     };
-    let examination = of_job(arguments, &Process::own(), &world, BackendChoice::Nccl)?;
+    let examination = of_job(arguments, &Process::own(), &world, None)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),
         _ => Ok(Health::Healthy.code()),
@@ -163,14 +162,15 @@ fn own(
     process: &Process,
     libraries: &Libraries,
     nodes: Option<u32>,
-    backend: BackendChoice,
+    measured_by: Option<BackendChoice>,
 ) -> (Collection, Examination) {
     let network = Network::read(Path::new("/proc/self"), Path::new("/"));
     let mut situation = situation(arguments, Some(libraries), network.as_ref());
     situation.nodes = nodes;
     let mut collection = Collection::of_process(process, &situation.nccl());
     let mut answer = libraries.answer();
-    if backend == BackendChoice::Fabric {
+    collection.is_measured = measured_by.is_some();
+    if measured_by == Some(BackendChoice::Fabric) {
         collection.keep_host_variables();
         answer = None;
     }
@@ -181,12 +181,13 @@ fn own(
     (collection, examination)
 }
 
-/// Examines and compares the environments of all ranks; complete on rank 0. Collective.
+/// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend that measures the job, if one
+/// does. Collective.
 pub(super) fn of_job(
     arguments: &Arguments,
     process: &Process,
     world: &world::Handle,
-    backend: BackendChoice,
+    measured_by: Option<BackendChoice>,
 ) -> Result<Examination, Stop> {
     let host = world::host();
     let asked = (world.rank() == 0).then(Libraries::ask);
@@ -194,7 +195,7 @@ pub(super) fn of_job(
     let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
     let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
     let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
-    let (collection, mut examination) = own(arguments, process, &libraries, nodes, backend);
+    let (collection, mut examination) = own(arguments, process, &libraries, nodes, measured_by);
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
     let all = gather(&**world, &snapshot)?;

@@ -29,7 +29,7 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
             "NCCL_IB_GID_INDEX",
             "three",
             Severity::Degraded,
-            "unset NCCL_IB_GID_INDEX, or set it to a number from -1",
+            "unset NCCL_IB_GID_INDEX, or set it to a number from -1 to 255",
         ),
         ("NCCL_CROSS_NIC", "3", Severity::Degraded, "unset NCCL_CROSS_NIC, or set it to one of 0, 1, 2"),
         (
@@ -70,7 +70,13 @@ fn impossible_values_are_told() {
         ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "no number from 1 to 32"),
         ("NCCL_CTA_POLICY", "9", "none of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
         ("NCCL_NET_GDR_READ", "2", "which are 0, 1"),
-        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "cannot be negative"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "no sign of life"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "no sign of life"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "-5", "cannot be negative"),
+        ("NCCL_IB_GID_INDEX", "300", "above 255"),
+        ("NCCL_IB_HCA", "mlx5_0;mlx5_1", "commas separate the names"),
+        ("NCCL_IB_HCA", "mlx5_0:x", "counts as 0"),
+        ("FI_VERBS_USE_ODP", "maybe", "does not take `maybe`"),
         ("FI_EFA_TX_SIZE", "abc", "libfabric reads numbers only: `abc` counts as 0"),
         ("FI_EFA_TX_SIZE", "64K", "libfabric stops reading at `K`: `64K` is 64"),
         ("FI_EFA_TX_SIZE", "", "libfabric reads as 0"),
@@ -108,12 +114,87 @@ fn variables_that_do_not_fit_together_are_told() {
         ("NCCL_SOCKET_NTHREADS=8\nNCCL_NSOCKS_PERTHREAD=8\n", Health::Healthy),
         ("NCCL_NET=IB\nNCCL_IB_DISABLE=1\n", Health::Broken),
         ("NCCL_NET=IB\nNCCL_IB_DISABLE=0\n", Health::Healthy),
+        ("NCCL_NET=IB\nNCCL_IB_DISABLE=0x1\n", Health::Broken),
+        ("NCCL_MIN_NCHANNELS=0x10\nNCCL_MAX_NCHANNELS=8\n", Health::Degraded),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT=1\nTORCH_NCCL_TRACE_BUFFER_SIZE=0\n", Health::Degraded),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT=1\nTORCH_NCCL_TRACE_BUFFER_SIZE=2000\n", Health::Healthy),
         ("NCCL_NET=AWS Libfabric\nNCCL_NET_PLUGIN=none\n", Health::Broken),
     ] {
         assert_eq!(health(text), expected, "{text}");
     }
     let without_devices = Situation { rdma: Some(false), ..Situation::default() };
     assert_eq!(examined("NCCL_NET=IB\n", &without_devices).health(), Health::Broken);
+}
+
+/// Each number of the knowledge's examples has the same verdict in hexadecimal digits and with a sign.
+#[test]
+fn numbers_are_judged_however_they_are_written() {
+    let mut count = 0;
+    for (_, text) in knowledge::FILES {
+        let file: knowledge::File = toml::from_str(text).unwrap();
+        for variable in file.variable.iter().filter(|it| it.form == Some(knowledge::Form::Number)) {
+            let name = &variable.names[0];
+            for example in &variable.example {
+                let Ok(number) = example.value.parse::<u64>() else { continue };
+                let now = Situation::default();
+                let expected = judged(name, &example.value, &now);
+                for written in [format!("{number:#x}"), format!("+{number}"), format!(" {number}")] {
+                    let verdict = judged(name, &written, &now);
+                    assert_eq!(
+                        (verdict.kind, &verdict.rule),
+                        (expected.kind, &expected.rule),
+                        "{name}={written}"
+                    );
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
+    // A leading zero is advice, and hides no rule.
+    assert_eq!(judged("NCCL_P2P_DISABLE", "01", &Situation::default()).kind, Kind::Harmful);
+}
+
+#[test]
+fn values_that_nothing_can_check_are_not_healthy() {
+    let now = Situation::default();
+    let unchecked = "NCCL_DEBUG=WARN\nFI_UCX_TLS=rc\n";
+    let examination = examined(unchecked, &now);
+    assert_eq!(examination.health(), Health::CannotTell, "{examination:?}");
+    assert!(examination.findings.iter().any(|it| it.rule == "variable-unjudged"), "{examination:?}");
+    // A run with them tries them.
+    let collection = Collection { is_measured: true, ..Collection::of_text(unchecked, "-") };
+    assert_eq!(examine(&collection, &now, None, None).health(), Health::Healthy);
+    for checked in ["FI_TCP_TX_SIZE=64\n", "LD_LIBRARY_PATH=/opt/lib\n", "NCCL_TUNER_PLUGIN=mine\n"] {
+        assert_eq!(examined(checked, &now).health(), Health::Healthy, "{checked}");
+    }
+}
+
+#[test]
+fn folders_and_libraries_that_are_not_there_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let there = root.path().join("there.so");
+    std::fs::write(&there, "").unwrap();
+    let missing = root.path().join("missing/file");
+    let folder = root.path().join("file");
+    for (name, value, rule) in [
+        ("NCCL_DEBUG_FILE", format!("{}.%h.%p", missing.display()), Some("variable-file-missing")),
+        ("NCCL_DEBUG_FILE", format!("{}.%h.%p", folder.display()), None),
+        ("NCCL_DEBUG_FILE", "/tmp/%h/nccl".to_owned(), None),
+        ("NCCL_TOPO_DUMP_FILE", missing.display().to_string(), Some("variable-file-missing")),
+        ("NCCL_TOPO_DUMP_FILE", folder.display().to_string(), None),
+        ("LD_PRELOAD", format!("{}:libm.so", missing.display()), Some("variable-file-missing")),
+        ("LD_PRELOAD", format!("{} libm.so /usr/$LIB/libx.so", there.display()), None),
+    ] {
+        let block = format!("{name}={value}\0");
+        let collection = Collection::of_process(
+            &Process::from_block(block.as_bytes(), "environment"),
+            &Version::new(2, 28, 9),
+        );
+        let found = examine(&collection, &Situation::default(), None, None).findings;
+        let rule_found = found.iter().map(|it| it.rule.as_str()).find(|it| *it == "variable-file-missing");
+        assert_eq!(rule_found, rule, "{name}={value}: {found:?}");
+    }
 }
 
 #[test]

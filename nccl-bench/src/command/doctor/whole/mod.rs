@@ -133,7 +133,7 @@ fn examine(
     collector: &Collector,
     backend: BackendChoice,
 ) -> Result<(), Stop> {
-    let environment = environment::of_job(&environment::Arguments::default(), process, world, backend)?;
+    let environment = environment::of_job(&environment::Arguments::default(), process, world, Some(backend))?;
     collector.add([environment]);
     collector.add(host::examine_job(world, backend)?);
     Ok(())
