@@ -49,6 +49,15 @@ const CASES: &[(&str, i32, &str)] = &[
     ),
     ("NCCL_BENCH_RNAK=1 NCCL_BENCH_SZIE=2 A", 2, "nothing reads it: did you mean NCCL_BENCH_"),
     ("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 A", 2, "FLUX_JOB_SIZE is 2: another launcher has started this"),
+    ("PMI_RANK=0 A", 2, "PMI_RANK is 0: another launcher has started this"),
+    ("OMPI_COMM_WORLD_RANK=0 A", 2, "OMPI_COMM_WORLD_RANK is set but OMPI_COMM_WORLD_SIZE is not"),
+    (
+        "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 FLUX_JOB_SIZE=2 A",
+        2,
+        "SLURM_STEP_NUM_TASKS is 1, but FLUX_JOB_SIZE is 2",
+    ),
+    ("RANK=x WORLD_SIZE=1 A", 2, "RANK is `x`, which is not a valid rank"),
+    ("RANK=-1 WORLD_SIZE=2 A", 2, "RANK is `-1`, which is not a number"),
     (
         "cp notes.md n.md; A --output n.md --force && A --output n.md && grep '^# nccl-bench: ' n.md",
         0,

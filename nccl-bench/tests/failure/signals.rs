@@ -16,6 +16,7 @@ pub(crate) const TESTS: crate::Tests = tests![
     what_was_measured_before_a_stuck_operation_is_kept,
     results_are_kept_when_nobody_reads_the_output,
     a_second_signal_does_not_wait,
+    two_signals_at_once_lose_no_results,
     a_signal_that_was_ignored_stays_ignored,
     a_signal_to_one_rank_stops_all,
     a_signal_to_one_stuck_rank_ends_all,
@@ -128,11 +129,27 @@ fn a_second_signal_does_not_wait() {
     let mut run = start(bench(&format!("{LONG_MEASUREMENT} -t 2")));
     run.read_to(CONNECTED);
     run.signal(libc::SIGINT);
-    thread::sleep(Duration::from_millis(200));
+    // Signals within 0.3 s count as one.
+    thread::sleep(Duration::from_millis(400));
     run.signal(libc::SIGTERM);
     let ended = run.ended();
     assert_eq!(ended.code, Some(143), "{ended:?}");
     assert!(ended.stderr.contains("ended by SIGTERM"), "{ended:?}");
+}
+
+fn two_signals_at_once_lose_no_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let mut run = start(bench(&format!("{LONG_SWEEP} -t 2 --output {}", file.display())));
+    run.read_to(CONNECTED);
+    run.read_to("  ");
+    run.signal(libc::SIGINT);
+    run.signal(libc::SIGTERM);
+    let ended = run.ended();
+    assert!(matches!(ended.code, Some(130 | 143)), "{ended:?}");
+    let kept = record::files::read(&file).unwrap();
+    assert!(matches!(kept.outcome, Outcome::Interrupted { .. }), "{kept:?}");
+    assert!(!kept.measurements.is_empty(), "{kept:?}");
 }
 
 fn a_signal_that_was_ignored_stays_ignored() {

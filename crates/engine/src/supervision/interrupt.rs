@@ -4,13 +4,14 @@
 //! libfabric's providers, never run: they would end the process with an exit code of their own.
 //!
 //! The first signal requests a stop after the current measurement, on all ranks at the same point. A process that has
-//! not stopped 0.2 s later saves its results. After two seconds, or on a second signal, it ends itself and the job.
+//! not stopped 0.2 s later saves its results. After two seconds, or on a second signal, it ends itself and the job. Signals within
+//! 0.3 s of the first count as one: `timeout` and launchers send two.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collectives::world::{self, World};
 use nix::sys::signal::{SigHandler, SigSet};
@@ -23,6 +24,8 @@ use record::Outcome;
 /// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which
 /// mpirun kills.
 const SAVE_AFTER: Duration = Duration::from_millis(200);
+/// Time after the first signal during which another one is taken for the same request.
+const SAME_REQUEST: Duration = Duration::from_millis(300);
 /// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
 
@@ -36,8 +39,8 @@ pub struct Interrupt(Arc<InterruptState>);
 #[derive(Debug, Default)]
 struct InterruptState {
     requested: AtomicI32,
-    /// True once a signal has arrived.
-    signalled: AtomicBool,
+    /// Time of the first signal.
+    signalled: OnceLock<Instant>,
     /// True when the process is ending normally.
     done: AtomicBool,
     world: Mutex<Option<Weak<dyn World>>>,
@@ -97,10 +100,14 @@ impl Interrupt {
 
     fn arrived(&self, signal: Signal) {
         self.request(signal);
-        let first = !self.0.signalled.swap(true, Ordering::SeqCst);
+        let now = Instant::now();
+        let first = self.0.signalled.set(now).is_ok();
         if lock(&self.0.world).is_none() {
             // On this thread: a new one would wait for the library that another thread may be loading.
             self.end(signal);
+        }
+        if !first && self.0.signalled.get().is_some_and(|&first| now - first < SAME_REQUEST) {
+            return;
         }
         let interrupt = self.clone();
         let started = thread::Builder::new().name("interrupted".to_owned()).spawn(move || {

@@ -140,9 +140,11 @@ impl Recorder {
         self.print(|text| text.comment(&note))
     }
 
-    /// Writes all files; `None` when they have been written, or nothing ran.
+    /// Writes all files; `None` when they have been written, or nothing ran. A second caller waits until they are written: it may
+    /// end the process.
     fn write_files(&self, outcome: Outcome) -> Option<anyhow::Result<()>> {
-        let State::Recording(mut reports, mut run) = std::mem::take(&mut *self.state()) else {
+        let mut state = self.state();
+        let State::Recording(mut reports, mut run) = std::mem::take(&mut *state) else {
             return None;
         };
         run.ended_at = Some(now_utc());
