@@ -47,8 +47,8 @@ impl Options {
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
 /// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
-/// When they do not, no rank receives data of another operation than its own (over a network with a probability of
-/// 1 - 2^-16), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately in shared memory,
+/// When they do not, no rank receives data of another operation than its own (with a probability of 1 - 2^-16; always where data goes
+/// through [`Algorithm::Board`]), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately on the board,
 /// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the operation before.
 ///
 /// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
@@ -436,7 +436,8 @@ impl Communicator {
 
     /// Ends the communicator when every rank has called it. A communicator that is dropped closes immediately; ranks
     /// that wait for this one in a later operation get an error after a second, unless rank 0 left more than a minute
-    /// before.
+    /// before. Waits without the limit of [`set_timeout`](Self::set_timeout) for ranks that do not come;
+    /// [`World::set_limit`](world::World::set_limit) limits it.
     ///
     /// # Errors
     /// When another rank has failed.

@@ -48,7 +48,7 @@ pub(crate) struct HostCollectives<T> {
     /// Purpose of the current operations.
     purpose: Option<Purpose>,
     /// Messages sent to and received from each rank with send, recv and exchange.
-    pairs: Vec<PeerCounts>,
+    pairs: Vec<PeerMessages>,
     peers: MessagePeers,
     workspace: Workspace,
     shared: Option<SharedSegment>,
@@ -63,10 +63,27 @@ pub(crate) struct HostCollectives<T> {
 /// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message with.
 const MAX_ANNOUNCED_PAIRS: usize = 64;
 
+/// Messages to a peer, and from it.
 #[derive(Clone, Copy, Default)]
-struct PeerCounts {
-    sent: u64,
-    received: u64,
+struct PeerMessages {
+    sent: MessageHistory,
+    received: MessageHistory,
+}
+
+/// Messages so far in one direction between two ranks, which both count.
+#[derive(Clone, Copy, Default)]
+struct MessageHistory {
+    count: u64,
+    calls: CallHash,
+}
+
+impl MessageHistory {
+    /// Adds a message, and returns the signature for its tag.
+    fn add(&mut self, call: CallSignature) -> u64 {
+        self.count += 1;
+        self.calls.add(call);
+        self.calls.signature(self.count)
+    }
 }
 
 /// Receiver and sender of the messages of the current send, recv or exchange; none in a collective.
@@ -119,7 +136,7 @@ impl<T: Transport> HostCollectives<T> {
             call: CallSignature::BARRIER,
             history,
             purpose: None,
-            pairs: vec![PeerCounts::default(); ranks],
+            pairs: vec![PeerMessages::default(); ranks],
             peers: MessagePeers::default(),
             workspace: Workspace::default(),
             shared,
@@ -139,7 +156,8 @@ impl<T: Transport> HostCollectives<T> {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
         self.has_left = true;
         transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT, None));
-        for (peer, &PeerCounts { sent, received }) in self.pairs.iter().enumerate() {
+        for (peer, &PeerMessages { sent, received }) in self.pairs.iter().enumerate() {
+            let (sent, received) = (sent.count, received.count);
             if peer != self.rank && (self.ranks <= MAX_ANNOUNCED_PAIRS || sent + received > 0) {
                 transport.record(CallRecord::message(self.rank, peer, sent + 1, CallSignature::LEFT));
                 transport.record(CallRecord::message(peer, self.rank, received + 1, CallSignature::LEFT));
@@ -307,9 +325,9 @@ impl<T: Transport> HostCollectives<T> {
     fn awaited(&self) -> Vec<Awaited> {
         let (own, call) = (self.rank, self.call);
         let MessagePeers { to, from } = self.peers;
-        let sent = to.map(|to| CallRecord::message(own, to, self.pairs[to].sent, call).of(to));
+        let sent = to.map(|to| CallRecord::message(own, to, self.pairs[to].sent.count, call).of(to));
         let received =
-            from.map(|from| CallRecord::message(from, own, self.pairs[from].received, call).of(from));
+            from.map(|from| CallRecord::message(from, own, self.pairs[from].received.count, call).of(from));
         let messages: Vec<_> = sent.into_iter().chain(received).collect();
         if messages.is_empty() {
             let record = CallRecord::collective(self.sequence, call, self.purpose);

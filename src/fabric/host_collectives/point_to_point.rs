@@ -1,11 +1,11 @@
 //! Messages between two ranks.
 
-use super::{HostCollectives, MessagePeers, PeerCounts};
+use super::{HostCollectives, MessagePeers};
 use crate::Element;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{Memory, OperationContext, Sequence};
 use crate::fabric::algorithm::exchange::Exchange;
-use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
+use crate::fabric::calls::{CallRecord, CallSignature};
 use crate::fabric::transport::Transport;
 
 impl<T: Transport> HostCollectives<T> {
@@ -77,23 +77,18 @@ impl<T: Transport> HostCollectives<T> {
             from: from.filter(|_| memory.target_len > 0),
         };
         self.peers = peers;
-        let mut signature = PeerCounts::default();
+        let (mut sent, mut received) = (0, 0);
         if let Some(transport) = &mut self.transport {
             let call = |len| CallSignature::message(E::DATA_TYPE, len / size_of::<E>());
-            let mut record_call = |from, to, number, call| {
-                transport.record(CallRecord::message(from, to, number, call));
-                let mut history = CallHash::default();
-                history.add(call);
-                history.signature(number)
-            };
             if let Some(to) = peers.to {
-                self.pairs[to].sent += 1;
-                signature.sent = record_call(self.rank, to, self.pairs[to].sent, call(memory.source_len));
+                let (call, history) = (call(memory.source_len), &mut self.pairs[to].sent);
+                sent = history.add(call);
+                transport.record(CallRecord::message(self.rank, to, history.count, call));
             }
             if let Some(from) = peers.from {
-                self.pairs[from].received += 1;
-                signature.received =
-                    record_call(from, self.rank, self.pairs[from].received, call(memory.target_len));
+                let (call, history) = (call(memory.target_len), &mut self.pairs[from].received);
+                received = history.add(call);
+                transport.record(CallRecord::message(from, self.rank, history.count, call));
             }
         }
         let exchange = Exchange {
@@ -101,7 +96,7 @@ impl<T: Transport> HostCollectives<T> {
             receive: from.map(|from| (from, memory.target_len)),
             in_place: memory.is_in_place(),
         };
-        let sequence = Sequence::pair(signature.sent, signature.received);
+        let sequence = Sequence::pair(sent, received);
         let operation_of = OperationContext { sequence, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
         let result = unsafe { self.execute(operation, &exchange.schedule(), &operation_of) };

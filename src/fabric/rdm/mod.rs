@@ -6,7 +6,7 @@
 //! Buffers are borrowed for as long as the library uses them. [`Endpoint::scope`] delimits that time, as
 //! [`std::thread::scope`] does for threads: operations are started inside the closure, and none is in flight when it
 //! has returned. When the closure fails or panics while some are, the endpoint is closed, which makes the library
-//! release the buffers.
+//! release the buffers. Over `shm`, a peer may still read the memory of such a message afterwards: see [`Scope::receive`].
 //!
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Options}};

@@ -200,3 +200,24 @@ fn a_rank_with_another_plan_reads_no_message() {
         }
     });
 }
+
+/// Tags count messages modulo 32: the 33rd message of a pair has the type that the receiver expects of the first.
+#[test]
+fn a_later_message_of_the_same_shape_is_not_taken_for_an_earlier_one() {
+    let ends = simulated::network(2, 1);
+    thread::scope(|scope| {
+        for (rank, mut end) in ends.into_iter().enumerate() {
+            scope.spawn(move || {
+                end.patience = Duration::from_millis(300);
+                let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
+                if rank == 0 {
+                    // They fail after rank 1 has.
+                    let all = (0..32_u32).try_for_each(|number| collectives.send(&[number], 1));
+                    let _ = all.and_then(|()| collectives.send(&[33.0_f32], 1));
+                } else {
+                    collectives.recv(&mut [0.0_f32], 0).unwrap_err();
+                }
+            });
+        }
+    });
+}
