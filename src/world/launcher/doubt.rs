@@ -47,14 +47,12 @@ impl fmt::Display for Doubt {
             Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
                 formatter,
                 "{alone} is 1, but {name} is {value}: another launcher has started several processes, each of which would be alone; \
-                 unset the one that is left from another job, or pass `Kind::Single` where each is meant to be alone (nccl-bench: \
-                 --world single)"
+                 unset the one that is left from another job, or pass `Options::kind = Kind::Single` where each is meant to be alone"
             ),
             Self::Silent(launcher) => write!(
                 formatter,
                 "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so each process \
-                 would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Kind::Single` where each is \
-                 meant to be alone (nccl-bench: --world single)"
+                 would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Options::kind = Kind::Single` where each is meant to be alone"
             ),
         }
     }
@@ -100,6 +98,14 @@ const VARIABLES: &[(&str, usize, Origin)] = &[
     ("AWS_BATCH_JOB_NODE_INDEX", 0, Origin::Node),
     ("NODE_RANK", 0, Origin::Node),
     ("PET_NODE_RANK", 0, Origin::Node),
+    ("SKYPILOT_NODE_RANK", 0, Origin::Node),
+    ("LEPTON_JOB_WORKER_INDEX", 0, Origin::Node),
+    ("LWS_WORKER_INDEX", 0, Origin::Node),
+    ("VC_TASK_INDEX", 0, Origin::Node),
+    ("DSTACK_NODE_RANK", 0, Origin::Node),
+    ("MF_PARALLEL_NODE_INDEX", 0, Origin::Node),
+    ("_CONDOR_PROCNO", 0, Origin::Node),
+    ("PBS_NODENUM", 0, Origin::Node),
     ("PMI_SIZE", 1, Origin::Launcher),
     ("LOCAL_WORLD_SIZE", 1, Origin::Launcher),
     ("GROUP_WORLD_SIZE", 1, Origin::Launcher),
@@ -117,8 +123,19 @@ const VARIABLES: &[(&str, usize, Origin)] = &[
     ("SLURM_STEP_NUM_TASKS", 1, Origin::Step),
     ("AWS_BATCH_JOB_NUM_NODES", 1, Origin::Node),
     ("NNODES", 1, Origin::Node),
+    ("NUM_NODES", 1, Origin::Node),
     ("PET_NNODES", 1, Origin::Node),
+    ("SKYPILOT_NUM_NODES", 1, Origin::Node),
+    ("LEPTON_JOB_TOTAL_WORKERS", 1, Origin::Node),
+    ("LWS_GROUP_SIZE", 1, Origin::Node),
+    ("DSTACK_NODES_NUM", 1, Origin::Node),
+    ("MF_PARALLEL_NUM_NODES", 1, Origin::Node),
+    ("_CONDOR_NPROCS", 1, Origin::Node),
+    (HOSTS_OF_SAGEMAKER, 1, Origin::Node),
 ];
+
+/// A list of hosts, as JSON, which counts as its length.
+const HOSTS_OF_SAGEMAKER: &str = "SM_HOSTS";
 
 /// Ranks that only launchers set, and the variable with their number of ranks. Such a rank without a size is one of several, even
 /// if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script has them too.
@@ -255,7 +272,11 @@ impl Examination<'_> {
         let launcher = self.started.launcher;
         let mut larger = VARIABLES.iter().filter_map(|&(name, most, origin)| {
             let value = (self.variable)(name)?;
-            (number(&value) > Some(most)).then_some(((name, value), origin))
+            let found = match name {
+                HOSTS_OF_SAGEMAKER => Some(value.split(',').count()),
+                _ => number(&value),
+            };
+            (found > Some(most)).then_some(((name, value), origin))
         });
         let found = larger.find(|&(_, origin)| match origin {
             Origin::Launcher => true,

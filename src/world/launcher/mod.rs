@@ -97,7 +97,7 @@ const SIGNATURES: &[Signature] = &[
 pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 /// Variables of a pod template that give the number of pods.
-pub(crate) const POD_SIZES: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE"];
+pub(crate) const POD_SIZES: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE", "PET_NNODES"];
 
 impl Started {
     /// Detects the launcher from the environment.

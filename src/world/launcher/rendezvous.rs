@@ -22,7 +22,7 @@ impl RendezvousConfig {
     /// | torchrun | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | the first available of `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT` |
     /// | one that sets torchrun's variables | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` | `MASTER_PORT`, or one derived from the identifiers of job and step |
-    /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE` or `WORLD_SIZE` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
+    /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE`, `WORLD_SIZE` or `PET_NNODES` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Open MPI, MPICH | their own variables | `MASTER_ADDR`, or this host if all ranks are on it | `MASTER_PORT`, or one derived from the job: Open MPI's namespace, MPICH's parent process |
     ///
     /// `NCCL_BENCH_ADDR` overrides host and port, and `NCCL_BENCH_KEY`, without surrounding white space, the job's key.

@@ -220,12 +220,19 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
         ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
         ("NODE_RANK", "NNODES"),
         ("PET_NODE_RANK", "PET_NNODES"),
+        ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+        ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
+        ("_CONDOR_PROCNO", "_CONDOR_NPROCS"),
     ] {
         assert_eq!(find_other(&[(rank, "0"), (size, "2")]).map(|(name, _)| name), Some(size));
         assert_eq!(find_other(&[(rank, "0"), (size, "1")]), None);
         assert_eq!(find_other(&[(rank, "1")]).map(|(name, _)| name), Some(rank));
     }
     assert_eq!(found(&[("SLURM_NODEID", "1")]), Some("SLURM_NODEID"));
+    assert_eq!(found(&[("SM_HOSTS", r#"["algo-1","algo-2"]"#)]), Some("SM_HOSTS"));
+    assert_eq!(found(&[("SM_HOSTS", r#"["algo-1"]"#)]), None);
+    // A pod of Kubeflow's Trainer.
+    assert_eq!(found(&[("JOB_COMPLETION_INDEX", "0"), ("PET_NNODES", "1"), ("PET_NODE_RANK", "0")]), None);
     // A batch script of Slurm.
     assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
     // torchrun's variables without its rank.

@@ -10,6 +10,7 @@ use super::conf;
 use super::parse::parse;
 use super::setting::{Location, Setting, is_collected};
 use super::submission::Submission;
+use super::words::is_output_of_env;
 use crate::finding::{Evidence, Finding, Severity};
 
 /// First version that reads `NCCL_CONF_FILE`.
@@ -180,6 +181,27 @@ fn named_files(setting: &Setting) -> Vec<&Path> {
     libraries.into_iter().filter(|file| file.contains('/') && !file.contains('$')).map(Path::new).collect()
 }
 
+/// The finding about lines of a shell script, or of a file with variables, that end with a carriage return.
+fn carriage_returns(text: &str, file: &str) -> Option<Finding> {
+    let is_script =
+        text.starts_with("#!") || text.lines().any(|line| line.trim_start().starts_with("export "));
+    let number = text.split('\n').position(|line| line.ends_with('\r'))?;
+    (is_script || is_output_of_env(text)).then(|| Finding {
+        cause: Some("the file was written on Windows, or copied from there".to_owned()),
+        remedy: Some(format!("dos2unix {file}")),
+        evidence: vec![Evidence {
+            place: file.to_owned(),
+            line: Some(number as u64 + 1),
+            ..Evidence::default()
+        }],
+        ..Finding::new(
+            "variable-carriage-return",
+            Severity::Degraded,
+            "lines end with a carriage return, which shells and container runtimes take for a part of each value".to_owned(),
+        )
+    })
+}
+
 /// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
 fn refusal(own: &str, other: &str) -> &'static str {
     /// The number of `CAP_SYS_PTRACE`.
@@ -249,7 +271,7 @@ impl Collection {
         }));
         let conf = settings.iter().find(|it| it.name == "NCCL_CONF_FILE" && !it.value.is_empty());
         unseen.extend(conf.map(|it| format!("{}, which NCCL_CONF_FILE names, was not read", it.value)));
-        let findings = not_passed_on(&not_passed).into_iter().collect();
+        let findings = not_passed_on(&not_passed).into_iter().chain(carriage_returns(&lines, file)).collect();
         let files = vec![file.to_owned()];
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
     }

@@ -7,6 +7,28 @@ const SIGNS: [char; 2] = ['^', '='];
 /// Signs of a shell's patterns.
 const PATTERN: [char; 3] = ['*', '?', '['];
 
+/// Checks a list of RDMA devices, also for names of network interfaces.
+pub(super) fn devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+    let names = value.trim_start_matches(SIGNS).split(',').filter_map(|name| name.split(':').next());
+    let fault = list(value, "NCCL uses no RDMA device and falls back to sockets", set);
+    fault.or_else(|| {
+        let name = names.into_iter().find(|name| is_no_device(name))?;
+        let reason =
+            format!("`{name}` is not the name of an RDMA device, such as mlx5_0 (`ibv_devices` lists them)");
+        Some(BadValue::invalid(reason, None))
+    })
+}
+
+/// True for names that udev and people give to network interfaces, for words and for ranges.
+fn is_no_device(name: &str) -> bool {
+    let is_numbered = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    ["all", "none", "any"].contains(&name)
+        || ["ib", "eth", "ens", "eno", "enp", "bond"].into_iter().any(is_numbered)
+        || name.split_once('-').is_some_and(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// Checks the signs in a list, and that its names are no patterns. `without` tells what follows when nothing fits.
 pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let body = value.trim_start_matches(SIGNS);
@@ -31,6 +53,10 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
         let right = value.replace([';', '|'], ",");
         let reason = format!("commas separate the names: `{name}` counts as one name, which matches nothing");
         return Some(BadValue::invalid(reason, if name.contains('/') { None } else { set(&right) }));
+    }
+    if let Some(name) = names.iter().find(|name| name.parse::<std::net::IpAddr>().is_ok()) {
+        let reason = format!("`{name}` is an address, and names are needed: {without}");
+        return Some(BadValue::invalid(reason, None));
     }
     let has_bad_port = |name: &&&str| {
         name.split(':').skip(1).any(|number| number.bytes().any(|byte| !byte.is_ascii_digit()))
@@ -127,6 +153,14 @@ mod tests {
         }
         assert_eq!(checked("mlx5_0;mlx5_1"), Some((Severity::Degraded, Some("mlx5_0,mlx5_1".to_owned()))));
         assert_eq!(checked("mlx5_0:x"), Some((Severity::Degraded, None)));
+        assert_eq!(checked("10.0.0.1"), Some((Severity::Degraded, None)));
+        for wrong in ["ib0", "=eth0", "mlx5_0,ens5", "all", "mlx5_0-7"] {
+            assert!(devices(wrong, &|_| None).is_some(), "{wrong}");
+        }
+        for fine in ["mlx5_0", "^mlx5_bond_0", "ibp5s0", "rocep1s0f0", "rdmap16s27", "mlx5_ib0", "bnxt_re0:1"]
+        {
+            assert!(devices(fine, &|_| None).is_none(), "{fine}");
+        }
         for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", "mlx5_0:1:2", "mlx5_0::3", ""] {
             assert_eq!(checked(fine), None, "{fine}");
         }

@@ -8,11 +8,15 @@ use regex::Regex;
 
 use super::names;
 use super::setting::{Location, Setting, is_collected};
-use super::words::{assigned, consumed, ends_in_list, is_name_of_entry, is_output_of_env, key, scalar, word};
+use super::words::{
+    assigned, consumed, ends_in_list, is_comma_list, is_name_of_entry, is_output_of_env, key, scalar, word,
+};
 
 /// A word that may be the name of a variable.
 static NAME: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z_][A-Za-z0-9_]*").ok());
 
+/// Comments that a scheduler reads.
+const DIRECTIVES: [&str; 4] = ["#SBATCH", "#PBS", "#BSUB", "#$ "];
 /// Options and commands before a name that is followed by a space and the value.
 const BEFORE_PAIR: [&str; 6] = ["-genv", "-env", "--genv", "--env", "ENV", "setenv"];
 /// Options before a name whose value comes from the environment.
@@ -68,7 +72,7 @@ impl Submission {
         for (number, line) in (1..).zip(text.lines()) {
             let place = Location { name: file.to_owned(), line: Some(number) };
             let trimmed = line.trim();
-            if trimmed.starts_with('#') && !trimmed.starts_with("#SBATCH") && !trimmed.starts_with("#PBS")
+            if trimmed.starts_with('#') && !DIRECTIVES.iter().any(|it| trimmed.starts_with(it))
                 || trimmed.starts_with("//")
                 || trimmed.is_empty()
             {
@@ -159,6 +163,9 @@ impl Submission {
                 let origin = if after.starts_with('=') { Origin::Command } else { Origin::Entry };
                 self.set(name, &value, place.clone(), origin);
                 from = line.len() - after.len() + consumed(after, &value);
+                if origin == Origin::Command {
+                    self.check_end(name, before, &value, &line[from..], place);
+                }
             } else if BEFORE_PAIR.contains(&last.as_str())
                 && after.starts_with(' ')
                 && !after.trim().is_empty()
@@ -233,6 +240,36 @@ impl Submission {
             line.split_whitespace().any(|word| HARMLESS.contains(&word.trim_matches(['"', '\''])));
         if names::find(name).is_some() && !is_harmless {
             self.mentioned.push((name.to_owned(), place.clone()));
+        }
+    }
+
+    /// Notes a value that ends earlier than whoever wrote it may have meant: `export NAME=a, b`, `--export=NAME=a,b`.
+    fn check_end(&mut self, name: &str, before: &str, value: &str, rest: &str, place: &Location) {
+        let next = |rest: &str| rest.split([' ', '\t', ',', '"', '\'']).next().unwrap_or_default().to_owned();
+        let is_variable = |word: &str| {
+            word.contains('=')
+                || word.is_empty()
+                || word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        };
+        let rest = rest.strip_prefix('=').filter(|_| value.is_empty()).unwrap_or(rest);
+        let (separator, word) = match rest.strip_prefix(',').filter(|_| is_comma_list(before)) {
+            Some(rest) => ("comma", next(rest)),
+            None => ("space", next(rest.trim_start())),
+        };
+        let is_exported = before.split_whitespace().next() == Some("export");
+        let is_lost = match separator {
+            "comma" => !is_variable(&word),
+            _ if !rest.starts_with([' ', '\t']) => false,
+            _ => {
+                (value.ends_with(',') || is_exported)
+                    && word.starts_with(char::is_alphanumeric)
+                    && !is_variable(&word)
+            }
+        };
+        let is_lost =
+            is_lost || value.ends_with(',') && word.starts_with(|first: char| first.is_ascii_digit());
+        if is_lost {
+            self.miss(format!("the value of {name} ({place}) ends at the {separator} before `{word}`"));
         }
     }
 
@@ -322,11 +359,27 @@ mod tests {
             r#"{"envFrom": [{"configMapRef": {"name": "nccl"}}], "NCCL_DEBUG": "WARN"}"#,
             r#"[{"name": "NCCL_DEBUG", "valueFrom": {}}]"#,
             "echo NCCL_ALGO=Rng >> /etc/nccl.conf",
+            "export NCCL_IB_HCA=mlx5_0, mlx5_1",
+            "export NCCL_SOCKET_IFNAME=eth0 ib0",
+            "export NCCL_SOCKET_IFNAME= eth0",
+            "CUDA_VISIBLE_DEVICES=0, 1, 2, 3 ./train",
+            "srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 ./train",
         ] {
             let all = parse(text, "f");
             assert!(all.is_partial && !all.unseen.is_empty(), "{text}: {all:?}");
         }
         let known = parse("export NCCL_DEBUG=WARN\nmpirun -x NCCL_DEBUG ./a\n", "f");
+        for whole in [
+            "export NCCL_DEBUG=WARN PATH",
+            "export NCCL_DEBUG=WARN # why",
+            "export NCCL_DEBUG=WARN; ./train",
+            "export NCCL_DEBUG=WARN && ./train",
+            "NCCL_DEBUG=WARN ./train a",
+            "mpirun -x NCCL_DEBUG=WARN train a",
+            "srun --export=ALL,NCCL_DEBUG=WARN,PATH train a",
+        ] {
+            assert!(!parse(whole, "f").is_partial, "{whole}: {:?}", parse(whole, "f").unseen);
+        }
         assert!(!known.is_partial && known.unseen.is_empty(), "{known:?}");
     }
 
@@ -369,6 +422,13 @@ mod tests {
             ("args: [a,\n  -x, NCCL_ALGO=Ring,\n  b]", vec!["NCCL_ALGO=Ring"]),
             ("HOME=/root\nNCCL_NET=AWS Libfabric\n", vec!["NCCL_NET=AWS Libfabric"]),
             ("NCCL_NET=AWS Libfabric", vec!["NCCL_NET=AWS Libfabric"]),
+            ("#PBS -v NCCL_DEBUG=WARN,NCCL_IB_DISABLE=1", vec!["NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"]),
+            ("qsub -v NCCL_DEBUG=WARN,NCCL_IB_DISABLE=1 a.sh", vec!["NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"]),
+            ("#BSUB -env \"all,NCCL_DEBUG=WARN\"", vec!["NCCL_DEBUG=WARN"]),
+            (
+                "apptainer exec --nv --env NCCL_DEBUG=WARN,NCCL_IB_DISABLE=1 a.sif ./a",
+                vec!["NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"],
+            ),
             ("NCCL_DEBUG=INFO ./train", vec!["NCCL_DEBUG=INFO"]),
             ("ENV NCCL_DEBUG INFO", vec!["NCCL_DEBUG=INFO"]),
             ("# export NCCL_DEBUG=INFO", vec![]),

@@ -6,7 +6,7 @@ use semver::Version;
 
 use super::bad_value::BadValue;
 use super::knowledge::{Form, Kind, Variable};
-use super::list::list;
+use super::list::{devices, list};
 use super::names::{Component, Content, Name};
 use super::number::{self, Number};
 use crate::finding::Severity;
@@ -60,7 +60,9 @@ fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
 /// Checks a value by the type that the table of names gives it.
 fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     match (name.component, name.content) {
-        (Component::Nccl | Component::Libfabric, Content::Number) => number(name.component, value, set),
+        (Component::Nccl, Content::Number | Content::Flag) | (Component::Libfabric, Content::Number) => {
+            number(name.component, value, set)
+        }
         (Component::Libfabric, Content::Flag) => libfabric_flag(value, set),
         // -1 turns it off.
         (Component::Plugin, Content::Number) => {
@@ -101,7 +103,7 @@ fn of_form(
         Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
         Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
         Form::Interfaces => list(value, "NCCL's bootstrap fails with `no socket interface found`", set),
-        Form::Devices => list(value, "NCCL uses no RDMA device and falls back to sockets", set),
+        Form::Devices => devices(value, set),
         Form::Gpus => gpus(value, set),
         Form::Network => network(value, &values, set),
         Form::File => file(value),

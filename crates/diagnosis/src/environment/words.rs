@@ -37,7 +37,7 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
         let is_word = |word: &str| !word.contains(['=', '/', '.', ';', '&', '|', '<', '>', '"', '\'']);
         let is_plain = rest.split_whitespace().skip(1).all(|word| is_word(word) && !word.starts_with('-'));
         let is_whole = before.is_empty() && (is_plain && is_env || !rest.contains([' ', '\t']));
-        let is_list = before.contains("--export");
+        let is_list = is_comma_list(before);
         return Some(match () {
             () if is_whole => unquoted(rest),
             () if is_list => word(rest.split(',').next().unwrap_or_default()),
@@ -67,6 +67,23 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
         .strip_prefix(':')
         .filter(|value| is_key && (value.starts_with(' ') || value.starts_with('"')))?;
     Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
+}
+
+/// True behind an option whose variables are separated by commas, in the line of a launcher or a container.
+pub(super) fn is_comma_list(before: &str) -> bool {
+    const OPTIONS: [(&str, &str); 7] = [
+        ("", "--export"),
+        ("qsub", " -v"),
+        ("#PBS", " -v"),
+        ("#$ ", "-v"),
+        ("bsub", " -env"),
+        ("#BSUB", " -env"),
+        ("singularity", "--env"),
+    ];
+    let is_in = |&(command, option): &(&str, &str)| {
+        before.find(command).is_some_and(|start| before[start..].contains(option))
+    };
+    OPTIONS.iter().any(is_in) || before.contains("apptainer") && before.contains("--env")
 }
 
 /// The quote that is open at the end of a text.

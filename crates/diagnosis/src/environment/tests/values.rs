@@ -73,6 +73,11 @@ fn impossible_values_are_told() {
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "no sign of life"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "no sign of life"),
         ("TORCH_NCCL_TRACE_BUFFER_SIZE", "-5", "cannot be negative"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10m", "takes no unit"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2k", "takes no unit"),
+        ("NCCL_SOCKET_IFNAME", "10.0.0.1", "is an address"),
+        ("NCCL_IB_HCA", "ib0", "not the name of an RDMA device"),
+        ("NCCL_SET_THREAD_NAME", "yes", "reads numbers only"),
         ("NCCL_IB_GID_INDEX", "300", "above 255"),
         ("NCCL_IB_HCA", "mlx5_0;mlx5_1", "commas separate the names"),
         ("NCCL_IB_HCA", "mlx5_0:x", "counts as 0"),
@@ -122,6 +127,16 @@ fn variables_that_do_not_fit_together_are_told() {
     ] {
         assert_eq!(health(text), expected, "{text}");
     }
+    for excluded in ["NCCL_ALGO=^Ring\n", "NCCL_ALGO=^Ring,Tree\n"] {
+        assert_eq!(health(excluded), Health::Broken, "{excluded}");
+    }
+    let of_nodes = Situation { nodes: Some(2), ..Situation::default() };
+    assert_eq!(examined("GLOO_SOCKET_IFNAME=lo\n", &of_nodes).health(), Health::Broken);
+    assert_eq!(health("NCCL_PROTO=Simple\nNCCL_FASTRAK_CTRL_DEV=eth0\n"), Health::Healthy);
+    assert_eq!(
+        health("NCCL_TEST_PORT=tcp://10.0.0.1:80\nNCCL_TEST_SERVICE_HOST=10.0.0.1\n"),
+        Health::Healthy
+    );
     let without_devices = Situation { rdma: Some(false), ..Situation::default() };
     assert_eq!(examined("NCCL_NET=IB\n", &without_devices).health(), Health::Broken);
 }
@@ -168,6 +183,18 @@ fn values_that_nothing_can_check_are_not_healthy() {
     for checked in ["FI_TCP_TX_SIZE=64\n", "LD_LIBRARY_PATH=/opt/lib\n", "NCCL_TUNER_PLUGIN=mine\n"] {
         assert_eq!(examined(checked, &now).health(), Health::Healthy, "{checked}");
     }
+}
+
+#[test]
+fn carriage_returns_of_scripts_are_told() {
+    let has_finding = |text: &str| {
+        let found = examined(text, &Situation::default()).findings;
+        found.iter().any(|it| it.rule == "variable-carriage-return")
+    };
+    assert!(has_finding("#!/bin/bash\r\nexport NCCL_DEBUG=WARN\r\n"));
+    assert!(has_finding("export NCCL_DEBUG=WARN\r\n") && has_finding("NCCL_DEBUG=WARN\r\nA=b\r\n"));
+    assert!(!has_finding("export NCCL_DEBUG=WARN\n"));
+    assert!(!has_finding("env:\r\n- name: NCCL_DEBUG\r\n  value: WARN\r\n"));
 }
 
 #[test]
