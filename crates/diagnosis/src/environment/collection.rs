@@ -1,14 +1,15 @@
 //! The variables of a process, with those of NCCL's files, and of what is about to be submitted.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::path::Path;
+use std::{fs, io};
 
 use semver::Version;
 
 use super::conf;
+use super::files::{is_output, named_files};
 use super::parse::parse;
-use super::setting::{Location, Setting, is_collected};
+use super::process::Process;
+use super::setting::{Location, Setting};
 use super::submission::Submission;
 use super::words::is_output_of_env;
 use crate::finding::{Evidence, Finding, Severity};
@@ -17,17 +18,6 @@ use crate::finding::{Evidence, Finding, Severity};
 const CONF_FILE: Version = Version::new(2, 23, 4);
 /// First version with plugins for the environment.
 const PLUGIN: Version = Version::new(2, 28, 7);
-
-/// The environment of a process.
-#[derive(Clone, Debug)]
-pub struct Process {
-    variables: Vec<(String, String)>,
-    home: Option<PathBuf>,
-    root: PathBuf,
-    folder: PathBuf,
-    place: String,
-    is_other: bool,
-}
 
 /// Variables, and the places where they are set.
 #[derive(Clone, Debug, Default)]
@@ -52,135 +42,6 @@ pub struct Collection {
     pub without_file: Vec<String>,
 }
 
-impl Process {
-    /// This process.
-    pub fn own() -> Self {
-        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
-        let variables = env::vars_os().map(|(name, value)| (text(name), text(value)));
-        Self {
-            variables: variables.filter(|(name, _)| is_collected(name)).collect(),
-            home: env::var_os("HOME").map(PathBuf::from),
-            root: PathBuf::from("/"),
-            folder: PathBuf::from("."),
-            place: "environment".to_owned(),
-            is_other: false,
-        }
-    }
-
-    /// Another process of this host, by its number.
-    ///
-    /// # Errors
-    /// When there is no such process, or it belongs to another user.
-    pub fn of(pid: u32) -> io::Result<Self> {
-        let proc = PathBuf::from(format!("/proc/{pid}"));
-        let bytes = fs::read(proc.join("environ")).map_err(|error| {
-            let help = match error.kind() {
-                io::ErrorKind::NotFound => "there is no such process on this host",
-                io::ErrorKind::PermissionDenied => {
-                    let status =
-                        |folder: &Path| fs::read_to_string(folder.join("status")).unwrap_or_default();
-                    refusal(&status(Path::new("/proc/self")), &status(&proc))
-                }
-                _ => "it cannot be read",
-            };
-            io::Error::new(error.kind(), format!("environment of process {pid}: {help} ({error})"))
-        })?;
-        Ok(Self {
-            root: proc.join("root"),
-            folder: proc.join("cwd"),
-            is_other: true,
-            ..Self::from_block(&bytes, &format!("environment of process {pid}"))
-        })
-    }
-
-    /// A process by its block of `NAME=VALUE`, each with a NUL at its end.
-    pub(super) fn from_block(bytes: &[u8], place: &str) -> Self {
-        let entries = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
-        let pairs = entries.filter_map(|entry| {
-            let (name, value) = entry.split_once('=')?;
-            Some((name.to_owned(), value.to_owned()))
-        });
-        let (mut variables, mut home) = (Vec::new(), None);
-        for (name, value) in pairs {
-            match name.as_str() {
-                "HOME" => home = Some(PathBuf::from(value)),
-                _ if is_collected(&name) => variables.push((name, value)),
-                _ => {}
-            }
-        }
-        Self {
-            variables,
-            home,
-            root: PathBuf::from("/"),
-            folder: PathBuf::from("."),
-            place: place.to_owned(),
-            is_other: false,
-        }
-    }
-
-    /// The root of the file system that the process sees.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// The value of a variable.
-    pub fn value(&self, name: &str) -> Option<&str> {
-        self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Path of a file that the process names.
-    fn path(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix("/") {
-            Ok(inside) => self.root.join(inside),
-            Err(_) => self.folder.join(path),
-        }
-    }
-
-    /// Returns true for a file that is not there; false where that cannot be seen.
-    fn is_missing(&self, path: &Path) -> bool {
-        fs::metadata(self.path(path)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    }
-}
-
-/// Variables that name a file of settings.
-const INPUTS: [&str; 2] = ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"];
-
-/// Variables that name a plugin: by a path, or by a word that the dynamic loader searches.
-pub(super) const PLUGINS: [&str; 6] = [
-    "NCCL_ENV_PLUGIN",
-    "NCCL_GIN_PLUGIN",
-    "NCCL_NET_PLUGIN",
-    "NCCL_PROFILER_PLUGIN",
-    "NCCL_RMA_PLUGIN",
-    "NCCL_TUNER_PLUGIN",
-];
-
-/// Variables that name a file to write.
-pub(super) const OUTPUTS: [&str; 3] = ["NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOPO_DUMP_FILE"];
-
-/// The variable with libraries for the dynamic loader.
-pub(super) const PRELOAD: &str = "LD_PRELOAD";
-
-/// The files and folders that must be there for a variable.
-fn named_files(setting: &Setting) -> Vec<&Path> {
-    let (name, value) = (setting.name.as_str(), setting.value.as_str());
-    if INPUTS.contains(&name) {
-        return (!value.is_empty()).then(|| Path::new(value)).into_iter().collect();
-    }
-    if OUTPUTS.contains(&name) {
-        // NCCL replaces %h and %p, also in the name of the folder.
-        let folder = Path::new(value).parent().filter(|folder| !folder.to_string_lossy().contains('%'));
-        return folder.filter(|folder| !folder.as_os_str().is_empty()).into_iter().collect();
-    }
-    let libraries: Vec<&str> = match name {
-        PRELOAD => value.split([':', ' ']).collect(),
-        _ if PLUGINS.contains(&name) => value.split(',').collect(),
-        _ => Vec::new(),
-    };
-    // A name without a folder is searched by the dynamic loader, and `$LIB` is replaced by it.
-    libraries.into_iter().filter(|file| file.contains('/') && !file.contains('$')).map(Path::new).collect()
-}
-
 /// The finding about lines of a shell script, or of a file with variables, that end with a carriage return.
 fn carriage_returns(text: &str, file: &str) -> Option<Finding> {
     let is_script =
@@ -200,34 +61,6 @@ fn carriage_returns(text: &str, file: &str) -> Option<Finding> {
             "lines end with a carriage return, which shells and container runtimes take for a part of each value".to_owned(),
         )
     })
-}
-
-/// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
-fn refusal(own: &str, other: &str) -> &'static str {
-    /// The number of `CAP_SYS_PTRACE`.
-    const PTRACE: u32 = 19;
-    let field = |status: &'static str, own: &str| {
-        let line = own.lines().find_map(|line| line.strip_prefix(status))?;
-        line.split_whitespace().nth(usize::from(status == "Uid:")).map(str::to_owned)
-    };
-    let capabilities = field("CapEff:", own).and_then(|text| u64::from_str_radix(&text, 16).ok());
-    let may_trace = capabilities.is_some_and(|all| all >> PTRACE & 1 == 1);
-    let user = field("Uid:", own);
-    match user.as_deref() {
-        Some("0") if !may_trace => {
-            "this root lacks CAP_SYS_PTRACE, as in most containers: run inside the container of that process, as its \
-             user, or add the capability (docker run --cap-add SYS_PTRACE; in a pod securityContext.capabilities.add), \
-             or run as root of the host"
-        }
-        Some("0") => {
-            "it is in another user namespace, or a security module (AppArmor, SELinux) forbids it: run as root of the \
-             host, or inside the container of that process"
-        }
-        Some(user) if field("Uid:", other).as_deref() == Some(user) => {
-            "it has privileges that this process lacks: run as root"
-        }
-        _ => "it belongs to another user: run as that user, or as root",
-    }
 }
 
 impl Collection {
@@ -266,7 +99,7 @@ impl Collection {
         }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
         unseen.extend(settings.iter().filter(|it| !named_files(it).is_empty()).map(|it| {
-            let what = if OUTPUTS.contains(&it.name.as_str()) { "folder" } else { "file" };
+            let what = if is_output(&it.name) { "folder" } else { "file" };
             format!("the {what} of {}={} was not looked for: it must be on all hosts", it.name, it.value)
         }));
         let conf = settings.iter().find(|it| it.name == "NCCL_CONF_FILE" && !it.value.is_empty());
@@ -529,23 +362,6 @@ mod tests {
             "{:?}",
             text.unseen
         );
-    }
-
-    #[test]
-    fn a_refused_process_tells_what_forbids_it() {
-        let status = |uid: u32, capabilities: &str| {
-            format!("Name:\tx\nUid:\t1000\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities}\n")
-        };
-        let (all, docker, none) = ("000001ffffffffff", "00000000a80425fb", "0000000000000000");
-        for (own, other, words) in [
-            (status(0, docker), status(0, all), "lacks CAP_SYS_PTRACE"),
-            (status(0, all), status(0, all), "another user namespace"),
-            (status(7, none), status(7, all), "run as root"),
-            (status(7, none), status(0, all), "belongs to another user"),
-            (String::new(), String::new(), "belongs to another user"),
-        ] {
-            assert!(refusal(&own, &other).contains(words), "{own} {other}: {}", refusal(&own, &other));
-        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::json;
 
-use super::collection::{Collection, OUTPUTS, PLUGINS, PRELOAD};
+use super::collection::Collection;
+use super::files::judge_missing_file;
 use super::judge::{Judged, Verdict, judge};
 use super::knowledge::Kind;
 use super::names;
@@ -49,7 +50,7 @@ pub fn examine(
             let bad =
                 judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
             let on_host = match collection.without_file.contains(&setting.name) {
-                true => Some(without_file(setting)),
+                true => Some(judge_missing_file(setting)),
                 false => network.and_then(|network| network.check(setting, situation)),
             };
             if let Some(verdict) = on_host.filter(|verdict| bad.is_none() || verdict.severity < bad) {
@@ -95,35 +96,6 @@ pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> b
     let mut judged = judge(setting, situation, is_set);
     judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
     findings(&judged)
-}
-
-/// The verdict about a variable whose file, or the folder of its file, is not there.
-fn without_file(setting: &Setting) -> Verdict {
-    let name = setting.name.as_str();
-    let is_fatal = name == "NCCL_GRAPH_FILE";
-    let is_output = OUTPUTS.contains(&name);
-    let (effect, source) = match name {
-        "NCCL_GRAPH_FILE" => ("the initialization fails", "src/graph/xml.cc"),
-        "NCCL_DEBUG_FILE" => ("NCCL writes to the standard output instead", "src/debug.cc"),
-        PRELOAD => ("the dynamic loader goes on without it", "manual page of ld.so"),
-        _ if is_output => ("nothing is written", "src/graph/xml.cc"),
-        _ if PLUGINS.contains(&name) => {
-            ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/plugin/plugin_open.cc")
-        }
-        _ => ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/graph/xml.cc"),
-    };
-    let missing = if is_output { "a file in a folder" } else { "a file" };
-    Verdict {
-        kind: Kind::Invalid,
-        severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
-        rule: "variable-file-missing".to_owned(),
-        reason: format!("it names {missing} that is not there: {effect}"),
-        remedy: Some(format!(
-            "unset {}, or give the absolute path of a file that is on all hosts",
-            setting.name
-        )),
-        source: Some(source.to_owned()),
-    }
 }
 
 /// The verdicts that say something to do.

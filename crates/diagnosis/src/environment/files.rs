@@ -1,0 +1,81 @@
+//! Files that variables name.
+
+use std::path::Path;
+
+use super::judge::Verdict;
+use super::knowledge::Kind;
+use super::setting::Setting;
+use crate::finding::Severity;
+
+/// Variables that name a file of settings.
+const INPUTS: [&str; 2] = ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"];
+
+/// Variables that name a plugin: by a path, or by a word that the dynamic loader searches.
+const PLUGINS: [&str; 6] = [
+    "NCCL_ENV_PLUGIN",
+    "NCCL_GIN_PLUGIN",
+    "NCCL_NET_PLUGIN",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_RMA_PLUGIN",
+    "NCCL_TUNER_PLUGIN",
+];
+
+/// Variables that name a file to write.
+const OUTPUTS: [&str; 3] = ["NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOPO_DUMP_FILE"];
+
+/// The variable with libraries for the dynamic loader.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// The files and folders that must be there for a variable.
+pub(super) fn named_files(setting: &Setting) -> Vec<&Path> {
+    let (name, value) = (setting.name.as_str(), setting.value.as_str());
+    if INPUTS.contains(&name) {
+        return (!value.is_empty()).then(|| Path::new(value)).into_iter().collect();
+    }
+    if OUTPUTS.contains(&name) {
+        // NCCL replaces %h and %p, also in the name of the folder.
+        let folder = Path::new(value).parent().filter(|folder| !folder.to_string_lossy().contains('%'));
+        return folder.filter(|folder| !folder.as_os_str().is_empty()).into_iter().collect();
+    }
+    let libraries: Vec<&str> = match name {
+        PRELOAD => value.split([':', ' ']).collect(),
+        _ if PLUGINS.contains(&name) => value.split(',').collect(),
+        _ => Vec::new(),
+    };
+    // A name without a folder is searched by the dynamic loader, and `$LIB` is replaced by it.
+    libraries.into_iter().filter(|file| file.contains('/') && !file.contains('$')).map(Path::new).collect()
+}
+
+/// True for a variable that names a file to write.
+pub(super) fn is_output(name: &str) -> bool {
+    OUTPUTS.contains(&name)
+}
+
+/// The verdict about a variable whose file, or the folder of its file, is not there.
+pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
+    let name = setting.name.as_str();
+    let is_fatal = name == "NCCL_GRAPH_FILE";
+    let is_output = is_output(name);
+    let (effect, source) = match name {
+        "NCCL_GRAPH_FILE" => ("the initialization fails", "src/graph/xml.cc"),
+        "NCCL_DEBUG_FILE" => ("NCCL writes to the standard output instead", "src/debug.cc"),
+        PRELOAD => ("the dynamic loader goes on without it", "manual page of ld.so"),
+        _ if is_output => ("nothing is written", "src/graph/xml.cc"),
+        _ if PLUGINS.contains(&name) => {
+            ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/plugin/plugin_open.cc")
+        }
+        _ => ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/graph/xml.cc"),
+    };
+    let missing = if is_output { "a file in a folder" } else { "a file" };
+    Verdict {
+        kind: Kind::Invalid,
+        severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
+        rule: "variable-file-missing".to_owned(),
+        reason: format!("it names {missing} that is not there: {effect}"),
+        remedy: Some(format!(
+            "unset {}, or give the absolute path of a file that is on all hosts",
+            setting.name
+        )),
+        source: Some(source.to_owned()),
+    }
+}
