@@ -48,7 +48,7 @@ impl Options {
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
 /// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
 /// When they do not, no rank receives data of another operation than its own (with a probability of 1 - 2^-16; always where data goes
-/// through [`Algorithm::Board`]), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately on the board,
+/// through [`Algorithm::Board`]), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately with that algorithm,
 /// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the operation before.
 ///
 /// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.

@@ -367,13 +367,13 @@ fn process_variable(name: &str) -> Option<String> {
 /// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; [`tcp`] without it, which needs rank 0's address if `mpirun` has started ranks on several hosts |
 ///
 /// # Errors
-/// If variables of the launcher are missing or contradict each other, also if one of MPI's launchers is an ancestor of this process
-/// and none of its variables is set; ranks are missing at the rendezvous (the error names them); or the launcher does not fit the MPI
+/// If variables of the launcher are missing or contradict each other; variables of another launcher or scheduler show several processes;
+/// one of MPI's launchers is an ancestor of this process and none of its variables is set; ranks are missing at the rendezvous (the error names them); or the launcher does not fit the MPI
 /// library that this program was built with.
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
-    if let Some(doubt) = started.find_doubt(options.kind) {
-        return Err(Error::Environment(doubt.to_string()));
+    if let Some(refusal) = started.find_refusal(options.kind) {
+        return Err(Error::Environment(refusal.to_string()));
     }
     match options.kind {
         Kind::Single => Ok(single()),

@@ -70,7 +70,7 @@ struct PeerMessages {
     received: MessageHistory,
 }
 
-/// Messages so far in one direction between two ranks, which both count.
+/// Count and hash of the messages in one direction between two ranks; both ranks keep it.
 #[derive(Clone, Copy, Default)]
 struct MessageHistory {
     count: u64,

@@ -85,8 +85,8 @@ impl<'env> Scope<'env> {
     /// the next message without a tag from any peer (`fi_recv`), and `peer` is not used. A message longer than the
     /// memory is an error of the operation, `FI_ETRUNC`; over TCP nothing more arrives from its sender then.
     ///
-    /// Over `shm` this process copies a long message out of the sender's memory. If the sender's scope has failed before, the copy has
-    /// what is in that memory meanwhile: take such a message as valid once the sender has confirmed it in a further message.
+    /// Over `shm` this process copies a long message out of the sender's memory. If the sender's scope failed before the copy, the
+    /// copy has the present content of that memory. Treat the message as valid only after a further message of the sender confirms it.
     ///
     /// # Errors
     /// Those of [`Scope::send`].

@@ -1,16 +1,16 @@
 //! The launcher that started this process.
 
 mod ancestors;
-mod doubt;
 mod nodelist;
+mod refusal;
 mod rendezvous;
 
 use std::fmt;
 use std::path::Path;
 
 use super::{Error, Kind, process_variable};
-pub(crate) use doubt::Doubt;
-use doubt::Examination;
+use refusal::LauncherVariables;
+pub(crate) use refusal::Refusal;
 
 /// A program that starts the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or another launcher that sets `RANK` and `WORLD_SIZE`.
     Torchrun,
-    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod template must set
-    /// `NCCL_BENCH_SIZE` and `NCCL_BENCH_ADDR`.
+    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod template must set the number
+    /// of pods and the address of pod 0 ([`RendezvousConfig::from_environment`](super::RendezvousConfig::from_environment)).
     Kubernetes,
 }
 
@@ -124,12 +124,12 @@ impl Started {
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
     }
 
-    /// Finds a reason for which this process must not join a world of a kind: it may be one of several where it would run alone, or it
-    /// cannot tell its rank.
-    pub(crate) fn find_doubt(&self, kind: Kind) -> Option<Doubt> {
+    /// Finds a reason for which this process must not join a world of a kind: it may be one of several although it would run alone, or its
+    /// rank is not known.
+    pub(crate) fn find_refusal(&self, kind: Kind) -> Option<Refusal> {
         let find_ancestor = || ancestors::find_launcher(Path::new("/proc"));
-        Examination { started: self, variable: &process_variable, find_ancestor: &find_ancestor }
-            .find_doubt(kind)
+        LauncherVariables { started: self, variable: &process_variable, find_ancestor: &find_ancestor }
+            .find_refusal(kind)
     }
 
     /// True if there is no other rank.

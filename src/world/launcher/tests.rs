@@ -102,16 +102,24 @@ fn values<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> 
     |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
 }
 
-fn find_doubt(variables: &[(&str, &str)], ancestor: Option<&str>) -> Option<Doubt> {
+fn find_refusal(variables: &[(&str, &str)], ancestor: Option<&str>) -> Option<Refusal> {
+    find_refusal_of(Kind::Auto, variables, ancestor)
+}
+
+fn find_refusal_of(kind: Kind, variables: &[(&str, &str)], ancestor: Option<&str>) -> Option<Refusal> {
     let find_ancestor = || ancestor.map(str::to_owned);
-    Examination { started: &started(variables), variable: &values(variables), find_ancestor: &find_ancestor }
-        .find_doubt(Kind::Auto)
+    LauncherVariables {
+        started: &started(variables),
+        variable: &values(variables),
+        find_ancestor: &find_ancestor,
+    }
+    .find_refusal(kind)
 }
 
 /// The variable of another launcher that makes a process refuse to be alone, and the one with its size of 1.
 fn find_other(variables: &[(&str, &str)]) -> Option<(&'static str, Option<&'static str>)> {
-    match find_doubt(variables, None) {
-        Some(Doubt::OtherLauncher { found: (name, _), alone }) => Some((name, alone)),
+    match find_refusal(variables, None) {
+        Some(Refusal::OtherLauncher { found: (name, _), alone }) => Some((name, alone)),
         Some(other) => panic!("{variables:?}: {other}"),
         None => None,
     }
@@ -159,9 +167,36 @@ fn one_rank_of_mpirun_inside_a_step_is_told_from_a_left_over_one() {
     let both = [&STEP[..], &ONE_OF_MPIRUN].concat();
     assert_eq!(find_other(&both), Some(("SLURM_STEP_NUM_TASKS", Some("OMPI_COMM_WORLD_SIZE"))));
     // mpirun is an ancestor of the process, so the step is around it.
-    assert_eq!(find_doubt(&both, Some("mpirun")), None);
+    assert_eq!(find_refusal(&both, Some("mpirun")), None);
+    let hydra = [("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("PMI_FD", "7")];
+    assert!(find_refusal(&[&STEP[..], &hydra].concat(), None).is_some());
+    assert_eq!(find_refusal(&[&STEP[..], &hydra].concat(), Some("hydra_pmi_proxy")), None);
     let launched_inside = [&ONE_OF_MPIRUN[..], &[("FLUX_JOB_SIZE", "2")]].concat();
-    assert!(find_doubt(&launched_inside, Some("mpirun")).is_some());
+    assert!(find_refusal(&launched_inside, Some("mpirun")).is_some());
+}
+
+#[test]
+fn a_process_that_is_said_to_be_alone_is_never_refused() {
+    for variables in [&[("PMI_SIZE", "2")][..], &[("RANK", "1")], &[("OMPI_COMM_WORLD_RANK", "x")]] {
+        for kind in [Kind::Single, Kind::Mpi] {
+            assert_eq!(find_refusal_of(kind, variables, Some("mpirun")), None, "{variables:?}");
+        }
+    }
+    // The rendezvous over TCP reports a missing rank itself.
+    assert_eq!(find_refusal_of(Kind::Tcp, &[("PMI_SIZE", "2")], Some("mpirun")), None);
+    let step = [&STEP[..], &LEFT_OVER].concat();
+    assert!(matches!(find_refusal_of(Kind::Tcp, &step, None), Some(Refusal::OtherLauncher { .. })));
+}
+
+#[test]
+fn a_pod_needs_a_number_of_pods_and_an_address() {
+    let pod = |more: &[(&str, &str)]| {
+        find_refusal(&[&[("JOB_COMPLETION_INDEX", "0"), ("NCCL_BENCH_ADDR", "h:1")][..], more].concat(), None)
+    };
+    assert!(matches!(pod(&[]), Some(Refusal::IncompletePair { missing: "NCCL_BENCH_SIZE", .. })));
+    for size in ["NCCL_BENCH_SIZE", "WORLD_SIZE", "PET_NNODES"] {
+        assert_eq!(pod(&[(size, "2")]), None, "{size}");
+    }
 }
 
 #[test]
@@ -179,11 +214,14 @@ fn one_task_of_a_launcher_hides_no_launcher_inside_it() {
             let variables = [around, &[(name, value)]].concat();
             assert_eq!(find_other(&variables).map(|(found, _)| found), Some(name), "{variables:?}");
         }
-        let half = find_doubt(&[around, &[("NCCL_BENCH_SIZE", "2")]].concat(), None);
-        assert_eq!(half, Some(Doubt::Half { set: "NCCL_BENCH_SIZE", missing: "NCCL_BENCH_RANK" }));
+        let half = find_refusal(&[around, &[("NCCL_BENCH_SIZE", "2")]].concat(), None);
+        assert_eq!(
+            half,
+            Some(Refusal::IncompletePair { set: "NCCL_BENCH_SIZE", missing: "NCCL_BENCH_RANK" })
+        );
         // Variables of a script or of a pod around the launcher.
         for outer in [("WORLD_SIZE", "16"), ("NNODES", "2"), ("JOB_COMPLETION_INDEX", "1")] {
-            assert_eq!(find_doubt(&[around, &[outer]].concat(), None), None, "{outer:?}");
+            assert_eq!(find_refusal(&[around, &[outer]].concat(), None), None, "{outer:?}");
         }
     }
     // A launcher that sets torchrun's variables, inside mpirun.
@@ -243,10 +281,10 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     for (set, missing) in
         [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
     {
-        assert_eq!(find_doubt(&[(set, "1")], None), Some(Doubt::Half { set, missing }));
+        assert_eq!(find_refusal(&[(set, "1")], None), Some(Refusal::IncompletePair { set, missing }));
     }
     // An ancestor without variables.
-    assert_eq!(find_doubt(&[], Some("orted")), Some(Doubt::Silent("orted".to_owned())));
+    assert_eq!(find_refusal(&[], Some("orted")), Some(Refusal::VariablesRemoved("orted".to_owned())));
 }
 
 #[test]
@@ -273,7 +311,7 @@ fn a_left_over_size_of_one_hides_no_other_launcher() {
 
 #[test]
 fn ranks_that_do_not_fit_the_size_are_found() {
-    let found = |variables: &[(&str, &str)]| find_doubt(variables, None).map(|found| found.to_string());
+    let found = |variables: &[(&str, &str)]| find_refusal(variables, None).map(|found| found.to_string());
     let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
     assert_eq!(
         found(&open_mpi("1", "1")).unwrap(),

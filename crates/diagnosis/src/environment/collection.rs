@@ -6,7 +6,7 @@ use std::{fs, io};
 use semver::Version;
 
 use super::conf;
-use super::files::{is_output, named_files};
+use super::files::{find_named_files, is_output};
 use super::parse::parse;
 use super::process::Process;
 use super::setting::{Location, Setting};
@@ -38,12 +38,12 @@ pub struct Collection {
     pub is_measured: bool,
     /// True for a job that uses libfabric between host buffers: variables of other software were left out.
     pub is_host_only: bool,
-    /// Names of the variables whose file is not there.
+    /// Variables whose file, or the folder of whose file, is missing.
     pub without_file: Vec<String>,
 }
 
 /// The finding about lines of a shell script, or of a file with variables, that end with a carriage return.
-fn carriage_returns(text: &str, file: &str) -> Option<Finding> {
+fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
     let is_script =
         text.starts_with("#!") || text.lines().any(|line| line.trim_start().starts_with("export "));
     let number = text.split('\n').position(|line| line.ends_with('\r'))?;
@@ -82,7 +82,7 @@ impl Collection {
         }
         all.settings.sort_by(|one, other| one.name.cmp(&other.name));
         let missing =
-            all.settings.iter().filter(|it| named_files(it).iter().any(|file| process.is_missing(file)));
+            all.settings.iter().filter(|it| find_named_files(it).iter().any(|file| process.is_missing(file)));
         all.without_file = missing.map(|it| it.name.clone()).collect();
         all
     }
@@ -98,13 +98,14 @@ impl Collection {
             is_partial = true;
         }
         unseen.push("the files nccl.conf of the hosts that it will run on were not read".to_owned());
-        unseen.extend(settings.iter().filter(|it| !named_files(it).is_empty()).map(|it| {
+        unseen.extend(settings.iter().filter(|it| !find_named_files(it).is_empty()).map(|it| {
             let what = if is_output(&it.name) { "folder" } else { "file" };
             format!("the {what} of {}={} was not looked for: it must be on all hosts", it.name, it.value)
         }));
         let conf = settings.iter().find(|it| it.name == "NCCL_CONF_FILE" && !it.value.is_empty());
         unseen.extend(conf.map(|it| format!("{}, which NCCL_CONF_FILE names, was not read", it.value)));
-        let findings = not_passed_on(&not_passed).into_iter().chain(carriage_returns(&lines, file)).collect();
+        let findings =
+            not_passed_on(&not_passed).into_iter().chain(find_carriage_returns(&lines, file)).collect();
         let files = vec![file.to_owned()];
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
     }

@@ -27,7 +27,7 @@ const OUTPUTS: [&str; 3] = ["NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOP
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// The files and folders that must be there for a variable.
-pub(super) fn named_files(setting: &Setting) -> Vec<&Path> {
+pub(super) fn find_named_files(setting: &Setting) -> Vec<&Path> {
     let (name, value) = (setting.name.as_str(), setting.value.as_str());
     if INPUTS.contains(&name) {
         return (!value.is_empty()).then(|| Path::new(value)).into_iter().collect();
@@ -54,28 +54,36 @@ pub(super) fn is_output(name: &str) -> bool {
 /// The verdict about a variable whose file, or the folder of its file, is not there.
 pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
     let name = setting.name.as_str();
-    let is_fatal = name == "NCCL_GRAPH_FILE";
-    let is_output = is_output(name);
-    let (effect, source) = match name {
-        "NCCL_GRAPH_FILE" => ("the initialization fails", "src/graph/xml.cc"),
-        "NCCL_DEBUG_FILE" => ("NCCL writes to the standard output instead", "src/debug.cc"),
-        PRELOAD => ("the dynamic loader goes on without it", "manual page of ld.so"),
-        _ if is_output => ("nothing is written", "src/graph/xml.cc"),
-        _ if PLUGINS.contains(&name) => {
-            ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/plugin/plugin_open.cc")
+    let on_all_hosts = format!("unset {name}, or give the absolute path of a file that is on all hosts");
+    let folder = format!("create the folder on all hosts, or unset {name}");
+    let (missing, severity, effect, remedy, source) = match name {
+        "NCCL_GRAPH_FILE" => {
+            ("a file", Severity::Broken, "the initialization fails", on_all_hosts, "src/graph/xml.cc")
         }
-        _ => ("NCCL goes on without it, and says so with NCCL_DEBUG=INFO only", "src/graph/xml.cc"),
+        "NCCL_DEBUG_FILE" => {
+            let effect = "NCCL writes to the standard output instead";
+            ("a file in a folder", Severity::Degraded, effect, folder, "src/debug.cc")
+        }
+        PRELOAD => {
+            let effect = "the dynamic loader goes on without it";
+            ("a file", Severity::Degraded, effect, on_all_hosts, "manual page of ld.so")
+        }
+        _ if is_output(name) => {
+            ("a file in a folder", Severity::Degraded, "nothing is written", folder, "src/graph/xml.cc")
+        }
+        _ => {
+            let effect = "NCCL goes on without it, and says so with NCCL_DEBUG=INFO only";
+            let source =
+                if PLUGINS.contains(&name) { "src/plugin/plugin_open.cc" } else { "src/graph/xml.cc" };
+            ("a file", Severity::Degraded, effect, on_all_hosts, source)
+        }
     };
-    let missing = if is_output { "a file in a folder" } else { "a file" };
     Verdict {
         kind: Kind::Invalid,
-        severity: Some(if is_fatal { Severity::Broken } else { Severity::Degraded }),
+        severity: Some(severity),
         rule: "variable-file-missing".to_owned(),
         reason: format!("it names {missing} that is not there: {effect}"),
-        remedy: Some(format!(
-            "unset {}, or give the absolute path of a file that is on all hosts",
-            setting.name
-        )),
+        remedy: Some(remedy),
         source: Some(source.to_owned()),
     }
 }

@@ -74,16 +74,19 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
         None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
         None => Vec::new(),
     };
-    // The rules are about values that are read as they are meant.
-    let is_read = verdicts.iter().all(|verdict| verdict.severity == Some(Severity::Advice));
+    // Rules apply only to values that their reader accepts.
+    let is_read = verdicts.iter().all(|verdict| verdict.severity == Some(Severity::Advice))
+        && (verdicts.is_empty() || !setting.value.trim().is_empty());
     let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
-    let value = effective_value(name, knowledge, &setting.value);
+    let value = normalize_value(name, knowledge, &setting.value);
     let rule =
         rules.iter().filter(|_| name.is_none() || is_read).find(|rule| rule.holds(&value, situation, is_set));
     verdicts.extend(rule.map(ruled));
     if verdicts.is_empty() {
         verdicts.push(match name {
-            Some(name) if knowledge.is_none() && name.content == Content::Text => unjudged(name),
+            Some(name) if name.content == Content::Text && knowledge.is_none_or(checks_nothing) => {
+                unjudged(name)
+            }
             _ => plain(name, setting),
         });
     }
@@ -131,13 +134,18 @@ impl Kind {
     }
 }
 
+/// True for knowledge that says nothing about values.
+fn checks_nothing(variable: &Variable) -> bool {
+    variable.form.is_none() && variable.rule.is_empty() && !variable.free
+}
+
 /// The value as its reader takes it: a number in decimal digits, however it is written.
-fn effective_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value: &'a str) -> Cow<'a, str> {
+fn normalize_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value: &'a str) -> Cow<'a, str> {
     let form = knowledge.and_then(|variable| variable.form);
     let is_number = form == Some(Form::Number)
         || form.is_none()
             && name.is_some_and(|name| name.component == Component::Nccl && name.content == Content::Number);
-    match number::as_read(value).filter(|_| is_number) {
+    match number::read_whole_number(value).filter(|_| is_number) {
         Some(number) => Cow::Owned(number.to_string()),
         None => Cow::Borrowed(value),
     }

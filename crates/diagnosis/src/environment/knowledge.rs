@@ -85,6 +85,9 @@ pub(super) struct Variable {
     pub otherwise: Option<String>,
     /// The severity of other values.
     pub invalid: Option<Severity>,
+    /// True where any value is right: paths of folders, identifiers, formats.
+    #[serde(default)]
+    pub free: bool,
     /// The relation of the values on all ranks.
     #[serde(default)]
     pub ranks: Ranks,

@@ -8,10 +8,19 @@ const SIGNS: [char; 2] = ['^', '='];
 const PATTERN: [char; 3] = ['*', '?', '['];
 
 /// Checks a list of RDMA devices, also for names of network interfaces.
-pub(super) fn devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let names = value.trim_start_matches(SIGNS).split(',').filter_map(|name| name.split(':').next());
     let fault = list(value, "NCCL uses no RDMA device and falls back to sockets", set);
     fault.or_else(|| {
+        let has_bad_port = |name: &&str| {
+            name.split(':').skip(1).any(|number| number.bytes().any(|byte| !byte.is_ascii_digit()))
+        };
+        if let Some(name) = value.trim_start_matches(SIGNS).split(',').find(has_bad_port) {
+            let reason = format!(
+                "`{name}` has no port number after the colon: NCCL reads port 0, which no device has"
+            );
+            return Some(BadValue::invalid(reason, None));
+        }
         let name = names.into_iter().find(|name| is_no_device(name))?;
         let reason =
             format!("`{name}` is not the name of an RDMA device, such as mlx5_0 (`ibv_devices` lists them)");
@@ -19,12 +28,32 @@ pub(super) fn devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Opti
     })
 }
 
+/// True for what stands for a name in instructions, such as `<interface>` and `ethX`, and for letters that no name has.
+fn is_placeholder(name: &str) -> bool {
+    let name = name.split(':').next().unwrap_or_default();
+    let lower = name.to_ascii_lowercase();
+    name.bytes().any(|byte| !byte.is_ascii_graphic() || b"<>{}()\"'@$".contains(&byte))
+        || ["your", "xxx", "interface", "ifname", "localhost", "auto", "default", "any"]
+            .into_iter()
+            .any(|word| lower == word || word == "your" && lower.contains(word))
+        || name.ends_with('X') && name.len() > 1 && !lower.ends_with("xx")
+        || lower.ends_with("xxx")
+}
+
+/// True for a name behind a sign of other programs: `!docker0`, `-lo`.
+fn without_sign(name: &str) -> bool {
+    name.starts_with(['!', '-', '~'])
+}
+
 /// True for names that udev and people give to network interfaces, for words and for ranges.
 fn is_no_device(name: &str) -> bool {
     let is_numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
     };
-    ["all", "none", "any"].contains(&name)
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    ["all", "none"].contains(&name)
+        || is_number(name)
+        || name.strip_prefix("mlx").is_some_and(|rest| rest.starts_with('_'))
         || ["ib", "eth", "ens", "eno", "enp", "bond"].into_iter().any(is_numbered)
         || name.split_once('-').is_some_and(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -49,34 +78,37 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
         );
         return Some(BadValue::invalid(reason, with_one_sign(sign, &names).as_deref().and_then(set)));
     }
-    if let Some(name) = names.iter().find(|name| name.contains([';', '|', '/'])) {
-        let right = value.replace([';', '|'], ",");
-        let reason = format!("commas separate the names: `{name}` counts as one name, which matches nothing");
-        return Some(BadValue::invalid(reason, if name.contains('/') { None } else { set(&right) }));
-    }
-    if let Some(name) = names.iter().find(|name| name.parse::<std::net::IpAddr>().is_ok()) {
-        let reason = format!("`{name}` is an address, and names are needed: {without}");
-        return Some(BadValue::invalid(reason, None));
-    }
-    let has_bad_port = |name: &&&str| {
-        name.split(':').skip(1).any(|number| number.bytes().any(|byte| !byte.is_ascii_digit()))
-    };
-    if let Some(name) = names.iter().find(has_bad_port) {
-        let reason =
-            format!("a number stands behind the colon, which `{name}` does not have: it counts as 0");
-        return Some(BadValue::invalid(reason, None));
-    }
-    if let Some(name) = names.iter().find(|name| name.contains(PATTERN)) {
-        let nothing_fits = !sign.starts_with('^') && names.iter().all(|name| name.contains(PATTERN));
+    let fault = |is_wrong: &dyn Fn(&str) -> bool, reason: String, right: Option<String>| {
+        let nothing_fits = !sign.starts_with('^') && names.iter().all(|name| is_wrong(name));
         let effect = match sign {
             _ if nothing_fits => without,
             "^" | "^=" => "it excludes nothing",
             _ => "it selects nothing",
         };
-        let reason =
-            format!("NCCL knows no patterns, and no name begins with `{name}`: {effect}; names are prefixes");
-        let fault = BadValue::invalid(reason, without_patterns(sign, &names).as_deref().and_then(set));
-        return Some(if nothing_fits { fault.broken() } else { fault });
+        let fault = BadValue::invalid(format!("{reason}: {effect}"), right.as_deref().and_then(set));
+        if nothing_fits { fault.broken() } else { fault }
+    };
+    let is_joined = |name: &str| name.contains([';', '|', '/']);
+    if let Some(name) = names.iter().find(|name| is_joined(name)) {
+        let right = (!name.contains('/')).then(|| value.replace([';', '|'], ","));
+        return Some(fault(
+            &is_joined,
+            format!("commas separate the names, and `{name}` is one name"),
+            right,
+        ));
+    }
+    let is_invented = |name: &str| is_placeholder(name) || without_sign(name);
+    if let Some(name) = names.iter().find(|name| is_invented(name)) {
+        return Some(fault(&is_invented, format!("`{name}` is not a name that a host can have"), None));
+    }
+    let is_address = |name: &str| name.parse::<std::net::IpAddr>().is_ok();
+    if let Some(name) = names.iter().find(|name| is_address(name)) {
+        return Some(fault(&is_address, format!("`{name}` is an address instead of a name"), None));
+    }
+    let is_pattern = |name: &str| name.contains(PATTERN);
+    if let Some(name) = names.iter().find(|name| is_pattern(name)) {
+        let reason = format!("NCCL knows no patterns, and no name begins with `{name}` (names are prefixes)");
+        return Some(fault(&is_pattern, reason, without_patterns(sign, &names)));
     }
     if body.is_empty() && !sign.is_empty() {
         return Some(BadValue::invalid(format!("`{sign}` has no names behind it"), None));
@@ -151,15 +183,28 @@ mod tests {
         ] {
             assert_eq!(checked(value), Some((severity, right.map(str::to_owned))), "{value}");
         }
-        assert_eq!(checked("mlx5_0;mlx5_1"), Some((Severity::Degraded, Some("mlx5_0,mlx5_1".to_owned()))));
-        assert_eq!(checked("mlx5_0:x"), Some((Severity::Degraded, None)));
-        assert_eq!(checked("10.0.0.1"), Some((Severity::Degraded, None)));
-        for wrong in ["ib0", "=eth0", "mlx5_0,ens5", "all", "mlx5_0-7"] {
-            assert!(devices(wrong, &|_| None).is_some(), "{wrong}");
+        assert_eq!(checked("mlx5_0;mlx5_1"), Some((Severity::Broken, Some("mlx5_0,mlx5_1".to_owned()))));
+        assert_eq!(checked("10.0.0.1"), Some((Severity::Broken, None)));
+        for invented in [
+            "<your-interface>",
+            "ethX",
+            "your_interface",
+            "xxx",
+            "!docker0",
+            "-lo",
+            "\u{201c}eth0\u{201d}",
+            "eth0@if3",
+        ] {
+            assert_eq!(checked(invented), Some((Severity::Broken, None)), "{invented}");
+        }
+        assert_eq!(checked("eth0,10.0.0.1"), Some((Severity::Degraded, None)));
+        assert_eq!(checked("^10.0.0.1"), Some((Severity::Degraded, None)));
+        for wrong in ["mlx5_0:x", "mlx_5", "0", "ib0", "=eth0", "mlx5_0,ens5", "all", "mlx5_0-7"] {
+            assert!(check_devices(wrong, &|_| None).is_some(), "{wrong}");
         }
         for fine in ["mlx5_0", "^mlx5_bond_0", "ibp5s0", "rocep1s0f0", "rdmap16s27", "mlx5_ib0", "bnxt_re0:1"]
         {
-            assert!(devices(fine, &|_| None).is_none(), "{fine}");
+            assert!(check_devices(fine, &|_| None).is_none(), "{fine}");
         }
         for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", "mlx5_0:1:2", "mlx5_0::3", ""] {
             assert_eq!(checked(fine), None, "{fine}");

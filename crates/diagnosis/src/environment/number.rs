@@ -49,8 +49,8 @@ pub(super) fn read(text: &str) -> Number<'_> {
     }
 }
 
-/// The number that a reader of numbers takes from a text without other letters; words for no count as 0.
-pub(super) fn as_read(text: &str) -> Option<i64> {
+/// Returns the number that `strtoll` reads, if nothing follows it; 0 for words that mean no, which get an advice of their own.
+pub(super) fn read_whole_number(text: &str) -> Option<i64> {
     match read(text) {
         Number::Read { value, rest: "", .. } => Some(value),
         _ => is_no(text).then_some(0),
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(read("-"), Number::None);
         assert_eq!(read("99999999999999999999"), Number::TooLarge);
         assert_eq!(
-            ["0x1", "+1", "01", "0", "off", "on", "1M", ""].map(as_read).map(|it| it.unwrap_or(-9)),
+            ["0x1", "+1", "01", "0", "off", "on", "1M", ""].map(read_whole_number).map(|it| it.unwrap_or(-9)),
             [1, 1, 1, 0, 0, -9, -9, -9]
         );
         assert_eq!(with_unit(8, "MiB"), Some(8 << 20));

@@ -63,11 +63,21 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
         );
         contradiction_finding([dump, size], "variable-nothing-to-dump", Severity::Degraded, text)
     });
-    crossed.chain(sockets).chain(missing).chain(dump).collect()
+    let family = both("NCCL_IB_ADDR_RANGE", "NCCL_IB_ADDR_FAMILY").filter(|(range, family)| {
+        range.value.contains('/') && range.value.contains(':') != is(family, &["AF_INET6"])
+    });
+    let family = family.map(|(range, family)| {
+        let text = format!(
+            "{}={} is not of {}={}, and NCCL ignores it",
+            range.name, range.value, family.name, family.value
+        );
+        contradiction_finding([range, family], "variable-address-family", Severity::Degraded, text)
+    });
+    crossed.chain(sockets).chain(missing).chain(dump).chain(family).collect()
 }
 
 fn read_number(setting: &Setting) -> Option<i64> {
-    number::as_read(&setting.value)
+    number::read_whole_number(&setting.value)
 }
 
 fn contradiction_finding(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {
@@ -83,8 +93,12 @@ fn contradiction_finding(settings: [&Setting; 2], rule: &str, severity: Severity
             })
             .to_vec(),
         source: Some(
-            if one.name.starts_with("FI_") { "fi_tcp(7)" } else { "NCCL user guide, Environment Variables" }
-                .to_owned(),
+            match one.name.split('_').next() {
+                Some("FI") => "fi_tcp(7)",
+                Some("TORCH") => "PyTorch documentation, ProcessGroupNCCL Environment Variables",
+                _ => "NCCL user guide, Environment Variables",
+            }
+            .to_owned(),
         ),
         ..Finding::new(rule, severity, text)
     }

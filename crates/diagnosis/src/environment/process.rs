@@ -1,4 +1,4 @@
-//! The environment of a process, as the kernel shows it.
+//! The environment of this process or of another one.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};

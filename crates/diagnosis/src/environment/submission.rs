@@ -15,6 +15,8 @@ use super::words::{
 /// A word that may be the name of a variable.
 static NAME: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z_][A-Za-z0-9_]*").ok());
 
+/// Texts of a shell script that starts programs.
+const STARTS: [&str; 5] = ["#!/", "srun ", "mpirun ", "torchrun ", "export "];
 /// Comments that a scheduler reads.
 const DIRECTIVES: [&str; 4] = ["#SBATCH", "#PBS", "#BSUB", "#$ "];
 /// Options and commands before a name that is followed by a space and the value.
@@ -42,8 +44,12 @@ pub(super) struct Submission {
     in_list: bool,
     /// Variables that stand in a form from which no value is read.
     mentioned: Vec<(String, Location)>,
+    /// Variables that a shell script assigns, and no line exports.
+    unexported: Vec<(String, Location)>,
     previous: String,
     is_env: bool,
+    /// True for a script whose assignments reach programs only by `export`.
+    is_shell: bool,
 }
 
 /// The kind of text that sets a variable.
@@ -68,6 +74,11 @@ impl Submission {
     /// Reads the variables of a text by lines.
     pub(super) fn lines(&mut self, text: &str, file: &str) {
         self.is_env = is_output_of_env(text);
+        // Lines of a document in the script (`<<EOF`) go elsewhere, and `set -a` exports all.
+        self.is_shell = !self.is_env
+            && STARTS.iter().any(|it| text.contains(it))
+            && !text.contains("<<")
+            && !text.contains("set -a");
         let mut entry = Entry::default();
         for (number, line) in (1..).zip(text.lines()) {
             let place = Location { name: file.to_owned(), line: Some(number) };
@@ -164,13 +175,16 @@ impl Submission {
                 self.set(name, &value, place.clone(), origin);
                 from = line.len() - after.len() + consumed(after, &value);
                 if origin == Origin::Command {
-                    self.check_end(name, before, &value, &line[from..], place);
+                    self.note_export(name, before, &line[from..], place);
+                    self.note_cut_value(name, before, &value, &line[from..], place);
                 }
             } else if BEFORE_PAIR.contains(&last.as_str())
                 && after.starts_with(' ')
                 && !after.trim().is_empty()
             {
                 self.set(name, &word(after.trim_start()), place.clone(), Origin::Command);
+            } else if before.split_whitespace().next() == Some("export") {
+                self.unexported.retain(|(own, _)| own != name);
             } else if BEFORE_NAME.contains(&last.as_str()) {
                 self.forward(name, place.clone());
             } else {
@@ -243,33 +257,49 @@ impl Submission {
         }
     }
 
-    /// Notes a value that ends earlier than whoever wrote it may have meant: `export NAME=a, b`, `--export=NAME=a,b`.
-    fn check_end(&mut self, name: &str, before: &str, value: &str, rest: &str, place: &Location) {
-        let next = |rest: &str| rest.split([' ', '\t', ',', '"', '\'']).next().unwrap_or_default().to_owned();
+    /// Notes an assignment alone in its line, which a shell passes on to programs only if a line exports the variable.
+    fn note_export(&mut self, name: &str, before: &str, rest: &str, place: &Location) {
+        self.unexported.retain(|(own, _)| own != name);
+        let rest = rest.trim_matches([' ', '\t', '"', '\'', ';']);
+        let is_alone = before.trim().is_empty() && (rest.is_empty() || rest.starts_with('#'));
+        if is_alone && self.is_shell {
+            self.unexported.push((name.to_owned(), place.clone()));
+        }
+    }
+
+    /// Notes a value that ends earlier than its author probably meant: `export NAME=a, b`, `--export=NAME=a,b`.
+    fn note_cut_value(&mut self, name: &str, before: &str, value: &str, rest: &str, place: &Location) {
+        let first_word =
+            |text: &str| text.split([' ', '\t', ',', '"', '\'']).next().unwrap_or_default().to_owned();
+        let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
         let is_variable = |word: &str| {
             word.contains('=')
-                || word.is_empty()
-                || word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+                || word.bytes().all(is_name) && !word.starts_with(|first: char| first.is_ascii_digit())
         };
         let rest = rest.strip_prefix('=').filter(|_| value.is_empty()).unwrap_or(rest);
-        let (separator, word) = match rest.strip_prefix(',').filter(|_| is_comma_list(before)) {
-            Some(rest) => ("comma", next(rest)),
-            None => ("space", next(rest.trim_start())),
-        };
-        let is_exported = before.split_whitespace().next() == Some("export");
-        let is_lost = match separator {
-            "comma" => !is_variable(&word),
-            _ if !rest.starts_with([' ', '\t']) => false,
-            _ => {
-                (value.ends_with(',') || is_exported)
-                    && word.starts_with(char::is_alphanumeric)
-                    && !is_variable(&word)
+        let after_comma = rest.strip_prefix(',').filter(|_| is_comma_list(before)).map(first_word);
+        if let Some(word) = after_comma {
+            if !is_variable(&word) {
+                self.miss(format!("the value of {name} ({place}) ends at the comma before `{word}`"));
             }
-        };
-        let is_lost =
-            is_lost || value.ends_with(',') && word.starts_with(|first: char| first.is_ascii_digit());
-        if is_lost {
-            self.miss(format!("the value of {name} ({place}) ends at the {separator} before `{word}`"));
+            return;
+        }
+        let swallowed = value.split_once(',').map(|(_, after)| after).filter(|after| {
+            after.split_once('=').is_some_and(|(name, _)| !name.is_empty() && is_variable(name))
+        });
+        if let Some(swallowed) = swallowed {
+            return self.miss(format!(
+                "`{swallowed}` is a part of the value of {name} ({place}), not another variable"
+            ));
+        }
+        let word = first_word(rest.trim_start());
+        let is_exported = before.split_whitespace().next() == Some("export");
+        let is_cut = rest.starts_with([' ', '\t'])
+            && (value.ends_with(',') || is_exported)
+            && word.starts_with(char::is_alphanumeric)
+            && !is_variable(&word);
+        if is_cut {
+            self.miss(format!("the value of {name} ({place}) ends at the space before `{word}`"));
         }
     }
 
@@ -282,6 +312,11 @@ impl Submission {
 
     /// Notes variables that are named and have no value that was read.
     pub(super) fn report_mentioned(&mut self) {
+        for (name, place) in std::mem::take(&mut self.unexported) {
+            self.miss(format!(
+                "{name} ({place}) is not exported: programs that the script starts do not get it"
+            ));
+        }
         for (name, place) in std::mem::take(&mut self.mentioned) {
             if self.settings.iter().all(|setting| setting.name != name) {
                 self.valueless(&name, &place);
@@ -310,11 +345,12 @@ impl Submission {
     }
 }
 
-/// True behind a command that prints or searches a text: `echo "NCCL_ALGO=Ring"`.
+/// True behind a command that prints or searches a text: `echo "NCCL_ALGO=Ring"`, `RUN echo NCCL_ALGO=Ring`.
 fn is_printed(before: &str) -> bool {
     const COMMANDS: [&str; 5] = ["echo", "printf", "grep", "egrep", "logger"];
+    const BEFORE_COMMAND: [&str; 6] = ["RUN", "then", "do", "else", "sudo", "-"];
     let command = before.rsplit([';', '&', '|', '(', '{']).next().unwrap_or_default();
-    let mut words = command.split_whitespace();
+    let mut words = command.split_whitespace().skip_while(|word| BEFORE_COMMAND.contains(word));
     // `printf -v NAME` sets a variable.
     words.next().is_some_and(|first| COMMANDS.contains(&first)) && words.next() != Some("-v")
 }

@@ -6,7 +6,7 @@ use semver::Version;
 
 use super::bad_value::BadValue;
 use super::knowledge::{Form, Kind, Variable};
-use super::list::{devices, list};
+use super::list::{check_devices, list};
 use super::names::{Component, Content, Name};
 use super::number::{self, Number};
 use crate::finding::Severity;
@@ -103,11 +103,11 @@ fn of_form(
         Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
         Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
         Form::Interfaces => list(value, "NCCL's bootstrap fails with `no socket interface found`", set),
-        Form::Devices => devices(value, set),
+        Form::Devices => check_devices(value, set),
         Form::Gpus => gpus(value, set),
         Form::Network => network(value, &values, set),
         Form::File => file(value),
-        Form::AddressRange => address_range(value),
+        Form::AddressRange => check_address_range(value),
     }
 }
 
@@ -326,7 +326,11 @@ fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) ->
 }
 
 /// Checks a range of addresses: `10.0.0.0/16`, `fe80::/10`.
-fn address_range(value: &str) -> Option<BadValue> {
+fn check_address_range(value: &str) -> Option<BadValue> {
+    // NCCL takes an empty value for an unset one.
+    if value.is_empty() {
+        return None;
+    }
     let is_range = value.split_once('/').is_some_and(|(address, length)| {
         let most = match address.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => 32,

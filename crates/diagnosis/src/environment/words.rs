@@ -69,21 +69,25 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
     Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
 }
 
-/// True behind an option whose variables are separated by commas, in the line of a launcher or a container.
+/// True inside the value of an option whose variables are separated by commas: `--export=A=1,`, `qsub -v A=1,`.
 pub(super) fn is_comma_list(before: &str) -> bool {
-    const OPTIONS: [(&str, &str); 7] = [
+    const OPTIONS: [(&str, &str); 8] = [
         ("", "--export"),
-        ("qsub", " -v"),
-        ("#PBS", " -v"),
-        ("#$ ", "-v"),
-        ("bsub", " -env"),
-        ("#BSUB", " -env"),
+        ("qsub", "-v"),
+        ("#PBS", "-v"),
+        ("#$", "-v"),
+        ("bsub", "-env"),
+        ("#BSUB", "-env"),
         ("singularity", "--env"),
+        ("apptainer", "--env"),
     ];
-    let is_in = |&(command, option): &(&str, &str)| {
-        before.find(command).is_some_and(|start| before[start..].contains(option))
-    };
-    OPTIONS.iter().any(is_in) || before.contains("apptainer") && before.contains("--env")
+    let mut words = before.rsplit([' ', '\t']);
+    // The word that holds the name, and the word before it.
+    let (own, previous) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    OPTIONS.iter().any(|(command, option)| {
+        let is_option = previous == *option || own.starts_with(&format!("{option}="));
+        is_option && before.contains(command)
+    })
 }
 
 /// The quote that is open at the end of a text.

@@ -4,7 +4,8 @@
 //! libfabric's providers, never run: they would end the process with an exit code of their own.
 //!
 //! The first signal requests a stop after the current measurement, on all ranks at the same point. A process that has
-//! not stopped 0.2 s later saves its results. After two seconds, or on a second signal, it ends itself and the job. Signals within
+//! not stopped 0.2 s later saves its results. Two seconds after the signal, or on a second one, it ends
+//! itself and the job, and waits up to five seconds for files that are being written. Signals within
 //! 0.3 s of the first count as one: `timeout` and launchers send two.
 
 use std::io;

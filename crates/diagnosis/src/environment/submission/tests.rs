@@ -39,6 +39,11 @@ fn what_is_not_known_is_partial() {
         "echo NCCL_ALGO=Rng >> /etc/nccl.conf",
         "export NCCL_IB_HCA=mlx5_0, mlx5_1",
         "export NCCL_SOCKET_IFNAME=eth0 ib0",
+        "export CUDA_VISIBLE_DEVICES=0 1",
+        "NCCL_IB_HCA=mlx5_0\nsrun ./train",
+        "#!/bin/bash\nNCCL_IB_HCA=\"mlx5_0\" # why\nmpirun -x NCCL_IB_HCA ./train",
+        "mpirun -x NCCL_IB_HCA=mlx5_0,NCCL_DEBUG=WARN ./a",
+        "RUN echo NCCL_ALGO=Rng > /etc/nccl.conf",
         "export NCCL_SOCKET_IFNAME= eth0",
         "CUDA_VISIBLE_DEVICES=0, 1, 2, 3 ./train",
         "srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 ./train",
@@ -49,6 +54,11 @@ fn what_is_not_known_is_partial() {
     let known = parse("export NCCL_DEBUG=WARN\nmpirun -x NCCL_DEBUG ./a\n", "f");
     for whole in [
         "export NCCL_DEBUG=WARN PATH",
+        "NCCL_DEBUG=WARN\nexport NCCL_DEBUG\nsrun ./train",
+        "set -a\nNCCL_DEBUG=WARN\nsrun ./train",
+        "NCCL_DEBUG=WARN \\\nsrun ./train",
+        "NCCL_DEBUG=WARN\nNCCL_ALGO=Ring\n",
+        "cat > nccl.conf <<EOF\nNCCL_DEBUG=WARN\nEOF\nsrun ./train",
         "export NCCL_DEBUG=WARN # why",
         "export NCCL_DEBUG=WARN; ./train",
         "export NCCL_DEBUG=WARN && ./train",
@@ -111,6 +121,9 @@ fn shell_scripts_and_launchers_are_read() {
         ("echo \"NCCL_ALGO=Rng\"", vec![]),
         ("test -n x && echo NCCL_ALGO=Rng; NCCL_DEBUG=INFO ./a", vec!["NCCL_DEBUG=INFO"]),
         ("grep NCCL_ALGO=Rng log", vec![]),
+        ("if x; then echo NCCL_ALGO=Rng; fi", vec![]),
+        ("apptainer exec --env A=1 a.sif mpirun -x NCCL_ALGO=Ring,Tree ./a", vec!["NCCL_ALGO=Ring,Tree"]),
+        ("srun --export=ALL env NCCL_ALGO=Ring,Tree ./a", vec!["NCCL_ALGO=Ring,Tree"]),
         ("os.environ[\"NCCL_DEBUG\"] = \"INFO\"", vec!["NCCL_DEBUG=INFO"]),
         (
             "{\"NCCL_DEBUG\": \"INFO\", \"NCCL_NVLS_ENABLE\": 0}",

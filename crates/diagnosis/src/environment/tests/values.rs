@@ -70,17 +70,17 @@ fn impossible_values_are_told() {
         ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "no number from 1 to 32"),
         ("NCCL_CTA_POLICY", "9", "none of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
         ("NCCL_NET_GDR_READ", "2", "which are 0, 1"),
-        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "no sign of life"),
-        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "no sign of life"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "without a grace period"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "without a grace period"),
         ("TORCH_NCCL_TRACE_BUFFER_SIZE", "-5", "cannot be negative"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10m", "takes no unit"),
         ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2k", "takes no unit"),
-        ("NCCL_SOCKET_IFNAME", "10.0.0.1", "is an address"),
+        ("NCCL_SOCKET_IFNAME", "eth0,10.0.0.1", "is an address"),
         ("NCCL_IB_HCA", "ib0", "not the name of an RDMA device"),
         ("NCCL_SET_THREAD_NAME", "yes", "reads numbers only"),
         ("NCCL_IB_GID_INDEX", "300", "above 255"),
-        ("NCCL_IB_HCA", "mlx5_0;mlx5_1", "commas separate the names"),
-        ("NCCL_IB_HCA", "mlx5_0:x", "counts as 0"),
+        ("NCCL_IB_HCA", "mlx5_0,mlx5_1;mlx5_2", "commas separate the names"),
+        ("NCCL_IB_HCA", "mlx5_0:x", "NCCL reads port 0"),
         ("FI_VERBS_USE_ODP", "maybe", "does not take `maybe`"),
         ("FI_EFA_TX_SIZE", "abc", "libfabric reads numbers only: `abc` counts as 0"),
         ("FI_EFA_TX_SIZE", "64K", "libfabric stops reading at `K`: `64K` is 64"),
@@ -127,12 +127,20 @@ fn variables_that_do_not_fit_together_are_told() {
     ] {
         assert_eq!(health(text), expected, "{text}");
     }
-    for excluded in ["NCCL_ALGO=^Ring\n", "NCCL_ALGO=^Ring,Tree\n"] {
-        assert_eq!(health(excluded), Health::Broken, "{excluded}");
+    for excluded in ["^Ring", "^Ring,Tree", "^Ring;allreduce:Tree"] {
+        assert_eq!(health(&format!("NCCL_ALGO={excluded}\n")), Health::Broken, "{excluded}");
     }
+    assert_ne!(health("NCCL_ALGO=^Tree;allreduce:NVLS,Ring\n"), Health::Broken);
+    assert_eq!(health("NCCL_IB_ADDR_RANGE=fe80::/10\nNCCL_IB_ADDR_FAMILY=AF_INET\n"), Health::Degraded);
+    assert_eq!(health("NCCL_IB_ADDR_RANGE=fe80::/10\nNCCL_IB_ADDR_FAMILY=AF_INET6\n"), Health::Healthy);
+    // An empty number is not set, and no rule is about it.
+    assert_eq!(examined("NCCL_IB_GID_INDEX=\n", &Situation::default()).findings.len(), 1);
     let of_nodes = Situation { nodes: Some(2), ..Situation::default() };
     assert_eq!(examined("GLOO_SOCKET_IFNAME=lo\n", &of_nodes).health(), Health::Broken);
-    assert_eq!(health("NCCL_PROTO=Simple\nNCCL_FASTRAK_CTRL_DEV=eth0\n"), Health::Healthy);
+    for protocols in ["Simple", "Simple,LL128"] {
+        let of_google = format!("NCCL_PROTO={protocols}\nNCCL_FASTRAK_CTRL_DEV=eth0\n");
+        assert_eq!(health(&of_google), Health::Healthy);
+    }
     assert_eq!(
         health("NCCL_TEST_PORT=tcp://10.0.0.1:80\nNCCL_TEST_SERVICE_HOST=10.0.0.1\n"),
         Health::Healthy
@@ -173,6 +181,7 @@ fn numbers_are_judged_however_they_are_written() {
 #[test]
 fn values_that_nothing_can_check_are_not_healthy() {
     let now = Situation::default();
+    assert_eq!(examined("FI_VERBS_IFACE=typo\n", &now).health(), Health::CannotTell);
     let unchecked = "NCCL_DEBUG=WARN\nFI_UCX_TLS=rc\n";
     let examination = examined(unchecked, &now);
     assert_eq!(examination.health(), Health::CannotTell, "{examination:?}");
@@ -219,7 +228,11 @@ fn folders_and_libraries_that_are_not_there_are_told() {
             &Version::new(2, 28, 9),
         );
         let found = examine(&collection, &Situation::default(), None, None).findings;
-        let rule_found = found.iter().map(|it| it.rule.as_str()).find(|it| *it == "variable-file-missing");
+        let missing = found.iter().find(|it| it.rule == "variable-file-missing");
+        let remedy = missing.and_then(|it| it.remedy.as_deref()).unwrap_or_default();
+        let is_folder = name != "LD_PRELOAD";
+        assert_eq!(remedy.contains("create the folder"), missing.is_some() && is_folder, "{name}: {remedy}");
+        let rule_found = missing.map(|it| it.rule.as_str());
         assert_eq!(rule_found, rule, "{name}={value}: {found:?}");
     }
 }

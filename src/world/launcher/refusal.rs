@@ -1,4 +1,4 @@
-//! Reasons to doubt that this process is the only one of its job.
+//! Reasons to refuse a process that may not be the only one of its job.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ type Assignment = (&'static str, String);
 
 /// A reason for which this process may be one of several, though it would run alone, or cannot tell its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum Refusal {
     /// One variable of a pair is set.
-    Half { set: &'static str, missing: &'static str },
+    IncompletePair { set: &'static str, missing: &'static str },
     /// A rank or a size is not a number.
     Malformed(Assignment),
     /// Two variables of one launcher that cannot both be right.
@@ -20,13 +20,13 @@ pub(crate) enum Doubt {
     /// A variable of another launcher. `alone` is the variable with a size of 1, if there is one.
     OtherLauncher { found: Assignment, alone: Option<&'static str> },
     /// The name of an MPI launcher that has started this process, though no variable of it is set.
-    Silent(String),
+    VariablesRemoved(String),
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Half { set, missing } => write!(
+            Self::IncompletePair { set, missing } => write!(
                 formatter,
                 "{set} is set but {missing} is not, so this process cannot determine its rank: set {missing}, or unset {set} where \
                  this process is the only one"
@@ -41,15 +41,15 @@ impl fmt::Display for Doubt {
             ),
             Self::OtherLauncher { found: (name, value), alone: None } => write!(
                 formatter,
-                "{name} is {value}: another launcher has started this process, as one of several or alone; set NCCL_BENCH_RANK, \
+                "{name} is {value}: another launcher has started this process, or a scheduler of nodes, as one of several or alone; set NCCL_BENCH_RANK, \
                  NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is the only one"
             ),
             Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
                 formatter,
-                "{alone} is 1, but {name} is {value}: another launcher has started several processes, each of which would be alone; \
+                "{alone} is 1, but {name} is {value}: another launcher or a scheduler of nodes has started several processes, each of which would be alone; \
                  unset the one that is left from another job, or pass `Options::kind = Kind::Single` where each is meant to be alone"
             ),
-            Self::Silent(launcher) => write!(
+            Self::VariablesRemoved(launcher) => write!(
                 formatter,
                 "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so each process \
                  would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass `Options::kind = Kind::Single` where each is meant to be alone"
@@ -60,7 +60,7 @@ impl fmt::Display for Doubt {
 
 /// The program or person that sets a variable.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum SetBy {
     /// A launcher, for each of its processes.
     Launcher,
     /// `srun`, for each task of a step.
@@ -69,69 +69,72 @@ enum Origin {
     Node,
 }
 
-/// Variables that show several ranks if they are above the number: 0 for ranks, 1 for sizes.
-const VARIABLES: &[(&str, usize, Origin)] = &[
-    (COMPLETION_INDEX, 0, Origin::Node),
-    ("PMI_RANK", 0, Origin::Launcher),
-    ("PMIX_RANK", 0, Origin::Launcher),
-    ("PMI_ID", 0, Origin::Launcher),
-    ("RANK", 0, Origin::Launcher),
-    ("LOCAL_RANK", 0, Origin::Launcher),
-    ("GROUP_RANK", 0, Origin::Launcher),
-    ("ROLE_RANK", 0, Origin::Launcher),
-    ("MPI_LOCALRANKID", 0, Origin::Launcher),
-    ("MPIRUN_RANK", 0, Origin::Launcher),
-    ("OMPI_COMM_WORLD_RANK", 0, Origin::Launcher),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", 0, Origin::Launcher),
-    ("OMPI_COMM_WORLD_NODE_RANK", 0, Origin::Launcher),
-    ("MV2_COMM_WORLD_RANK", 0, Origin::Launcher),
-    ("MV2_COMM_WORLD_LOCAL_RANK", 0, Origin::Launcher),
-    ("MVP_COMM_WORLD_RANK", 0, Origin::Launcher),
-    ("HOROVOD_RANK", 0, Origin::Launcher),
-    ("ALPS_APP_PE", 0, Origin::Launcher),
-    ("PALS_RANKID", 0, Origin::Launcher),
-    ("FLUX_TASK_RANK", 0, Origin::Launcher),
-    ("JSM_NAMESPACE_RANK", 0, Origin::Launcher),
-    ("SLURM_PROCID", 0, Origin::Step),
-    ("SLURM_LOCALID", 0, Origin::Step),
-    ("SLURM_NODEID", 0, Origin::Step),
-    ("AWS_BATCH_JOB_NODE_INDEX", 0, Origin::Node),
-    ("NODE_RANK", 0, Origin::Node),
-    ("PET_NODE_RANK", 0, Origin::Node),
-    ("SKYPILOT_NODE_RANK", 0, Origin::Node),
-    ("LEPTON_JOB_WORKER_INDEX", 0, Origin::Node),
-    ("LWS_WORKER_INDEX", 0, Origin::Node),
-    ("VC_TASK_INDEX", 0, Origin::Node),
-    ("DSTACK_NODE_RANK", 0, Origin::Node),
-    ("MF_PARALLEL_NODE_INDEX", 0, Origin::Node),
-    ("_CONDOR_PROCNO", 0, Origin::Node),
-    ("PBS_NODENUM", 0, Origin::Node),
-    ("PMI_SIZE", 1, Origin::Launcher),
-    ("LOCAL_WORLD_SIZE", 1, Origin::Launcher),
-    ("GROUP_WORLD_SIZE", 1, Origin::Launcher),
-    ("ROLE_WORLD_SIZE", 1, Origin::Launcher),
-    ("MPI_LOCALNRANKS", 1, Origin::Launcher),
-    ("MPIRUN_NPROCS", 1, Origin::Launcher),
-    ("OMPI_COMM_WORLD_SIZE", 1, Origin::Launcher),
-    ("OMPI_COMM_WORLD_LOCAL_SIZE", 1, Origin::Launcher),
-    ("MV2_COMM_WORLD_SIZE", 1, Origin::Launcher),
-    ("MV2_COMM_WORLD_LOCAL_SIZE", 1, Origin::Launcher),
-    ("MVP_COMM_WORLD_SIZE", 1, Origin::Launcher),
-    ("HOROVOD_SIZE", 1, Origin::Launcher),
-    ("FLUX_JOB_SIZE", 1, Origin::Launcher),
-    ("JSM_NAMESPACE_SIZE", 1, Origin::Launcher),
-    ("SLURM_STEP_NUM_TASKS", 1, Origin::Step),
-    ("AWS_BATCH_JOB_NUM_NODES", 1, Origin::Node),
-    ("NNODES", 1, Origin::Node),
-    ("NUM_NODES", 1, Origin::Node),
-    ("PET_NNODES", 1, Origin::Node),
-    ("SKYPILOT_NUM_NODES", 1, Origin::Node),
-    ("LEPTON_JOB_TOTAL_WORKERS", 1, Origin::Node),
-    ("LWS_GROUP_SIZE", 1, Origin::Node),
-    ("DSTACK_NODES_NUM", 1, Origin::Node),
-    ("MF_PARALLEL_NUM_NODES", 1, Origin::Node),
-    ("_CONDOR_NPROCS", 1, Origin::Node),
-    (HOSTS_OF_SAGEMAKER, 1, Origin::Node),
+/// Variables that show several ranks if they are above the number: 0 for ranks, 1 for sizes and for numbers that begin at 1.
+const VARIABLES: &[(&str, usize, SetBy)] = &[
+    (COMPLETION_INDEX, 0, SetBy::Node),
+    ("PMI_RANK", 0, SetBy::Launcher),
+    ("PMIX_RANK", 0, SetBy::Launcher),
+    ("PMI_ID", 0, SetBy::Launcher),
+    ("RANK", 0, SetBy::Launcher),
+    ("LOCAL_RANK", 0, SetBy::Launcher),
+    ("GROUP_RANK", 0, SetBy::Launcher),
+    ("ROLE_RANK", 0, SetBy::Launcher),
+    ("MPI_LOCALRANKID", 0, SetBy::Launcher),
+    ("MPIRUN_RANK", 0, SetBy::Launcher),
+    ("OMPI_COMM_WORLD_RANK", 0, SetBy::Launcher),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", 0, SetBy::Launcher),
+    ("OMPI_COMM_WORLD_NODE_RANK", 0, SetBy::Launcher),
+    ("MV2_COMM_WORLD_RANK", 0, SetBy::Launcher),
+    ("MV2_COMM_WORLD_LOCAL_RANK", 0, SetBy::Launcher),
+    ("MVP_COMM_WORLD_RANK", 0, SetBy::Launcher),
+    ("HOROVOD_RANK", 0, SetBy::Launcher),
+    ("ALPS_APP_PE", 0, SetBy::Launcher),
+    ("PALS_RANKID", 0, SetBy::Launcher),
+    ("FLUX_TASK_RANK", 0, SetBy::Launcher),
+    ("JSM_NAMESPACE_RANK", 0, SetBy::Launcher),
+    ("SLURM_PROCID", 0, SetBy::Step),
+    ("SLURM_LOCALID", 0, SetBy::Step),
+    ("SLURM_NODEID", 0, SetBy::Step),
+    ("AWS_BATCH_JOB_NODE_INDEX", 0, SetBy::Node),
+    ("NODE_RANK", 0, SetBy::Node),
+    ("PET_NODE_RANK", 0, SetBy::Node),
+    ("SKYPILOT_NODE_RANK", 0, SetBy::Node),
+    ("LEPTON_JOB_WORKER_INDEX", 0, SetBy::Node),
+    ("LWS_WORKER_INDEX", 0, SetBy::Node),
+    ("VC_TASK_INDEX", 0, SetBy::Node),
+    ("DSTACK_NODE_RANK", 0, SetBy::Node),
+    ("MF_PARALLEL_NODE_INDEX", 0, SetBy::Node),
+    ("_CONDOR_PROCNO", 0, SetBy::Node),
+    ("PBS_NODENUM", 0, SetBy::Node),
+    ("PADDLE_TRAINER_ID", 0, SetBy::Node),
+    ("LSF_PM_TASKID", 1, SetBy::Node),
+    ("PMI_SIZE", 1, SetBy::Launcher),
+    ("LOCAL_WORLD_SIZE", 1, SetBy::Launcher),
+    ("GROUP_WORLD_SIZE", 1, SetBy::Launcher),
+    ("ROLE_WORLD_SIZE", 1, SetBy::Launcher),
+    ("MPI_LOCALNRANKS", 1, SetBy::Launcher),
+    ("MPIRUN_NPROCS", 1, SetBy::Launcher),
+    ("OMPI_COMM_WORLD_SIZE", 1, SetBy::Launcher),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", 1, SetBy::Launcher),
+    ("MV2_COMM_WORLD_SIZE", 1, SetBy::Launcher),
+    ("MV2_COMM_WORLD_LOCAL_SIZE", 1, SetBy::Launcher),
+    ("MVP_COMM_WORLD_SIZE", 1, SetBy::Launcher),
+    ("HOROVOD_SIZE", 1, SetBy::Launcher),
+    ("FLUX_JOB_SIZE", 1, SetBy::Launcher),
+    ("JSM_NAMESPACE_SIZE", 1, SetBy::Launcher),
+    ("SLURM_STEP_NUM_TASKS", 1, SetBy::Step),
+    ("AWS_BATCH_JOB_NUM_NODES", 1, SetBy::Node),
+    ("NNODES", 1, SetBy::Node),
+    ("NUM_NODES", 1, SetBy::Node),
+    ("PET_NNODES", 1, SetBy::Node),
+    ("SKYPILOT_NUM_NODES", 1, SetBy::Node),
+    ("LEPTON_JOB_TOTAL_WORKERS", 1, SetBy::Node),
+    ("LWS_GROUP_SIZE", 1, SetBy::Node),
+    ("DSTACK_NODES_NUM", 1, SetBy::Node),
+    ("MF_PARALLEL_NUM_NODES", 1, SetBy::Node),
+    ("_CONDOR_NPROCS", 1, SetBy::Node),
+    ("PADDLE_TRAINERS_NUM", 1, SetBy::Node),
+    (HOSTS_OF_SAGEMAKER, 1, SetBy::Node),
 ];
 
 /// A list of hosts, as JSON, which counts as its length.
@@ -166,27 +169,27 @@ fn number(value: &str) -> Option<usize> {
 }
 
 /// The variables of a process, and the launcher that they show.
-pub(super) struct Examination<'a> {
+pub(super) struct LauncherVariables<'a> {
     pub started: &'a Started,
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Finds the name of the nearest ancestor of this process that is a launcher of MPI.
     pub find_ancestor: &'a dyn Fn() -> Option<String>,
 }
 
-impl Examination<'_> {
+impl LauncherVariables<'_> {
     /// Finds a reason to refuse to join the world of a kind.
-    pub(super) fn find_doubt(&self, kind: Kind) -> Option<Doubt> {
+    pub(super) fn find_refusal(&self, kind: Kind) -> Option<Refusal> {
         if matches!(kind, Kind::Single | Kind::Mpi) {
             return None;
         }
         let is_known = self.started.launcher != Launcher::None;
-        let doubt = self.find_half().or_else(|| self.find_contradiction());
+        let refusal = self.find_incomplete_pair().or_else(|| self.find_contradiction());
         // A rendezvous over TCP needs a known rank: it refuses a process without one itself.
-        doubt
+        refusal
             .or_else(|| (is_known || kind == Kind::Auto).then(|| self.find_other_launcher()).flatten())
             .or_else(|| {
                 let silent = !is_known && kind == Kind::Auto;
-                silent.then(self.find_ancestor).flatten().map(Doubt::Silent)
+                silent.then(self.find_ancestor).flatten().map(Refusal::VariablesRemoved)
             })
     }
 
@@ -206,13 +209,13 @@ impl Examination<'_> {
     }
 
     /// Finds a rank variable without its size variable or vice versa. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
-    fn find_half(&self) -> Option<Doubt> {
+    fn find_incomplete_pair(&self) -> Option<Refusal> {
         let Started { launcher, size, .. } = *self.started;
         let set = |name: &str| self.is_set(name);
         let several = |name: &str| (self.variable)(name).is_some_and(|size| size.trim() != "1");
         let unknown = launcher == Launcher::None;
         let pod = launcher == Launcher::Kubernetes;
-        // A launcher that started one process is not the one for which this library's own variable was set.
+        // `NCCL_BENCH_SIZE` is not meant for a launcher that started one process.
         let one = size == Some(1) && !pod;
         let halves = [
             // This library's own variables are set on purpose.
@@ -223,52 +226,52 @@ impl Examination<'_> {
                 "NCCL_BENCH_RANK",
                 unknown && !set("NCCL_BENCH_SIZE") && set("NCCL_BENCH_ADDR"),
             ),
-            ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
+            ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && size.is_none() && set("NCCL_BENCH_ADDR")),
             ("RANK", "WORLD_SIZE", unknown && set("RANK")),
             ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", unknown && set("OMPI_COMM_WORLD_SIZE")),
             ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", unknown && set("OMPI_COMM_WORLD_RANK")),
             ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
         ];
         let half = halves.into_iter().find(|&(_, missing, means)| means && !set(missing));
-        half.map(|(set, missing, _)| Doubt::Half { set, missing })
+        half.map(|(set, missing, _)| Refusal::IncompletePair { set, missing })
     }
 
     /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks, that does not fit the
     /// number of ranks; or a value that is not a number.
-    fn find_contradiction(&self) -> Option<Doubt> {
+    fn find_contradiction(&self) -> Option<Refusal> {
         let (ranks, sizes) = self.own_names()?;
         let (rank, size) = (self.first(ranks), self.first(sizes)?);
-        // The rendezvous refuses all others.
+        // The rendezvous refuses malformed values of the remaining launchers.
         let is_checked = self.started.launcher.starts_ranks() || self.started.size == Some(1);
         let of_launcher = rank.iter().chain([&size]);
         let malformed = of_launcher.filter(|_| is_checked).find(|(_, value)| number(value).is_none());
         if let Some(malformed) = malformed {
-            return Some(Doubt::Malformed(malformed.clone()));
+            return Some(Refusal::Malformed(malformed.clone()));
         }
         let most = number(&size.1).filter(|_| is_checked)?;
         let rank = rank.filter(|(_, value)| number(value).is_some_and(|rank| rank >= most));
         let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.started.launcher);
         let local =
             local.filter_map(|&(_, name)| self.first(&[name])).find(|(_, value)| number(value) > Some(most));
-        Some(Doubt::Contradiction(rank.or(local)?, size))
+        Some(Refusal::Contradiction(rank.or(local)?, size))
     }
 
     /// Finds a variable of another launcher that shows several ranks, or a rank of unknown size, where this process would be alone.
-    fn find_other_launcher(&self) -> Option<Doubt> {
+    fn find_other_launcher(&self) -> Option<Refusal> {
         let launcher = self.started.launcher;
         let (found, alone) = if launcher == Launcher::None {
-            (self.find_larger().or_else(|| self.find_rank_without_size())?, None)
+            (self.find_value_above_one().or_else(|| self.find_rank_without_size())?, None)
         } else if self.started.size == Some(1) {
             let (_, sizes) = self.own_names()?;
-            (self.find_larger()?, Some(self.first(sizes)?.0))
+            (self.find_value_above_one()?, Some(self.first(sizes)?.0))
         } else {
             return None;
         };
-        Some(Doubt::OtherLauncher { found, alone })
+        Some(Refusal::OtherLauncher { found, alone })
     }
 
-    /// Finds a rank above 0 or a size above 1 that the launcher does not explain.
-    fn find_larger(&self) -> Option<Assignment> {
+    /// Finds a rank above 0, or a size above 1, that the launcher does not explain.
+    fn find_value_above_one(&self) -> Option<Assignment> {
         let launcher = self.started.launcher;
         let mut larger = VARIABLES.iter().filter_map(|&(name, most, origin)| {
             let value = (self.variable)(name)?;
@@ -279,16 +282,16 @@ impl Examination<'_> {
             (found > Some(most)).then_some(((name, value), origin))
         });
         let found = larger.find(|&(_, origin)| match origin {
-            Origin::Launcher => true,
-            Origin::Step => !self.is_inside_step(),
+            SetBy::Launcher => true,
+            SetBy::Step => !self.is_inside_step(),
             // The launcher started one rank inside a node or pod.
-            Origin::Node => !launcher.starts_ranks(),
+            SetBy::Node => !launcher.starts_ranks(),
         });
-        found.map(|(found, _)| found).or_else(|| self.find_larger_size_of_scripts())
+        found.map(|(found, _)| found).or_else(|| self.find_size_of_script_above_one())
     }
 
     /// Finds a size above 1 that scripts set as well, where other variables show that it is of this process.
-    fn find_larger_size_of_scripts(&self) -> Option<Assignment> {
+    fn find_size_of_script_above_one(&self) -> Option<Assignment> {
         // A batch script has its job's identifier; a container may get no more of a step than rank and size.
         let is_task =
             self.is_set("SLURM_STEP_ID") || self.is_set("SLURM_STEPID") || !self.is_set("SLURM_JOB_ID");
@@ -297,7 +300,7 @@ impl Examination<'_> {
         [("SLURM_NTASKS", is_task), ("WORLD_SIZE", is_rank)]
             .into_iter()
             .filter(|&(_, is_own)| is_own)
-            .find_map(|(name, _)| self.first(&[name]).filter(|(_, value)| value.trim() != "1"))
+            .find_map(|(name, _)| self.first(&[name]).filter(|(_, value)| number(value) > Some(1)))
     }
 
     /// True for the task of a step, and for one rank that an MPI launcher started inside a step.
