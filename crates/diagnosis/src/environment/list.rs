@@ -28,20 +28,21 @@ pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -
     })
 }
 
-/// True for what stands for a name in instructions, such as `<interface>` and `ethX`, and for letters that no name has.
+/// True for placeholders of instructions, such as `<interface>`, `your_nic` and `ethX`, and for characters that no name has.
 fn is_placeholder(name: &str) -> bool {
+    const WORDS: [&str; 7] = ["your", "interface", "ifname", "localhost", "auto", "default", "any"];
     let name = name.split(':').next().unwrap_or_default();
     let lower = name.to_ascii_lowercase();
     name.bytes().any(|byte| !byte.is_ascii_graphic() || b"<>{}()\"'@$".contains(&byte))
-        || ["your", "xxx", "interface", "ifname", "localhost", "auto", "default", "any"]
-            .into_iter()
-            .any(|word| lower == word || word == "your" && lower.contains(word))
-        || name.ends_with('X') && name.len() > 1 && !lower.ends_with("xx")
+        || WORDS.contains(&lower.as_str())
+        || lower.contains("your_")
+        || lower.contains("your-")
         || lower.ends_with("xxx")
+        || name.ends_with('X') && name.len() > 1
 }
 
-/// True for a name behind a sign of other programs: `!docker0`, `-lo`.
-fn without_sign(name: &str) -> bool {
+/// True for a name with a sign before it that NCCL does not know: `!docker0`, `-lo`.
+fn has_foreign_sign(name: &str) -> bool {
     name.starts_with(['!', '-', '~'])
 }
 
@@ -97,7 +98,7 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
             right,
         ));
     }
-    let is_invented = |name: &str| is_placeholder(name) || without_sign(name);
+    let is_invented = |name: &str| is_placeholder(name) || has_foreign_sign(name);
     if let Some(name) = names.iter().find(|name| is_invented(name)) {
         return Some(fault(&is_invented, format!("`{name}` is not a name that a host can have"), None));
     }
@@ -199,11 +200,19 @@ mod tests {
         }
         assert_eq!(checked("eth0,10.0.0.1"), Some((Severity::Degraded, None)));
         assert_eq!(checked("^10.0.0.1"), Some((Severity::Degraded, None)));
-        for wrong in ["mlx5_0:x", "mlx_5", "0", "ib0", "=eth0", "mlx5_0,ens5", "all", "mlx5_0-7"] {
+        for wrong in ["mlx5_X", "mlx5_0:x", "mlx_5", "0", "ib0", "=eth0", "mlx5_0,ens5", "all", "mlx5_0-7"] {
             assert!(check_devices(wrong, &|_| None).is_some(), "{wrong}");
         }
-        for fine in ["mlx5_0", "^mlx5_bond_0", "ibp5s0", "rocep1s0f0", "rdmap16s27", "mlx5_ib0", "bnxt_re0:1"]
-        {
+        for fine in [
+            "mlx5_0",
+            "^mlx5_bond_0",
+            "mlx5_xyz",
+            "ibp5s0",
+            "rocep1s0f0",
+            "rdmap16s27",
+            "mlx5_ib0",
+            "bnxt_re0:1",
+        ] {
             assert!(check_devices(fine, &|_| None).is_none(), "{fine}");
         }
         for fine in ["eth0", "=eth0,eth1", "^docker,lo", "mlx5_0:1", "mlx5_0:1:2", "mlx5_0::3", ""] {

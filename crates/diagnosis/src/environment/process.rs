@@ -43,7 +43,7 @@ impl Process {
                 io::ErrorKind::PermissionDenied => {
                     let status =
                         |folder: &Path| fs::read_to_string(folder.join("status")).unwrap_or_default();
-                    refusal(&status(Path::new("/proc/self")), &status(&proc))
+                    explain_refusal(&status(Path::new("/proc/self")), &status(&proc))
                 }
                 _ => "it cannot be read",
             };
@@ -107,7 +107,7 @@ impl Process {
 }
 
 /// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
-fn refusal(own: &str, other: &str) -> &'static str {
+fn explain_refusal(own: &str, other: &str) -> &'static str {
     /// The number of `CAP_SYS_PTRACE`.
     const PTRACE: u32 = 19;
     let field = |status: &'static str, own: &str| {
@@ -151,7 +151,11 @@ mod tests {
             (status(7, none), status(0, all), "belongs to another user"),
             (String::new(), String::new(), "belongs to another user"),
         ] {
-            assert!(refusal(&own, &other).contains(words), "{own} {other}: {}", refusal(&own, &other));
+            assert!(
+                explain_refusal(&own, &other).contains(words),
+                "{own} {other}: {}",
+                explain_refusal(&own, &other)
+            );
         }
     }
 }

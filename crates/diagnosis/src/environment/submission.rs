@@ -74,11 +74,12 @@ impl Submission {
     /// Reads the variables of a text by lines.
     pub(super) fn lines(&mut self, text: &str, file: &str) {
         self.is_env = is_output_of_env(text);
-        // Lines of a document in the script (`<<EOF`) go elsewhere, and `set -a` exports all.
+        // Lines of a document in the script (`<<EOF`) go elsewhere, and `set -a` exports all assignments.
         self.is_shell = !self.is_env
             && STARTS.iter().any(|it| text.contains(it))
             && !text.contains("<<")
-            && !text.contains("set -a");
+            && !text.contains("set -a")
+            && !text.contains("allexport");
         let mut entry = Entry::default();
         for (number, line) in (1..).zip(text.lines()) {
             let place = Location { name: file.to_owned(), line: Some(number) };

@@ -1,6 +1,7 @@
 //! Arguments that do not fit, alone or together with those of other ranks.
 
 use std::ops::Range;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use super::checks::*;
@@ -205,16 +206,21 @@ fn a_rank_with_another_plan_reads_no_message() {
 #[test]
 fn a_later_message_of_the_same_shape_is_not_taken_for_an_earlier_one() {
     let ends = simulated::network(2, 1);
+    let sent = Barrier::new(2);
     thread::scope(|scope| {
         for (rank, mut end) in ends.into_iter().enumerate() {
+            let sent = &sent;
             scope.spawn(move || {
                 end.patience = Duration::from_millis(300);
                 let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
                 if rank == 0 {
-                    // They fail after rank 1 has.
-                    let all = (0..32_u32).try_for_each(|number| collectives.send(&[number], 1));
-                    let _ = all.and_then(|()| collectives.send(&[33.0_f32], 1));
+                    for number in 0..32_u32 {
+                        collectives.send(&[number], 1).unwrap();
+                    }
+                    collectives.send(&[33.0_f32], 1).unwrap();
+                    sent.wait();
                 } else {
+                    sent.wait();
                     collectives.recv(&mut [0.0_f32], 0).unwrap_err();
                 }
             });
