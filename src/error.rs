@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::world::{self, Mismatch, Timeout};
+use crate::world::{self, Mismatch, Reason, Timeout};
 
 #[cfg(feature = "fabric")]
 use crate::fabric;
@@ -40,8 +40,8 @@ pub enum Error {
         rank: usize,
         /// Name of its host.
         host: String,
-        /// The rank's own reason, as a verb phrase: `failed: step 7: the loss is NaN`.
-        reason: String,
+        /// The rank's own reason, displayed as a verb phrase: `failed: step 7: the loss is NaN`.
+        reason: Reason,
     },
     /// Two ranks called different operations.
     #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
@@ -147,14 +147,10 @@ impl From<Timeout> for Error {
 impl From<world::Error> for Error {
     fn from(error: world::Error) -> Self {
         match error {
-            world::Error::RankFailed { rank, host, reason } => match Mismatch::find(&reason) {
-                Some(mismatch) => mismatch.into(),
-                None => Timeout::find(&reason).map_or(Self::RankFailed { rank, host, reason }, Self::from),
-            },
-            world::Error::Mismatch(text) => match Mismatch::find(&text) {
-                Some(mismatch) => mismatch.into(),
-                None => Self::World(world::Error::Mismatch(text)),
-            },
+            world::Error::RankFailed { reason: Reason::Mismatch(mismatch), .. }
+            | world::Error::CallMismatch(mismatch) => mismatch.into(),
+            world::Error::RankFailed { reason: Reason::TimedOut(timeout), .. } => timeout.into(),
+            world::Error::RankFailed { rank, host, reason } => Self::RankFailed { rank, host, reason },
             other => Self::World(other),
         }
     }
@@ -166,7 +162,24 @@ impl From<Error> for world::Error {
         match error {
             Error::World(error) => error,
             Error::RankFailed { rank, host, reason } => Self::RankFailed { rank, host, reason },
+            Error::Mismatch { rank, called, peer, peer_called } => {
+                Self::CallMismatch(Mismatch { rank, called, peer, peer_called })
+            }
             other => Self::Mismatch(other.to_string()),
+        }
+    }
+}
+
+impl From<&Error> for Reason {
+    /// Keeps the values of a mismatch and of a timeout.
+    fn from(error: &Error) -> Self {
+        match error.clone() {
+            Error::World(error) => Self::from(&error),
+            Error::Mismatch { rank, called, peer, peer_called } => {
+                Self::Mismatch(Mismatch { rank, called, peer, peer_called })
+            }
+            Error::TimedOut { operation, limit, late } => Self::TimedOut(Timeout { operation, limit, late }),
+            other => Self::Reported(other.to_string()),
         }
     }
 }
@@ -206,56 +219,61 @@ impl From<cudarc::driver::DriverError> for Error {
 mod tests {
     use super::*;
 
+    fn failed(reason: Reason) -> world::Error {
+        world::Error::RankFailed { rank: 3, host: "b".to_owned(), reason }
+    }
+
     #[cfg(any(feature = "fabric", feature = "nccl"))]
     #[test]
     fn a_mismatch_keeps_its_parts_on_every_way() {
-        let text = "rank 0 called barrier while rank 2 called all_reduce of 5 float, sum; all ranks call the same \
-                    operations in the same order with the same lengths";
-        let failed = world::Error::RankFailed {
-            rank: 1,
-            host: "node1".to_owned(),
-            reason: format!("failed: barrier: {text}"),
+        let mismatch = Mismatch {
+            rank: 0,
+            called: "barrier".to_owned(),
+            peer: 2,
+            peer_called: Some("all_reduce of 5 float, sum".to_owned()),
         };
-        for error in [failed, world::Error::Mismatch(text.to_owned())] {
+        for error in
+            [failed(Reason::Mismatch(mismatch.clone())), world::Error::CallMismatch(mismatch.clone())]
+        {
             let error = Error::from(error);
-            assert_eq!(error.to_string(), text);
-            let Error::Mismatch { rank: 0, called, peer: 2, peer_called: Some(other) } = &error else {
-                panic!("{error:?}")
+            assert_eq!(error.to_string(), mismatch.to_string());
+            assert_eq!(Reason::from(&error), Reason::Mismatch(mismatch.clone()));
+            assert_eq!(world::Error::from(error.clone()), world::Error::CallMismatch(mismatch.clone()));
+            let Error::Mismatch { rank, called, peer, peer_called: Some(other) } = error.in_job(&[4, 6, 9])
+            else {
+                panic!()
             };
-            assert_eq!((called.as_str(), other.as_str()), ("barrier", "all_reduce of 5 float, sum"));
-            let Error::Mismatch { rank, peer, .. } = error.in_job(&[4, 6, 9]) else { panic!() };
-            assert_eq!((rank, peer), (4, 9));
+            assert_eq!((rank, called.as_str(), peer), (4, "barrier", 9));
+            assert_eq!(other, "all_reduce of 5 float, sum");
         }
     }
 
-    #[cfg(feature = "fabric")]
     #[test]
     fn a_timeout_of_another_rank_does_not_blame_it() {
-        let limit = Duration::from_millis(1500);
-        let (operation, late) = ("all_reduce".to_owned(), vec![(0, "a".to_owned())]);
-        let timed_out = fabric::Error::TimedOut { operation, limit, late };
-        let failed = |reason| world::Error::RankFailed { rank: 2, host: "b".to_owned(), reason };
-        let error = Error::from(failed(format!("failed: {timed_out}")));
-        let Error::TimedOut { operation, limit: found, late } = &error else { panic!("{error:?}") };
-        assert_eq!(
-            (operation.as_str(), *found, late.as_slice()),
-            ("all_reduce", limit, &[(0, "a".to_owned())][..])
-        );
+        let late = vec![(0, "a".to_owned())];
+        let timeout =
+            Timeout { operation: "all_reduce".to_owned(), limit: Duration::from_millis(1500), late };
+        let error = Error::from(failed(Reason::TimedOut(timeout.clone())));
+        assert_eq!(Reason::from(&error), Reason::TimedOut(timeout));
         assert_eq!(
             error.to_string(),
             "all_reduce has not finished within 1.5 s; these ranks have not called it, are busy, or have gone on: rank 0 on host a"
         );
-        let other = Error::from(failed("failed: lost: not complete after x s, the timeout".to_owned()));
-        assert!(matches!(other, Error::RankFailed { rank: 2, .. }), "{other:?}");
     }
 
+    /// A text is only printed, whatever it says.
     #[test]
     fn a_failed_rank_keeps_its_reason() {
-        let failed =
-            world::Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "failed: no space".to_owned() };
-        let error = Error::from(failed.clone());
-        assert_eq!(error.to_string(), "rank 3 on host b failed: no space");
-        assert_eq!(format!("{error:?}"), "RankFailed: rank 3 on host b failed: no space");
-        assert_eq!(world::Error::from(error), failed);
+        for text in [
+            "no space",
+            "rank 0 called barrier while rank 2 called x; all ranks call the same operations in the same order with the same lengths",
+            "lost: not complete after 1 s, the timeout",
+        ] {
+            let failed = failed(text.into());
+            let error = Error::from(failed.clone());
+            assert_eq!(error.to_string(), format!("rank 3 on host b failed: {text}"));
+            assert_eq!(format!("{error:?}"), format!("RankFailed: rank 3 on host b failed: {text}"));
+            assert_eq!(world::Error::from(error), failed);
+        }
     }
 }

@@ -333,7 +333,8 @@ fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
     let Error::World(world::Error::RankFailed { rank: 0, reason, .. }) = &errors[1] else {
         panic!("{}", errors[1]);
     };
-    assert_eq!(*reason, format!("failed: all_reduce: {}", errors[0]));
+    let world::Reason::Mismatch(mismatch) = reason else { panic!("{reason:?}") };
+    assert_eq!(mismatch.to_string(), errors[0].to_string());
 }
 
 /// The collectives with a hierarchical algorithm.
@@ -474,7 +475,7 @@ fn a_message_of_a_rank_that_has_failed_is_not_taken_for_what_it_sent() {
                 _ => {
                     // By then the message is on its way.
                     thread::sleep(Duration::from_secs(2));
-                    handle.fail("out of paper");
+                    handle.fail("out of paper".into());
                 }
             }
         });

@@ -13,7 +13,7 @@ use std::time::Duration;
 use collectives::ReduceOp;
 use collectives::fabric::rdm::{self, Endpoint};
 use collectives::fabric::{Algorithm, Collective, Communicator};
-use collectives::world::{self, Error, Handle, Position, World};
+use collectives::world::{self, Error, Handle, Position, Reason, World};
 
 #[allow(dead_code, reason = "shared with the tests of communicators, which use all of it")]
 mod host;
@@ -65,7 +65,7 @@ impl World for PanickingWorld {
         self.world.check()
     }
 
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: Reason) {
         if self.reports_panic {
             self.panic_on_demand();
         }

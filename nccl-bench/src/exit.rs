@@ -42,8 +42,10 @@ impl ExitError {
         match self {
             Self::Stopped(stop) => {
                 match &stop {
-                    Stop::Refused(message) => print_message(format_args!("error: {message}")),
                     Stop::Failed(error) => print_message(format_args!("error: {error:#}")),
+                    refused => {
+                        print_message(format_args!("error: {}", refused.refusal().unwrap_or_default()));
+                    }
                 }
                 stop.code()
             }

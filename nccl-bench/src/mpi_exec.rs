@@ -112,15 +112,14 @@ pub fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
     world::from_environment(&options(request)?).map_err(stop)
 }
 
-/// Converts an error of joining, with this program's flags in place of the library's options.
+/// Converts an error of joining. It names this program's flags in place of the library's options.
 #[must_use]
 pub fn stop(error: world::Error) -> Stop {
     match error {
-        world::Error::Environment(message) | world::Error::Launcher(message) => {
-            let message = message.replace("`Options::kind = Kind::Tcp`", "--world tcp");
-            let message = message
-                .replace("(feature `mpi`, and `Options::join_mpi = Some(world::mpi)`)", "(--world mpi)");
-            Stop::Refused(message.replace("`Options::kind = Kind::Single`", "--world single"))
+        world::Error::Environment(message) | world::Error::Launcher(message) => Stop::Refused(message),
+        world::Error::UnsuitableKind { problem, instead } => {
+            let advice = instead.advice(&format!("--world {instead}"));
+            Stop::Refused(format!("{problem}, or {advice}"))
         }
         other => other.into(),
     }

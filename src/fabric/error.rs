@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_sys::{Fabric, LoadError};
 
 use super::shared_memory::shm;
-use crate::world::{self, Mismatch, Timeout};
+use crate::world::{self, Mismatch, Reason, Timeout};
 
 /// An error of the host backend.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -129,6 +129,18 @@ pub enum Error {
         /// Bytes sent; none when the provider reports only that there are more.
         received: Option<usize>,
     },
+}
+
+impl Error {
+    /// The reason that this rank reports when an operation fails with this error.
+    pub(crate) fn to_reason(&self, operation: &str) -> Reason {
+        match self.clone() {
+            Self::Mismatch { rank, called, peer, peer_called } => {
+                Reason::Mismatch(Mismatch { rank, called, peer, peer_called })
+            }
+            other => Reason::Reported(format!("{operation}: {other}")),
+        }
+    }
 }
 
 impl From<Timeout> for Error {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::lock::lock;
-use crate::world::{self, Awaited, Called, ExitHook, Handle, Mismatch, Position, Wait, World};
+use crate::world::{self, Awaited, Called, ExitHook, Handle, Position, Reason, Wait, World};
 
 /// An all_gather of the parent's ranks.
 pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, world::Error> + Send + Sync + 'a;
@@ -55,14 +55,18 @@ impl Formation {
 
     /// Exchanges until all ranks of the parent are ready or have failed. Returns the result of this rank, or the first
     /// failure of the group's ranks.
-    pub(crate) fn finish<T, E: From<world::Error> + ToString>(&self, result: Result<T, E>) -> Result<T, E> {
+    pub(crate) fn finish<T, E>(&self, result: Result<T, E>) -> Result<T, E>
+    where
+        E: From<world::Error>,
+        for<'a> Reason: From<&'a E>,
+    {
         let Some(exchange) = lock(&self.exchange).take() else { return result };
         let last = match &result {
             Ok(_) => vec![READY],
             Err(error) => {
-                let host = world::host().name;
-                [&[FAILED, host.len().min(255) as u8], truncated(&host, 255), error.to_string().as_bytes()]
-                    .concat()
+                let (rank, host) = (self.rank(), world::host().name);
+                let error = world::Error::RankFailed { rank, host, reason: Reason::from(error) };
+                [vec![FAILED], error.to_bytes()].concat()
             }
         };
         let mut failure = None;
@@ -82,11 +86,6 @@ impl Formation {
     }
 }
 
-/// The beginning of a text of at most `most` bytes.
-fn truncated(text: &str, most: usize) -> &[u8] {
-    text.as_bytes().get(..most).unwrap_or(text.as_bytes())
-}
-
 impl Members {
     /// All ranks of a world.
     pub(crate) fn all(world: &dyn World) -> Self {
@@ -97,11 +96,13 @@ impl Members {
     /// The error of the first rank of the group that has failed in this round.
     fn failure(&self, round: &[Vec<u8>]) -> Option<world::Error> {
         self.of_parent.iter().zip(&self.of_job).find_map(|(&rank, &of_job)| {
-            let [FAILED, length, rest @ ..] = round.get(rank)?.as_slice() else { return None };
-            let (host, reason) = rest.split_at_checked(usize::from(*length))?;
-            let host = String::from_utf8_lossy(host).into_owned();
-            let reason = format!("failed: {}", String::from_utf8_lossy(reason));
-            Some(world::Error::RankFailed { rank: of_job, host, reason })
+            let [FAILED, error @ ..] = round.get(rank)?.as_slice() else { return None };
+            match world::Error::from_bytes(error)? {
+                world::Error::RankFailed { host, reason, .. } => {
+                    Some(world::Error::RankFailed { rank: of_job, host, reason })
+                }
+                _ => None,
+            }
         })
     }
 }
@@ -151,16 +152,8 @@ impl World for Formation {
     }
 
     /// The backend numbers ranks as the group does; the other ranks read the numbers of the job.
-    fn fail(&self, reason: &str) {
-        let of_job = |rank| self.of_job(rank);
-        match Mismatch::find(reason) {
-            Some(mut mismatch) => {
-                mismatch.rank = of_job(mismatch.rank);
-                mismatch.peer = of_job(mismatch.peer);
-                self.job.fail(&mismatch.to_string());
-            }
-            None => self.job.fail(reason),
-        }
+    fn fail(&self, reason: Reason) {
+        self.job.fail(reason.renumber(|rank| self.of_job(rank)));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
@@ -235,7 +228,7 @@ mod tests {
             assert_eq!((&results[0], &results[2]), (&Ok(0), &Ok(2)));
             assert_eq!(results[3], Err(Error::Environment("no memory".to_owned())));
             let Err(Error::RankFailed { rank: 3, host, reason }) = &results[1] else { panic!("{results:?}") };
-            assert_eq!((host.as_str(), reason.as_str()), (world::host().name.as_str(), "failed: no memory"));
+            assert_eq!((host, reason), (&world::host().name, &Reason::from("no memory")));
         }
     }
 

@@ -160,7 +160,7 @@ impl Job {
     /// Tells all other ranks that this one has failed. Their operations return [`Error::RankFailed`] with `reason`: see
     /// [`World::fail`](world::World::fail).
     pub fn fail(&self, reason: &str) {
-        self.world.fail(reason);
+        self.world.fail(reason.into());
     }
 
     /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make

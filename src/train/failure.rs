@@ -4,6 +4,7 @@ use crate::Error;
 use crate::job::Group;
 use crate::log;
 use crate::purpose::MAX_STEP;
+use crate::world::Reason;
 
 /// Tells the other ranks about an error that only this rank has: they wait for operations that it will not start. They know errors of
 /// the group's operations already.
@@ -14,7 +15,7 @@ pub(super) fn tell_failure(group: &Group, error: &Error) {
         error => error.is_refusal(),
     };
     if is_own {
-        group.world().fail(&error.to_string());
+        group.world().fail(Reason::from(error));
     }
 }
 

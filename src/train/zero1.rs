@@ -94,7 +94,7 @@ struct Unwinding<'a>(&'a Group);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        self.0.world().fail("the update of its shard panicked");
+        self.0.world().fail("the update of its shard panicked".into());
     }
 }
 
@@ -300,7 +300,8 @@ impl<B: Bucket> Zero1<B> {
         let unwinding = Unwinding(&self.group);
         let updated = update(values.view_mut(), gradients);
         std::mem::forget(unwinding);
-        updated.inspect_err(|error| self.group.world().fail(&format!("the update of its shard: {error}")))
+        updated
+            .inspect_err(|error| self.group.world().fail(format!("the update of its shard: {error}").into()))
     }
 
     /// Checks the lengths of one buffer for each parameter.

@@ -2,7 +2,7 @@
 
 use super::{Error, World};
 #[cfg(any(feature = "fabric", feature = "nccl"))]
-use super::{Timeout, Wait};
+use super::{Reason, Timeout, Wait};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,14 @@ pub fn cause(world: &dyn World) -> Option<Error> {
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) fn time_out(world: &dyn World, wait: Wait) -> Result<Timeout, Error> {
     let ended = if world.time_out(&wait) { cause(world) } else { None };
-    let own = Timeout { operation: wait.operation, limit: wait.limit, late: Vec::new() };
+    let own = Timeout::new(wait, []);
     let ended = ended.or_else(|| {
-        world.fail(&own.to_string());
+        world.fail(Reason::TimedOut(own.clone()));
         world.check().err()
     });
     match ended {
         None => Ok(own),
-        Some(error) => match &error {
-            Error::RankFailed { reason, .. } => Timeout::find(reason).ok_or(error),
-            _ => Err(error),
-        },
+        Some(Error::RankFailed { reason: Reason::TimedOut(timeout), .. }) => Ok(timeout),
+        Some(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::options::Rejoin;
-use super::{Called, Error, ExitHook, Handle, Position, Wait, World, host, process_exit};
+use super::{Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host, process_exit};
 
 /// All methods of the world are called by [`Checked::call`], those with a default, too: it would call the monitor of the world.
 struct Checked {
@@ -47,7 +47,7 @@ impl Checked {
         let result = catch(|| call(&**self.world));
         if result.is_none() && self.panicked.set(method).is_ok() {
             // The others wait for this rank.
-            catch(|| self.world.fail(&panicked(method)));
+            catch(|| self.world.fail(panicked(method)));
         }
         result
     }
@@ -65,14 +65,13 @@ impl Checked {
     }
 
     fn failure(&self, method: &str) -> Error {
-        let reason = format!("failed: {}", panicked(method));
-        Error::RankFailed { rank: self.position.rank, host: host().name, reason }
+        Error::RankFailed { rank: self.position.rank, host: host().name, reason: panicked(method) }
     }
 }
 
 /// The reason of this rank's failure.
-fn panicked(method: &str) -> String {
-    format!("World::{method} of the program's own world panicked")
+fn panicked(method: &str) -> Reason {
+    Reason::Reported(format!("World::{method} of the program's own world panicked"))
 }
 
 /// Returns `None` after a panic.
@@ -116,7 +115,7 @@ impl World for Checked {
         self.try_call("check", |world| world.check())
     }
 
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: Reason) {
         self.call("fail", |world| world.fail(reason));
     }
 
@@ -169,7 +168,7 @@ impl World for Checked {
         self.try_call("rejoin", |world| world.rejoin())
     }
 
-    fn fail_as(&self, rank: usize, reason: &str) {
+    fn fail_as(&self, rank: usize, reason: Reason) {
         self.call("fail_as", |world| world.fail_as(rank, reason));
     }
 
@@ -291,7 +290,8 @@ mod tests {
     fn a_panic_of_any_method_is_a_failure() {
         let world = checked(Arc::new(Broken)).unwrap();
         assert_eq!(world.barrier(), Ok(()));
-        let reason = "failed: World::check of the program's own world panicked".to_owned();
+        let reason = panicked("check");
+        assert_eq!(reason.to_string(), "failed: World::check of the program's own world panicked");
         let failure = Err(Error::RankFailed { rank: 1, host: host().name, reason });
         assert_eq!(world.check(), failure);
         // The first one is kept, and nothing but reports reaches the world.
@@ -299,8 +299,8 @@ mod tests {
         assert_eq!(world.all_gather(&[]).map(drop), failure);
         assert_eq!(world.rejoin().map(drop), failure);
         assert_eq!(world.describe(), "a world that has panicked");
-        world.fail("a reason");
-        world.fail_as(1, "a reason");
+        world.fail("a reason".into());
+        world.fail_as(1, "a reason".into());
         world.set_limit(None);
         world.compare(1, 0, &[]);
         world.before_exit(Box::new(|_, _| ()));

@@ -42,6 +42,7 @@ mod mpi;
 mod on_ranks;
 mod options;
 pub(crate) mod process_exit;
+mod reason;
 mod recovery;
 mod rendezvous_config;
 mod single;
@@ -55,6 +56,7 @@ use std::time::Duration;
 
 #[doc(hidden)]
 pub use call::{Awaited, Wait};
+pub use call::{Mismatch, Timeout};
 pub use cause::cause;
 pub use host::{Host, addresses, host, machine};
 pub use launcher::{Launcher, Started};
@@ -63,6 +65,7 @@ pub use mpi::mpi;
 #[doc(hidden)]
 pub use options::Rejoin;
 pub use options::{Join, Kind, OnFailure, OnWait, Options};
+pub use reason::Reason;
 pub use recovery::Recovery;
 pub use rendezvous_config::RendezvousConfig;
 pub use single::single;
@@ -74,7 +77,6 @@ pub use threads::threads;
 
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use call::LEFT;
-pub(crate) use call::{Mismatch, Timeout};
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use cause::time_out;
 #[cfg(feature = "fabric")]
@@ -162,7 +164,7 @@ pub trait World: Send + Sync {
     /// process has ended.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: Reason) {
         if let Some(monitor) = self.monitor() {
             monitor.fail(reason);
         }
@@ -192,7 +194,7 @@ pub trait World: Send + Sync {
 
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the
     /// communicator and is the same on all ranks. If two ranks report different calls with the same place and number, the
-    /// operations of all ranks fail with [`Error::Mismatch`], which describes both. `rank` is [`World::rank`]; a world that
+    /// operations of all ranks fail with [`Error::CallMismatch`], which describes both. `rank` is [`World::rank`]; a world that
     /// wraps another passes its own ranks.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
@@ -271,8 +273,8 @@ pub trait World: Send + Sync {
 
     /// Like [`World::fail`], for rank `rank` of this process ([`threads`]).
     #[doc(hidden)]
-    fn fail_as(&self, rank: usize, reason: &str) {
-        self.fail(&format!("rank {rank}: {reason}"));
+    fn fail_as(&self, rank: usize, reason: Reason) {
+        self.fail(reason.of_rank(rank));
     }
 
     /// Like [`World::abort`], for rank `rank` of this process ([`threads`]).
@@ -329,9 +331,12 @@ pub enum Error {
         rank: usize,
         /// Name of its host.
         host: String,
-        /// Description of the failure, as a verb phrase: `died: its connection closed`.
-        reason: String,
+        /// The reason.
+        reason: Reason,
     },
+    /// Two ranks called different operations ([`World::compare`]).
+    #[error("{0}")]
+    CallMismatch(Mismatch),
     /// The launcher's variables are missing or contradict each other.
     #[error("{0}")]
     Environment(String),
@@ -345,6 +350,14 @@ pub enum Error {
     /// The launcher does not support this way of joining a world.
     #[error("{0}")]
     Launcher(String),
+    /// The ranks cannot join a world of the kind of [`Options::kind`], or it is not known whether they can.
+    #[error("{problem}, or {}", instead.advice(instead.option()))]
+    UnsuitableKind {
+        /// The problem, and what solves it.
+        problem: String,
+        /// A kind that may be chosen instead.
+        instead: Kind,
+    },
     /// The other ranks go on without this one ([`Recovery::shrink`]).
     #[error("{0}")]
     LeftOut(String),
@@ -373,7 +386,7 @@ fn process_variable(name: &str) -> Option<String> {
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
     if let Some(refusal) = started.find_refusal(options.kind) {
-        return Err(Error::Environment(refusal.to_string()));
+        return Err(refusal.into());
     }
     match options.kind {
         Kind::Single => Ok(single()),
@@ -387,10 +400,11 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
 fn join_mpi(options: &Options, started: Started) -> Result<Handle, Error> {
     let join = options.join_mpi.ok_or_else(|| {
         let by = if started.mpi { format!(" that {} started", started.launcher) } else { String::new() };
-        Error::Launcher(format!(
+        let problem = format!(
             "this program cannot join the ranks{by} through MPI: build it with the feature `mpi` and \
-             `Options::join_mpi = Some(world::mpi)`, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
-        ))
+             `Options::join_mpi = Some(world::mpi)`"
+        );
+        Error::UnsuitableKind { problem, instead: Kind::Tcp }
     })?;
     join(options)
 }

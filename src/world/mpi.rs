@@ -3,7 +3,7 @@
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Error, Handle, Options, Position, Rejoin, RendezvousConfig, World, process_exit};
+use super::{Error, Handle, Kind, Options, Position, Reason, Rejoin, RendezvousConfig, World, process_exit};
 use crate::lock::lock;
 use crate::log;
 use mpi::Threading;
@@ -45,10 +45,11 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     };
     let name = short(&::mpi::environment::library_version().unwrap_or_default());
     if threading < Threading::Serialized {
-        return Err(Error::Launcher(format!(
+        let problem = format!(
             "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
-             use an MPI built with thread support, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
-        )));
+             use an MPI built with thread support"
+        );
+        return Err(Error::UnsuitableKind { problem, instead: Kind::Tcp });
     }
     let world = universe.world();
     let (rank, size) = (index(world.rank()), index(world.size()));
@@ -204,14 +205,14 @@ impl World for Mpi {
     }
 
     fn rejoin(&self) -> Result<Rejoin, Error> {
-        Err(Error::Launcher(format!(
-            "the ranks of {} end together and cannot go on without one of them: let the ranks meet over TCP \
-             (`Options::kind = Kind::Tcp`)",
+        let problem = format!(
+            "the ranks of {} end together and cannot go on without one of them: start the job again after a failure",
             self.name
-        )))
+        );
+        Err(Error::UnsuitableKind { problem, instead: Kind::Tcp })
     }
 
-    fn fail_as(&self, rank: usize, reason: &str) {
+    fn fail_as(&self, rank: usize, reason: Reason) {
         if let Some(monitor) = &self.monitor {
             monitor.fail_as(rank, reason);
         }

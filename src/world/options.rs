@@ -37,6 +37,29 @@ impl FromStr for Kind {
     }
 }
 
+impl Kind {
+    /// A sentence that advises to choose this kind, after "or". `option` is the way to do so: `--world tcp`.
+    #[must_use]
+    pub fn advice(self, option: &str) -> String {
+        match self {
+            Self::Auto => format!("let the launcher decide ({option})"),
+            Self::Single => format!("choose {option} where each process is a job of its own"),
+            Self::Tcp => format!("let the ranks meet over TCP ({option})"),
+            Self::Mpi => format!("let the ranks meet through MPI ({option})"),
+        }
+    }
+
+    /// The way to choose this kind in a program.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            Self::Auto => "`Options::kind = Kind::Auto`",
+            Self::Single => "`Options::kind = Kind::Single`",
+            Self::Tcp => "`Options::kind = Kind::Tcp`",
+            Self::Mpi => "feature `mpi`, and `Options::join_mpi = Some(world::mpi)`",
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {

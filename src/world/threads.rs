@@ -3,7 +3,7 @@
 use super::call::{CallLog, Contribution, LateRank, Timeout, combine, late_error, pack, unpack};
 use super::limits::{MAX_RANKS, REPORT_TIME};
 use super::sync::{SpinPark, cores};
-use super::{Called, Error, Handle, Position, Wait, World, YEAR, host};
+use super::{Called, Error, Handle, Position, Reason, Wait, World, YEAR, host};
 use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -104,7 +104,7 @@ enum Departure {
     Left,
     Panicked,
     /// [`World::fail`], for the given reason. Its thread lives on.
-    Failed(String),
+    Failed(Reason),
     /// It was late, or its calls differ from those of another rank.
     Error(Error),
 }
@@ -123,9 +123,9 @@ impl Team {
     fn departed_error(&self, call: &LocalCall) -> Option<Error> {
         let (thread, departure) = call.departed.as_ref()?;
         let reason = match departure {
-            Departure::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
-            Departure::Panicked => format!("died: {PANIC}"),
-            Departure::Failed(reason) => format!("failed: {reason}"),
+            Departure::Left => Reason::left(),
+            Departure::Panicked => Reason::Other(format!("died: {PANIC}")),
+            Departure::Failed(reason) => reason.clone(),
             Departure::Error(error) => return Some(error.clone()),
         };
         Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
@@ -223,7 +223,7 @@ impl Team {
         let (Some(first), Some(error)) = (threads().next(), late_error(name, limit, &late)) else { return };
         drop(call);
         self.depart(first, Departure::Error(error.clone()));
-        self.process.fail(&error.to_string());
+        self.process.fail(Reason::from(&error));
     }
 
     fn call_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
@@ -257,7 +257,7 @@ impl Team {
             Error::RankFailed { rank, host, reason } if self.per_process > 1 && !self.renumbers => {
                 let first = rank * self.per_process;
                 let last = first + self.per_process - 1;
-                let reason = format!("{reason} (the process of ranks {first} to {last})");
+                let reason = reason.with_suffix(&format!(" (the process of ranks {first} to {last})"));
                 Error::RankFailed { rank: first, host, reason }
             }
             other => other,
@@ -308,8 +308,8 @@ impl World for ThreadRank {
         self.team.process.check().map_err(|error| self.team.renumber(error))
     }
 
-    fn fail(&self, reason: &str) {
-        self.team.depart(self.thread, Departure::Failed(reason.to_owned()));
+    fn fail(&self, reason: Reason) {
+        self.team.depart(self.thread, Departure::Failed(reason.clone()));
         self.team.process.fail_as(self.rank(), reason);
     }
 
@@ -324,9 +324,9 @@ impl World for ThreadRank {
             return;
         }
         let different = lock(&self.team.call_log).record(rank, topic, calls.to_vec());
-        if let Some(error) = different {
-            self.team.process.fail(&error.to_string());
-            self.team.depart(self.thread, Departure::Error(error));
+        if let Some(mismatch) = different {
+            self.team.process.fail(Reason::Mismatch(mismatch.clone()));
+            self.team.depart(self.thread, Departure::Error(Error::CallMismatch(mismatch)));
         } else {
             self.team.process.compare(rank, topic, calls);
         }
@@ -343,8 +343,8 @@ impl World for ThreadRank {
             thread::sleep(Duration::from_millis(1));
         }
         let (host, late) = (host().name, lock(&team.call_log).late(wait));
-        let late: Vec<_> = late.into_iter().map(|rank| (rank, host.clone())).collect();
-        self.fail(&Timeout::text(&wait.operation, wait.limit, &late));
+        let late = late.into_iter().map(|rank| (rank, host.clone()));
+        self.fail(Reason::TimedOut(Timeout::new(wait.clone(), late)));
         true
     }
 
@@ -359,7 +359,7 @@ impl World for ThreadRank {
         }
         let first = match &lock(&self.team.call).departed {
             Some((thread, Departure::Panicked)) => Some((*thread, PANIC.to_owned())),
-            Some((thread, Departure::Failed(reason))) => Some((*thread, format!("failed: {reason}"))),
+            Some((thread, Departure::Failed(reason))) => Some((*thread, reason.to_string())),
             _ => None,
         };
         match first.filter(|(thread, _)| *thread != self.thread) {
@@ -373,7 +373,7 @@ impl Drop for ThreadRank {
     fn drop(&mut self) {
         if thread::panicking() {
             self.team.depart(self.thread, Departure::Panicked);
-            self.team.process.fail_as(self.rank(), PANIC);
+            self.team.process.fail_as(self.rank(), PANIC.into());
         } else {
             self.team.depart(self.thread, Departure::Left);
         }

@@ -273,7 +273,7 @@ impl World for Doomed {
         self.inner.compare(rank, topic, calls);
     }
 
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: world::Reason) {
         self.inner.fail(reason);
     }
 

@@ -31,13 +31,13 @@ impl Loss {
     fn is_named_by(self, error: &Error, lost: usize) -> bool {
         match (self, error) {
             (Self::Panics, Error::RankFailed { rank, reason, .. }) => {
-                *rank == lost && reason.ends_with("its thread panicked")
+                *rank == lost && reason.to_string().ends_with("its thread panicked")
             }
             (Self::Ends, Error::RankFailed { rank, reason, .. }) => {
-                *rank == lost && reason.contains("has left")
+                *rank == lost && reason.to_string().contains("has left")
             }
             (Self::Killed, Error::RankFailed { rank, reason, .. }) => {
-                *rank == lost && reason.starts_with("died")
+                *rank == lost && reason.to_string().starts_with("died")
             }
             (Self::Ends, Error::Mismatch { rank, called, peer, peer_called }) => {
                 let calls = [(*rank, Some(called)), (*peer, peer_called.as_ref())];

@@ -80,7 +80,7 @@ fn a_missing_gradient_fails_on_all_ranks_with_its_name() {
     assert!(errors[1].to_string().starts_with(missing), "{}", errors[1]);
     for rank in [0, 2] {
         let Error::RankFailed { rank: 1, reason, .. } = &errors[rank] else { panic!("{:?}", errors[rank]) };
-        assert!(reason.contains(missing), "{reason}");
+        assert!(reason.to_string().contains(missing), "{reason}");
     }
 }
 

@@ -131,7 +131,7 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "kill" => signal_itself(libc::SIGKILL),
         "stop" => signal_itself(libc::SIGSTOP),
         "vanish" => std::process::exit(0),
-        "fail" => world.fail(argument),
+        "fail" => world.fail(argument.into()),
         "abort" => world.abort(number() as i32, "the test wants it"),
         _ => panic!("unknown step {step}"),
     }

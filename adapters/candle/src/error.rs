@@ -44,7 +44,7 @@ impl Error {
 pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
     result.inspect_err(|error| {
         if !error.is_of_group() {
-            group.world().fail(&error.to_string());
+            group.world().fail(error.to_string().into());
         }
     })
 }

@@ -40,7 +40,7 @@ pub(crate) fn exception(py: Python<'_>, error: Error) -> PyErr {
         Error::RankFailed { rank, host, reason } => with(RankFailed::new_err(text), &|value| {
             value.setattr("rank", rank)?;
             value.setattr("host", host.as_str())?;
-            value.setattr("reason", reason.as_str())
+            value.setattr("reason", reason.to_string())
         }),
         Error::Mismatch { rank, called, peer, peer_called } => with(Mismatch::new_err(text), &|value| {
             value.setattr("rank", rank)?;

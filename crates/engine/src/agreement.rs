@@ -45,12 +45,11 @@ struct Asked {
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
 pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
-    let problem = match &own {
-        Err(Stop::Refused(problem)) => Some(problem.clone()),
-        // A failure ends the job by itself.
-        Err(Stop::Failed(_)) => return own,
-        Ok(_) => None,
-    };
+    // A failure ends the job by itself.
+    if let Err(Stop::Failed(_)) = own {
+        return own;
+    }
+    let problem = own.as_ref().err().and_then(Stop::refusal);
     let options: Vec<_> =
         settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
     // A digest is enough in the usual case of equal options.

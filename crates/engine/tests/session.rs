@@ -9,7 +9,7 @@ use engine::collective::Collective;
 use engine::request::{BackendChoice, Request};
 use engine::session::{Observer, Session, Start};
 use engine::supervision::{Stop, Verdict};
-use engine::sweep::Event;
+use engine::sweep::{Event, Step};
 use record::{Measurement, Outcome, Placement, Run};
 
 /// Collects everything that a session reports.
@@ -62,8 +62,8 @@ impl Observer for Collected {
         Ok(())
     }
 
-    fn step(&self, name: &str) {
-        self.steps.lock().unwrap().push(name.to_owned());
+    fn step(&self, step: &Step) {
+        self.steps.lock().unwrap().push(step.to_string());
     }
 
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {

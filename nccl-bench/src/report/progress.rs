@@ -12,7 +12,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use engine::backend::GroupPosition;
-use engine::sweep::{self, SweepPlan};
+use engine::sweep::{self, Step, SweepPlan};
 
 /// The fixed cost of a measurement, in bytes: start, synchronisation, verification.
 const FIXED_COST: u64 = 16 << 20;
@@ -53,9 +53,9 @@ impl Progress {
         Self { bar }
     }
 
-    /// Sets the current phase.
-    pub fn phase(&self, what: &str) {
-        self.bar.set_message(subject_first(what));
+    /// Sets the current step. The activity is last, so that a narrow terminal cuts the less important part.
+    pub fn begin_step(&self, Step { activity, subject }: &Step) {
+        self.bar.set_message(format!("{subject}: {activity}"));
     }
 
     /// Advances by the measurement of one size and placement.
@@ -95,17 +95,6 @@ fn write_times(state: &ProgressState, out: &mut dyn Write) {
     let _ = write!(out, "{:#} elapsed", HumanDuration(state.elapsed()));
     if (1..state.len().unwrap_or(0)).contains(&state.pos()) {
         let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
-    }
-}
-
-/// Turns `the timed operations of allreduce float` into `allreduce float: timed operations`, so that a narrow
-/// terminal cuts the less important part.
-fn subject_first(what: &str) -> String {
-    match what.split_once(" of ") {
-        Some((activity, subject)) => {
-            format!("{subject}: {}", activity.strip_prefix("the ").unwrap_or(activity))
-        }
-        None => what.to_owned(),
     }
 }
 
@@ -186,8 +175,8 @@ mod tests {
             let screen = Screen { columns, written: Arc::default() };
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let progress = Progress::on(target, 4 * (FIXED_COST + 1), true);
-            progress
-                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
+            let subject = "allreduce bfloat16 sum of 1073741824 bytes, out of place".to_owned();
+            progress.begin_step(&Step { activity: "timed operations", subject });
             progress.bar.force_draw();
             progress.measured(1);
             progress.bar.force_draw();
@@ -238,16 +227,6 @@ mod tests {
         assert!(is_pipe(&std::os::unix::net::UnixStream::pair().unwrap().0));
         assert!(!is_pipe(&tempfile::tempfile().unwrap()));
         assert!(!is_pipe(&File::open("/dev/null").unwrap()));
-    }
-
-    #[test]
-    fn a_narrow_terminal_shows_what_is_measured_first() {
-        assert_eq!(subject_first("the warm-up of allreduce"), "allreduce: warm-up");
-        assert_eq!(
-            subject_first("one more untimed iteration of gather half of 8 bytes, in place"),
-            "gather half of 8 bytes, in place: one more untimed iteration"
-        );
-        assert_eq!(subject_first("writing the report"), "writing the report");
     }
 
     #[test]

@@ -372,7 +372,7 @@ impl<T: Transport> HostCollectives<T> {
             Error::TimedOut { limit, .. } => {
                 return transport.time_out(&format!("{name}{purpose}"), *limit, self.awaited());
             }
-            _ => transport.fail(&format!("{name}: {error}")),
+            _ => transport.fail(error.to_reason(name)),
         }
         error
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
-use crate::world::Awaited;
+use crate::world::{Awaited, Reason};
 
 /// A posted operation, valid until `Transport::is_done` has returned true for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) trait Transport {
     /// Compares this rank's calls with those of others; a difference fails on all ranks.
     fn compare(&mut self);
     /// Tells the other ranks that this one has failed, so that they do not wait for it.
-    fn fail(&self, reason: &str);
+    fn fail(&self, reason: Reason);
     /// Tells the other ranks that this operation has waited for `limit`, and returns its error, which names those of the awaited
     /// ranks that are late.
     fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error;

@@ -20,7 +20,7 @@ use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::spin::Next;
-use crate::world::{self, Awaited, COMPARE_AFTER, Wait};
+use crate::world::{self, Awaited, COMPARE_AFTER, Reason, Wait};
 
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
@@ -329,7 +329,7 @@ impl Transport for Network {
         self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
     }
 
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: Reason) {
         self.world.fail(reason);
     }
 
@@ -415,7 +415,7 @@ impl Transport for Network {
 impl Drop for Network {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.world.fail("it panicked");
+            self.world.fail("it panicked".into());
         }
         // A rank may have ended in the middle of an unexpected message.
         self.peer_lost |= self.world.check().is_err();

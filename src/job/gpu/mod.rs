@@ -80,7 +80,7 @@ impl GpuGroup {
         let communicator = connected.map_err(|error| {
             let cause = world::cause(&**formation).map_or(error, Error::from);
             if !matches!(cause, Error::RankFailed { .. }) {
-                formation.fail(&cause.to_string());
+                formation.fail(world::Reason::from(&cause));
             }
             cause
         })?;

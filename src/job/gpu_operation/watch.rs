@@ -174,7 +174,7 @@ impl Watch {
             && let Some(error) = comparison.difference()?
         {
             // The ranks of other groups do not compare it.
-            self.world.fail(&error.to_string());
+            self.world.fail(world::Reason::from(error));
             self.fail(error.clone().in_job(&self.ranks));
         }
         Ok(is_complete)
@@ -235,7 +235,7 @@ impl Watch {
         result.map_err(|error| {
             // The others wait for this rank if it alone was refused.
             if self.failure().is_none() && self.world.check().is_ok() {
-                self.world.fail(&error.to_string());
+                self.world.fail(world::Reason::from(&error));
             }
             self.fail(error.into())
         })
@@ -316,7 +316,7 @@ impl Watch {
         match &error {
             // The others know it.
             Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {}
-            _ => self.world.fail(&error.to_string()),
+            _ => self.world.fail(world::Reason::from(&error)),
         }
         let mut state = lock(&self.state);
         state.failure = Some(error.clone());

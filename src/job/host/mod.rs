@@ -187,7 +187,7 @@ impl Drop for HostRank {
         self.queue.end(panicking);
         if panicking {
             // Ends the operation that is running, which other ranks may not reach any more.
-            self.world.fail("its thread panicked");
+            self.world.fail("its thread panicked".into());
         }
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread.filter(|_| !is_group_thread())

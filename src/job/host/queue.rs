@@ -257,7 +257,7 @@ impl Queue {
             Ok(Err(error @ fabric::Error::Mismatch { .. })) => Error::from(error).in_job(&self.ranks),
             Ok(Err(error)) => error.into(),
             Err(_) => {
-                self.world.fail("an operation of its group panicked");
+                self.world.fail("an operation of its group panicked".into());
                 Error::Fabric(fabric::Error::Closed { operation: "an operation that panicked" })
             }
         };

@@ -1,6 +1,6 @@
 //! Contributions of ranks to a barrier or all_gather.
 
-use crate::world::Error;
+use crate::world::{Error, Reason};
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Opti
     if others.len() >= MAX_NAMED {
         reason += &format!(" and {} more", others.len() + 1 - MAX_NAMED);
     }
-    Some(Error::RankFailed { rank: *rank, host: host.clone(), reason })
+    Some(Error::RankFailed { rank: *rank, host: host.clone(), reason: Reason::Other(reason) })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::mismatch::Mismatch;
 use super::timeout::{Awaited, Wait};
-use crate::world::{Called, Error};
+use crate::world::Called;
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -29,8 +29,8 @@ struct Topic {
 }
 
 impl CallLog {
-    /// Records calls of a rank. Returns an error for the first one that differs from that of another rank.
-    pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
+    /// Records calls of a rank. Returns the first one that differs from the call of another rank.
+    pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Mismatch> {
         if !self.has_topic(topic) {
             self.0.push_back(Topic { topic, calls: HashMap::new(), reached: HashMap::new(), bytes: 0 });
         }
@@ -58,7 +58,7 @@ impl CallLog {
         let mut both = [other, (rank, own)];
         both.sort_unstable();
         let [(rank, called), (peer, another)] = both;
-        Some(Error::Mismatch(Mismatch::text(rank, &called, peer, Some(&another))))
+        Some(Mismatch { rank, called, peer, peer_called: Some(another) })
     }
 
     /// Awaited ranks that have not reported their calls, nor later ones. Empty if the reports of the rank that waits were

@@ -11,8 +11,7 @@ pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
 pub(crate) use log::CallLog;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use mismatch::LEFT;
-pub(crate) use mismatch::Mismatch;
+pub use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};
-pub(crate) use timeout::Timeout;
-pub use timeout::{Awaited, Wait};
+pub use timeout::{Awaited, Timeout, Wait};

@@ -1,6 +1,6 @@
 //! Numbering of ranks by process: error messages name ranks of the job, not processes.
 
-use crate::world::Error;
+use crate::world::{Error, Reason};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of ranks in each process of a world ([`threads`](crate::world::threads)). The ranks of process `p` begin
@@ -49,9 +49,9 @@ impl Numbering {
     }
 
     /// Error for a failed process, or its failed rank if that is known.
-    pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
+    pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: Reason) -> Error {
         let (rank, ranks) = self.name(process, rank);
-        Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }
+        Error::RankFailed { rank, host: host.to_owned(), reason: reason.with_suffix(&ranks) }
     }
 }
 
@@ -62,7 +62,9 @@ mod tests {
     #[test]
     fn ranks_are_named_and_not_processes() {
         let numbering = Numbering::default();
-        let failed = |process, rank| numbering.failed(process, rank, "a", "died").to_string();
+        let failed = |process, rank| {
+            numbering.failed(process, rank, "a", Reason::Other("died".to_owned())).to_string()
+        };
         assert_eq!(
             (failed(1, None), numbering.ends(1)),
             ("rank 1 on host a died".to_owned(), "rank 1 ends".to_owned())

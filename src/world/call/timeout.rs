@@ -1,4 +1,4 @@
-//! Operations that have waited for other ranks for too long. The text of their error travels between ranks as the reason of a failure.
+//! Operations that have waited for other ranks for too long.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -6,12 +6,8 @@ use std::time::Duration;
 /// Largest number of ranks that an error names.
 const MAX_NAMED: usize = 32;
 
-/// Parts of the text.
-const AFTER: &str = ": not complete after ";
-const SECONDS: &str = " s, the timeout";
+/// Text before the late ranks.
 const LATE: &str = "; these ranks have not called it, are busy, or have gone on: ";
-const RANK: &str = "rank ";
-const HOST: &str = " on host ";
 
 /// An operation of a rank that has waited for too long ([`World::time_out`](crate::world::World::time_out)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +35,15 @@ pub struct Awaited {
     pub number: u64,
 }
 
-/// The timeout of an operation.
+/// An operation that was not complete at its timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Timeout {
-    pub(crate) operation: String,
-    pub(crate) limit: Duration,
-    /// Awaited ranks that have not reported the call, with their hosts.
-    pub(crate) late: Vec<(usize, String)>,
+pub struct Timeout {
+    /// The operation: `all_reduce`.
+    pub operation: String,
+    /// Its timeout.
+    pub limit: Duration,
+    /// Awaited ranks that have not reported the call, with their hosts: at most 32, in rank order.
+    pub late: Vec<(usize, String)>,
 }
 
 impl fmt::Display for Timeout {
@@ -55,9 +53,16 @@ impl fmt::Display for Timeout {
 }
 
 impl Timeout {
+    /// The timeout of a wait for these ranks, of which it keeps the first 32.
+    pub(crate) fn new(wait: Wait, late: impl IntoIterator<Item = (usize, String)>) -> Self {
+        let late = late.into_iter().take(MAX_NAMED).collect();
+        Self { operation: wait.operation, limit: wait.limit, late }
+    }
+
     /// The text, from the parts.
     pub(crate) fn text(operation: &str, limit: Duration, late: &[(usize, String)]) -> String {
-        format!("{operation}{AFTER}{}{SECONDS}{}", limit.as_secs_f64(), Self::names(late))
+        let seconds = limit.as_secs_f64();
+        format!("{operation}: not complete after {seconds} s, the timeout{}", Self::names(late))
     }
 
     /// The end of the text, which names the late ranks; empty if there are none.
@@ -66,23 +71,9 @@ impl Timeout {
         for (index, (rank, host)) in late.iter().take(MAX_NAMED).enumerate() {
             let before = if index == 0 { LATE } else { ", " };
             // Writing into a string does not fail.
-            let _ = write!(text, "{before}{RANK}{rank}{HOST}{host}");
+            let _ = write!(text, "{before}rank {rank} on host {host}");
         }
         text
-    }
-
-    /// Finds a timeout in the reason of a failure. Leaves out names that are not well formed.
-    pub(crate) fn find(reason: &str) -> Option<Self> {
-        let text = reason.strip_prefix("failed: ")?;
-        let (text, names) = text.split_once(LATE).unwrap_or((text, ""));
-        let (operation, seconds) = text.strip_suffix(SECONDS)?.rsplit_once(AFTER)?;
-        let limit = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-        let name = |name: &str| {
-            let (rank, host) = name.strip_prefix(RANK)?.split_once(HOST)?;
-            Some((rank.parse().ok()?, host.to_owned()))
-        };
-        let late = names.split(", ").filter_map(name).collect();
-        Some(Self { operation: operation.to_owned(), limit, late })
     }
 }
 
@@ -93,30 +84,6 @@ mod tests {
     fn timeout(operation: &str, limit: Duration, late: impl IntoIterator<Item = usize>) -> Timeout {
         let late = late.into_iter().map(|rank| (rank, format!("node{rank}"))).collect();
         Timeout { operation: operation.to_owned(), limit, late }
-    }
-
-    #[test]
-    fn a_timeout_is_found_in_the_reason_of_a_failure() {
-        for operation in ["", "all_reduce", "all_reduce of 5 float, sum", "waiting: rank 1 on host a"] {
-            for limit in [Duration::from_millis(1), Duration::from_millis(1500), Duration::from_secs(86_400)]
-            {
-                for late in [&[][..], &[0], &[5, 70_000], &[1, 2, 4, 9]] {
-                    let timeout = timeout(operation, limit, late.iter().copied());
-                    assert_eq!(Timeout::find(&format!("failed: {timeout}")), Some(timeout));
-                }
-            }
-        }
-        for reason in [
-            "failed: lost: not complete after x s, the timeout",
-            "failed: lost: not complete after -1 s, the timeout",
-            "failed: lost: not complete after 1e300 s, the timeout",
-            "failed: the loss is NaN",
-            "died: its connection closed",
-        ] {
-            assert_eq!(Timeout::find(reason), None, "{reason}");
-        }
-        let cut = format!("failed: barrier{AFTER}2{SECONDS}{LATE}rank 4 on host c, rank x on host d, rank 5");
-        assert_eq!(Timeout::find(&cut).unwrap().late, [(4, "c".to_owned())]);
     }
 
     #[test]
@@ -131,7 +98,8 @@ mod tests {
             "barrier: not complete after 1.5 s, the timeout; these ranks have not called it, are busy, or have gone on: \
              rank 1 on host node1, rank 12 on host node12"
         );
-        let found = Timeout::find(&format!("failed: {}", timeout("barrier", limit, 0..1000))).unwrap();
-        assert_eq!(found, timeout("barrier", limit, 0..32));
+        let wait = Wait { rank: 0, topic: 1, operation: "barrier".to_owned(), limit, awaited: Vec::new() };
+        let late = (0..1000).map(|rank| (rank, format!("node{rank}")));
+        assert_eq!(Timeout::new(wait, late), timeout("barrier", limit, 0..32));
     }
 }

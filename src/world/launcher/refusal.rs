@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{COMPLETION_INDEX, Launcher, SIGNATURES, Started};
-use crate::world::Kind;
+use crate::world::{Error, Kind};
 
 /// A variable, with its value.
 type Assignment = (&'static str, String);
@@ -50,15 +50,25 @@ impl fmt::Display for Refusal {
             Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
                 formatter,
                 "{alone} is 1, but {name} is {value}: another launcher or a scheduler of nodes has started several \
-                 processes, each of which would be alone; unset the one that is left from another job, or pass \
-                 `Options::kind = Kind::Single` where each is meant to be alone"
+                 processes, each of which would be alone; unset the one that is left from another job"
             ),
             Self::VariablesRemoved(launcher) => write!(
                 formatter,
                 "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so \
-                 each process would be alone: pass them on (sudo -E, or mpirun directly before this program), or pass \
-                 `Options::kind = Kind::Single` where each is meant to be alone"
+                 each process would be alone: pass them on (sudo -E, or mpirun directly before this program)"
             ),
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let problem = refusal.to_string();
+        match refusal {
+            Refusal::OtherLauncher { alone: Some(_), .. } | Refusal::VariablesRemoved(_) => {
+                Self::UnsuitableKind { problem, instead: Kind::Single }
+            }
+            _ => Self::Environment(problem),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{COMPLETION_INDEX, Launcher, POD_SIZES, Started, nodelist};
 use crate::hash::fnv1a;
-use crate::world::{Error, RendezvousConfig, process_variable};
+use crate::world::{Error, Kind, RendezvousConfig, process_variable};
 use std::os::unix::process::parent_id;
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -169,11 +169,11 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
 fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let rank = number(variable, COMPLETION_INDEX)?;
     let missing = |what: &str, example: &str| {
-        Error::Environment(format!(
+        let problem = format!(
             "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add {example} to the \
-             container's env in the pod template, or choose `Options::kind = Kind::Single` where each pod is a job of its \
-             own"
-        ))
+             container's env in the pod template"
+        );
+        Error::UnsuitableKind { problem, instead: Kind::Single }
     };
     let size = POD_SIZES.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
         missing("how many pods there are", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
@@ -223,11 +223,11 @@ fn mpi_launcher(
     let (rank, size) = (number(variable, rank)?, number(variable, size)?);
     let here = local.is_some_and(|(_, here)| here == size);
     if size > 1 && !here && master_host(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
-        return Err(Error::Environment(format!(
+        let problem = format!(
             "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host and a \
-             free port of it, as {example}, or let the ranks meet through MPI (feature `mpi`, and \
-             `Options::join_mpi = Some(world::mpi)`)"
-        )));
+             free port of it, as {example}"
+        );
+        return Err(Error::UnsuitableKind { problem, instead: Kind::Mpi });
     }
     let here = here.then(|| "127.0.0.1".to_owned());
     let key = job.as_ref().map(|job| format!("mpirun {job}")).unwrap_or_default();

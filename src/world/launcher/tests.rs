@@ -90,9 +90,9 @@ fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
     assert_eq!(
         text,
         "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every process \
-         believes that it is rank 0 of 1; start it with the mpirun of that MPI (Open MPI), build it with the MPI \
-         of this launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`); if no mpiexec started \
-         this process, unset PMI_RANK and PMI_SIZE"
+         believes that it is rank 0 of 1; if no mpiexec started this process, unset PMI_RANK and PMI_SIZE; \
+         otherwise start it with the mpirun of that MPI (Open MPI), build it with the MPI of this launcher, or let \
+         the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
     );
     mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
     started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();

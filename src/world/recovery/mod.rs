@@ -102,7 +102,7 @@ impl Recovery {
         if let Some(world) = self.world.upgrade()
             && world.check().is_ok()
         {
-            world.fail("goes on without the ranks that are gone (it has called shrink)");
+            world.fail("goes on without the ranks that are gone (it has called shrink)".into());
         }
         let limit = limit.min(YEAR);
         let run = |ranks| agreement::agree(Arc::clone(&self.site), ranks, limit);

@@ -2,7 +2,7 @@
 
 use super::state::TcpState;
 use crate::lock::lock;
-use crate::world::{Error, OnFailure, process_exit};
+use crate::world::{Error, OnFailure, Reason, process_exit};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl TcpState {
         self.exit_if_peer_failed();
         process_exit::claim();
         self.report_exit(rank, message);
-        self.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+        self.flush_abort(code, rank, Reason::Other(format!("aborted with exit code {code}: {message}")));
     }
 
     fn exit_if_peer_failed(&self) {
@@ -66,8 +66,8 @@ impl TcpState {
     }
 
     /// Tells all others that this rank aborts the job, and waits up to a second until the frames are sent.
-    pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: &str) {
-        self.broadcast(&self.own_frame(code, rank, reason.to_owned()));
+    pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: Reason) {
+        self.broadcast(&self.own_frame(code, rank, reason));
         let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;
         while self.connections.iter().flatten().any(|connection| !connection.flush())
             && Instant::now() < deadline

@@ -14,8 +14,8 @@ use super::call::Contribution;
 use super::limits::MAX_MESSAGE;
 use super::sync::cores;
 use super::{
-    Called, Error, ExitHook, Handle, OnFailure, Options, Position, Rejoin, RendezvousConfig, Wait, World,
-    YEAR, process_exit, single,
+    Called, Error, ExitHook, Handle, OnFailure, Options, Position, Reason, Rejoin, RendezvousConfig, Wait,
+    World, YEAR, process_exit, single,
 };
 use crate::lock::lock;
 use connection::Connection;
@@ -146,8 +146,8 @@ impl World for Tcp {
         self.state.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
     }
 
-    fn fail(&self, reason: &str) {
-        self.state.fail_own(failure_code(), None, format!("failed: {reason}"));
+    fn fail(&self, reason: Reason) {
+        self.state.fail_own(failure_code(), None, reason);
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
@@ -236,8 +236,8 @@ impl World for Tcp {
         Ok(Rejoin { options: self.state.options.clone(), address: address.or(first) })
     }
 
-    fn fail_as(&self, rank: usize, reason: &str) {
-        self.state.fail_own(failure_code(), Some(rank), format!("failed: {reason}"));
+    fn fail_as(&self, rank: usize, reason: Reason) {
+        self.state.fail_own(failure_code(), Some(rank), reason);
     }
 
     fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
@@ -263,6 +263,7 @@ impl Drop for Tcp {
             process_exit::suppress_report();
             let reason = "died: it panicked";
             let error = self.state.rank_failed(self.state.rank, reason);
+            let reason = Reason::Other(reason.to_owned());
             // Ignored if there is an earlier failure; the others are told in either case.
             let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
             self.state.flush_abort(process_exit::PANICKED, None, reason);

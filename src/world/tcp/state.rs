@@ -8,7 +8,7 @@ use crate::world::call::{
 };
 use crate::world::limits::REPORT_TIME;
 use crate::world::sync::SpinPark;
-use crate::world::{Called, Error, ExitHook, Options, Wait};
+use crate::world::{Called, Error, ExitHook, Options, Reason, Wait};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -157,29 +157,29 @@ impl TcpState {
     }
 
     /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Tells rank 0.
-    pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: String) {
-        let error = self.own_failure(rank, &reason);
+    pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: Reason) {
+        let error = self.own_failure(rank, reason.clone());
         let frame = self.own_frame(code, rank, reason);
         self.stop_unless_ending(Failure { error, code, own: true }, &frame);
     }
 
-    pub(super) fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
+    pub(super) fn own_frame(&self, code: i32, rank: Option<usize>, reason: Reason) -> Frame {
         if self.rank == 0 {
-            Frame::Failed(code, self.own_failure(rank, &reason))
+            Frame::Failed(code, self.own_failure(rank, reason))
         } else {
             Frame::Abort(code, rank.and_then(|rank| u32::try_from(rank).ok()), reason)
         }
     }
 
     /// Error for a failure of this process or its rank `rank`.
-    fn own_failure(&self, rank: Option<usize>, reason: &str) -> Error {
+    fn own_failure(&self, rank: Option<usize>, reason: Reason) -> Error {
         self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
     }
 
     /// Records a failure that `process` has reported of itself or its rank `rank`.
-    pub(crate) fn record_abort(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
+    pub(crate) fn record_abort(&self, process: usize, code: i32, rank: Option<u32>, reason: Reason) {
         let rank = rank.map(|rank| rank as usize);
-        self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
+        self.fail(self.numbering.failed(process, rank, self.host(process), reason), code);
     }
 
     fn stop_unless_ending(&self, failure: Failure, frame: &Frame) {
@@ -208,7 +208,7 @@ impl TcpState {
     }
 
     pub(crate) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
-        self.numbering.failed(rank, None, self.host(rank), &reason.into())
+        self.numbering.failed(rank, None, self.host(rank), Reason::Other(reason.into()))
     }
 
     pub(super) fn host(&self, rank: usize) -> &str {
@@ -216,7 +216,7 @@ impl TcpState {
     }
 
     fn departed_error(&self, rank: usize) -> Error {
-        self.rank_failed(rank, "has left the job: it will not come to this barrier or all_gather")
+        self.numbering.failed(rank, None, self.host(rank), Reason::left())
     }
 
     pub(crate) fn wake_service(&self) {
@@ -348,8 +348,8 @@ impl TcpState {
     /// Records calls of a rank, and fails the job if they differ from those of another.
     pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
         let difference = lock(&self.call_log).record(rank, topic, calls);
-        if let Some(error) = difference {
-            self.fail(error, 1);
+        if let Some(mismatch) = difference {
+            self.fail(Error::CallMismatch(mismatch), 1);
         }
     }
 
@@ -380,10 +380,9 @@ impl TcpState {
         let Some((_, process, wait)) = lock(&self.timed_out).clone() else { return };
         let late = lock(&self.call_log).late(&wait);
         let member = |rank| self.members.get(rank / self.numbering.count());
-        let late: Vec<_> =
-            late.into_iter().filter_map(|rank| Some((rank, member(rank)?.host.name.clone()))).collect();
-        let text = Timeout::text(&wait.operation, wait.limit, &late);
-        self.record_abort(process, 1, u32::try_from(wait.rank).ok(), format!("failed: {text}"));
+        let late = late.into_iter().filter_map(|rank| Some((rank, member(rank)?.host.name.clone())));
+        let rank = u32::try_from(wait.rank).ok();
+        self.record_abort(process, 1, rank, Reason::TimedOut(Timeout::new(wait, late)));
     }
 
     /// A departed rank that others wait for. Nobody waits once rank 0 itself leaves.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::world::{Awaited, Host};
+use crate::world::{Awaited, Host, Timeout};
 use std::io::Read;
 use std::sync::{Weak, mpsc};
 use std::time::Instant;
@@ -76,7 +76,7 @@ fn the_first_reason_of_an_end_is_the_only_one() {
     assert_eq!(state.begin_end(), Ok(()));
     assert!(state.ignores_silence());
     state.fail(error.clone(), 1);
-    state.fail_own(1, None, "failed: lost its peer".to_owned());
+    state.fail_own(1, None, "lost its peer".into());
     assert!(state.failure.get().is_none());
     let sent = other.read(&mut [0; 1024]).map_err(|error| error.kind());
     assert_eq!(sent, Err(io::ErrorKind::WouldBlock), "the others read it");
@@ -92,7 +92,7 @@ fn the_first_reason_of_an_end_is_the_only_one() {
 
     // A failure of its own is no other reason.
     let (state, _other) = root();
-    state.fail_own(1, None, "failed: lost its device".to_owned());
+    state.fail_own(1, None, "lost its device".into());
     assert_eq!(state.begin_end(), Ok(()));
 }
 
@@ -155,13 +155,9 @@ fn a_timeout_names_the_ranks_that_have_not_reported_the_call() {
     let Error::RankFailed { rank, reason, .. } = &errors[0] else { panic!("{errors:?}") };
     assert!([1, 2].contains(rank), "{errors:?}");
     let host = crate::world::host().name;
-    assert_eq!(
-        *reason,
-        format!(
-            "failed: barrier of {rank}: not complete after 3 s, the timeout; these ranks have not called it, are busy, or \
-             have gone on: rank 0 on host {host}, rank 3 on host {host}"
-        )
-    );
+    let late = vec![(0, host.clone()), (3, host)];
+    let timeout = Timeout { operation: format!("barrier of {rank}"), limit: Duration::from_secs(3), late };
+    assert_eq!(*reason, Reason::TimedOut(timeout));
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
 }
 

@@ -48,9 +48,9 @@ pub(crate) fn choose(
         return on_gpus(settings, process, &processes, versus);
     };
     if settings.backend == BackendChoice::Nccl {
-        let flag =
-            if settings.versus == Some(Versus::Fabric) { "--vs fabric: NCCL" } else { "--backend nccl" };
-        return Err(Stop::Refused(format!("{flag} cannot run: {reason}")));
+        let is_paired = settings.versus == Some(Versus::Fabric);
+        let asked_by = if is_paired { "--vs fabric: NCCL" } else { "--backend nccl" };
+        return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(

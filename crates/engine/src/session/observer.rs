@@ -4,7 +4,7 @@ use record::{Outcome, Run};
 
 use crate::backend::GroupPosition;
 use crate::supervision::Stop;
-use crate::sweep::{Event, SweepPlan};
+use crate::sweep::{Event, Step, SweepPlan};
 
 /// State of a run before the first measurement.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ pub trait Observer: Send + Sync + 'static {
     /// Called for each event of the sweep.
     fn event(&self, event: Event<'_>) -> anyhow::Result<()>;
 
-    /// Called when rank 0 begins a step: `the timed operations of allreduce float`.
-    fn step(&self, _what: &str) {}
+    /// Called when rank 0 begins a step.
+    fn step(&self, _step: &Step) {}
 
     /// Called when the sweep has ended.
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;

@@ -14,7 +14,7 @@ use crate::gather::gather;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
-use crate::sweep::{self, Event, RankObserver, SweepPlan, sizing};
+use crate::sweep::{self, Event, RankObserver, Step, SweepPlan, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
@@ -109,11 +109,11 @@ impl RankObserver for Reporter<'_> {
         if self.leads { self.context.observer.event(event) } else { Ok(()) }
     }
 
-    fn begin_step(&self, what: String) {
+    fn begin_step(&self, step: Step) {
         if self.leads {
-            self.context.observer.step(&what);
+            self.context.observer.step(&step);
         }
-        self.progress.begin_step(what);
+        self.progress.begin_step(step.to_string());
     }
 
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {

@@ -51,6 +51,13 @@ pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
 pub enum Stop {
     /// The request cannot be carried out. Every process has the same text; one of them prints it.
     Refused(String),
+    /// NCCL was asked for, and a process has no GPU that NCCL can use.
+    NoGpus {
+        /// The options that ask for NCCL.
+        asked_by: &'static str,
+        /// The first such process, and its reason.
+        reason: String,
+    },
     /// A failure while running.
     Failed(anyhow::Error),
 }
@@ -62,10 +69,19 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 }
 
 impl Stop {
+    /// The text of a refusal; `None` after a failure.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Refused(text) => Some(text.clone()),
+            Self::NoGpus { asked_by, reason } => Some(format!("{asked_by} cannot run: {reason}")),
+            Self::Failed(_) => None,
+        }
+    }
+
     /// Exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Refused(_) => REFUSED,
+            Self::Refused(_) | Self::NoGpus { .. } => REFUSED,
             Self::Failed(error) => Self::code_of(error),
         }
     }

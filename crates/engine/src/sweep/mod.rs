@@ -10,6 +10,8 @@ mod repeat;
 mod results;
 pub(crate) mod sizing;
 
+use std::fmt;
+
 use collectives::DataType;
 use collectives::world::World;
 
@@ -74,13 +76,28 @@ pub enum Event<'a> {
     End(Option<MemoryUse>),
 }
 
+/// A step of a sweep, as the watchdog and the display of progress name it: `the timed operations of allreduce float`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The kind of step: `timed operations`.
+    pub activity: &'static str,
+    /// The collective, or the operation: `allreduce float sum of 8 bytes, in place`.
+    pub subject: String,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the {} of {}", self.activity, self.subject)
+    }
+}
+
 /// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of a method
 /// ends the sweep.
 pub(crate) trait RankObserver {
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
-    fn begin_step(&self, _what: String) {}
+    fn begin_step(&self, _step: Step) {}
 
     fn begin_unlimited_step(&self, _what: &'static str) {}
 

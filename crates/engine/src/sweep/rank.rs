@@ -7,7 +7,7 @@ use collectives::world::World;
 
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
-use super::{Case, Event, RankObserver, SweepPlan};
+use super::{Case, Event, RankObserver, Step, SweepPlan};
 use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
 use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
@@ -34,7 +34,7 @@ pub(super) struct RankSweep<'a> {
 impl RankSweep<'_> {
     pub(super) fn run(&mut self) -> anyhow::Result<Option<Signal>> {
         let sweep = self.plan.sweep;
-        self.observer.begin_step(format!("the warm-up of {}", self.case.collective));
+        self.begin_step("warm-up", self.case.collective.to_string());
         self.world.barrier()?;
         // Also without verification: times depend on the data, and the kernels are loaded here.
         self.backend.fill(&self.work(sweep.max, Placement::OutOfPlace), TIMING_SEED)?;
@@ -98,11 +98,15 @@ impl RankSweep<'_> {
         Ok(())
     }
 
+    fn begin_step(&self, activity: &'static str, subject: String) {
+        self.observer.begin_step(Step { activity, subject });
+    }
+
     /// Measures one size. Also returns the signal that ends the sweep.
     fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Stopping>)> {
         let plan = self.plan;
         let name = describe(work);
-        self.observer.begin_step(format!("the untimed operation of {name}"));
+        self.begin_step("untimed operation", name.clone());
         self.observer.before(work)?;
         if plan.request.checks > 0 {
             self.backend.fill(work, TIMING_SEED)?;
@@ -110,7 +114,7 @@ impl RankSweep<'_> {
         // Operations of a group or a graph may be carried out in another way than a single one.
         let alike = plan.timed_loop().aggregated <= 1 && plan.timed_loop().graph_launches == 0;
         self.run_untimed(work, alike)?;
-        self.observer.begin_step(format!("the timed operations of {name}"));
+        self.begin_step("timed operations", name.clone());
         let (rounds, stable) = self.rounds(work)?;
         let operations = rounds.first().map_or(0, |primary| primary.operations);
         self.activate(BackendRole::Primary)?;
@@ -120,13 +124,13 @@ impl RankSweep<'_> {
             None => Vec::new(),
         };
         if !alike {
-            self.observer.begin_step(format!("one more untimed iteration of {name}"));
+            self.begin_step("additional untimed iteration", name.clone());
             self.record_untimed_iteration(work)?;
         }
         let verified = plan.request.checks > 0
             && work.has_elements()
             && (work.placement == Placement::OutOfPlace || work.collective.has_in_place());
-        self.observer.begin_step(format!("the verification of {name}"));
+        self.begin_step("verification", name);
         let backends = self.verify_backends(work, &rounds, verified)?;
         let results = RankResult {
             process: std::process::id(),
@@ -178,7 +182,7 @@ impl RankSweep<'_> {
             });
         }
         if verified && let Some(count) = self.plan.request.stream_checks {
-            self.observer.begin_step(format!("the check on the stream of {}", describe(work)));
+            self.begin_step("check on the stream", describe(work));
             self.verify_on_stream(work, count, &mut results[0])?;
         }
         Ok(results)

@@ -119,7 +119,9 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
             Ok(verdict.code())
         }
         // All processes are refused with the same message; one of them prints it.
-        Err(Stop::Refused(_)) if world.rank() != 0 && !has_terminal_of_its_own() => Ok(REFUSED),
+        Err(stop) if stop.refusal().is_some() && world.rank() != 0 && !has_terminal_of_its_own() => {
+            Ok(REFUSED)
+        }
         // Before the world is left, which can take a minute, and in which the launcher may end this process.
         Err(stop) => Ok(ExitError::from(stop).report()),
     }

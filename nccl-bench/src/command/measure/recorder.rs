@@ -18,7 +18,7 @@ use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};
 use engine::supervision::{Stop, print_message};
-use engine::sweep::Event;
+use engine::sweep::{Event, Step};
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
 use record::provenance::now_utc;
@@ -258,8 +258,8 @@ impl Observer for Recorder {
         }
     }
 
-    fn step(&self, what: &str) {
-        self.text().progress.phase(what);
+    fn step(&self, step: &Step) {
+        self.text().progress.begin_step(step);
     }
 
     /// Writes all files with this outcome, then the end of the text; does nothing when that was done before, or nothing

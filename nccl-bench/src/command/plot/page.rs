@@ -116,6 +116,9 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
     )
 }
 
+/// Names of the times of a run, which always differ.
+const TIMES: [&str; 2] = ["started at", "ended at"];
+
 /// The rows of the table of the runs' machines and settings.
 fn runs(picture: &Picture) -> String {
     let names = picture.runs.iter().enumerate();
@@ -135,8 +138,7 @@ fn runs(picture: &Picture) -> String {
         }
         for name in names {
             let values: Vec<Option<&String>> = facts.iter().map(|facts| facts[group].1.get(name)).collect();
-            // Times always differ.
-            let differs = !name.ends_with("ed at") && values.iter().any(|value| *value != values[0]);
+            let differs = !TIMES.contains(&name.as_str()) && values.iter().any(|value| *value != values[0]);
             let (class, mark) = if differs { (" class=\"differs\"", "≠ ") } else { ("", "") };
             let cells = values.iter().map(|value| value.map_or_else(|| "–".to_owned(), |text| escaped(text)));
             let cells: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
@@ -153,8 +155,8 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
             "outcome",
             text::describe_unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text),
         ),
-        ("started at", run.started_at.clone()),
-        ("ended at", run.ended_at.clone().unwrap_or_default()),
+        (TIMES[0], run.started_at.clone()),
+        (TIMES[1], run.ended_at.clone().unwrap_or_default()),
         ("program", run.program.clone()),
         ("command", run.command.join(" ")),
         ("notes", run.notes.join("; ")),

@@ -11,7 +11,7 @@ use super::*;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
-use crate::world::Awaited;
+use crate::world::{Awaited, Reason};
 
 /// A message as both sides see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ impl Transport for Counting {
         self.log.borrow_mut().sent.push(LoggedMessage { from: self.rank, to: peer, tag, len });
         Ok(Request(0))
     }
-    fn fail(&self, _: &str) {}
+    fn fail(&self, _: Reason) {}
     fn time_out(&mut self, operation: &str, limit: Duration, _: Vec<Awaited>) -> Error {
         Error::TimedOut { operation: operation.to_owned(), limit, late: Vec::new() }
     }

@@ -415,7 +415,7 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
             Break::Error { .. } => {
                 let error = result.unwrap().unwrap_err();
                 assert!(error.to_string().contains("on purpose"));
-                assert_eq!(failures(), [(0, format!("all_reduce: {error}"))], "the others are told");
+                assert_eq!(failures(), [(0, format!("all_reduce: {error}").into())], "the others are told");
             }
             _ => assert!(result.is_err()),
         }

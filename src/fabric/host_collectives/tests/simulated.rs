@@ -13,7 +13,7 @@ use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
-use crate::world::Awaited;
+use crate::world::{Awaited, Reason};
 
 const INJECT_SIZE: usize = 256;
 const GIVE_UP: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ struct SimulatedNetwork {
     pairs: Vec<Mutex<PairQueue>>,
     open: AtomicUsize,
     /// Ranks that have reported a failure, and their reasons.
-    failures: Mutex<Vec<(usize, String)>>,
+    failures: Mutex<Vec<(usize, Reason)>>,
     between: InterHostCounters,
 }
 
@@ -187,7 +187,7 @@ impl Simulated {
     }
 
     /// Returns a function for the ranks that have reported a failure, and their reasons.
-    pub(crate) fn failures(&self) -> impl Fn() -> Vec<(usize, String)> + Send + 'static {
+    pub(crate) fn failures(&self) -> impl Fn() -> Vec<(usize, Reason)> + Send + 'static {
         let network = Arc::clone(&self.network);
         move || network.failures.lock().unwrap().clone()
     }
@@ -342,8 +342,8 @@ impl Transport for Simulated {
         Ok(())
     }
 
-    fn fail(&self, reason: &str) {
-        self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
+    fn fail(&self, reason: Reason) {
+        self.network.failures.lock().unwrap().push((self.rank, reason));
     }
 
     fn time_out(&mut self, operation: &str, limit: Duration, _awaited: Vec<Awaited>) -> Error {

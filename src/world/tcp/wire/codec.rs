@@ -2,7 +2,7 @@
 
 use crate::world::host::Host;
 use crate::world::limits::MAX_NAME;
-use crate::world::{Awaited, Called, Error, Wait};
+use crate::world::{Awaited, Called, Error, Mismatch, Reason, Timeout, Wait};
 use std::time::Duration;
 
 pub(crate) const MAX_TEXT: usize = 16 << 10;
@@ -127,56 +127,167 @@ impl Field for Called {
     }
 }
 
+/// A rank.
+impl Field for usize {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        u32::try_from(*self).unwrap_or(u32::MAX).encode(bytes);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(u32::decode(bytes)? as Self)
+    }
+}
+
+/// In nanoseconds.
+impl Field for Duration {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX).encode(bytes);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Self::from_nanos(u64::decode(bytes)?))
+    }
+}
+
 impl Field for Awaited {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        u32::try_from(self.rank).unwrap_or(u32::MAX).encode(bytes);
+        self.rank.encode(bytes);
         self.place.encode(bytes);
         self.number.encode(bytes);
     }
 
     fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
-        let rank = u32::decode(bytes)? as usize;
-        Ok(Self { rank, place: u64::decode(bytes)?, number: u64::decode(bytes)? })
+        Ok(Self { rank: usize::decode(bytes)?, place: u64::decode(bytes)?, number: u64::decode(bytes)? })
     }
 }
 
-/// The limit is in nanoseconds.
 impl Field for Wait {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        u32::try_from(self.rank).unwrap_or(u32::MAX).encode(bytes);
+        self.rank.encode(bytes);
         self.topic.encode(bytes);
-        u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX).encode(bytes);
+        self.limit.encode(bytes);
         self.operation.encode(bytes);
         self.awaited.encode(bytes);
     }
 
     fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
-        let (rank, topic) = (u32::decode(bytes)? as usize, u64::decode(bytes)?);
-        let limit = Duration::from_nanos(u64::decode(bytes)?);
+        let (rank, topic, limit) = (usize::decode(bytes)?, u64::decode(bytes)?, Duration::decode(bytes)?);
         Ok(Self { rank, topic, limit, operation: String::decode(bytes)?, awaited: Vec::decode(bytes)? })
     }
 }
 
-/// Without a rank, [`Error::Mismatch`].
-impl Field for Error {
+impl Field for Mismatch {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        let (rank, host, reason) = match self {
-            Self::RankFailed { rank, host, reason } => {
-                (u32::try_from(*rank).ok(), host.as_str(), reason.clone())
-            }
-            other => (None, "", other.to_string()),
-        };
-        rank.encode(bytes);
-        put_text(bytes, host, MAX_NAME);
-        reason.encode(bytes);
+        self.rank.encode(bytes);
+        self.called.encode(bytes);
+        self.peer.encode(bytes);
+        u16::from(self.peer_called.is_some()).encode(bytes);
+        if let Some(called) = &self.peer_called {
+            called.encode(bytes);
+        }
     }
 
     fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
-        let (rank, host, reason) = (Option::<u32>::decode(bytes)?, take_name(bytes)?, String::decode(bytes)?);
-        Ok(match rank {
-            None => Self::Mismatch(reason),
-            Some(rank) => Self::RankFailed { rank: rank as usize, host, reason },
-        })
+        let (rank, called) = (usize::decode(bytes)?, String::decode(bytes)?);
+        let (peer, is_known) = (usize::decode(bytes)?, u16::decode(bytes)? != 0);
+        let peer_called = if is_known { Some(String::decode(bytes)?) } else { None };
+        Ok(Self { rank, called, peer, peer_called })
+    }
+}
+
+/// The late ranks end the frame.
+impl Field for Timeout {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        self.operation.encode(bytes);
+        self.limit.encode(bytes);
+        for (rank, host) in &self.late {
+            rank.encode(bytes);
+            put_text(bytes, host, MAX_NAME);
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let (operation, limit) = (String::decode(bytes)?, Duration::decode(bytes)?);
+        let mut late = Vec::new();
+        while !bytes.is_empty() {
+            late.push((usize::decode(bytes)?, take_name(bytes)?));
+        }
+        Ok(Self { operation, limit, late })
+    }
+}
+
+/// The kind, and the value.
+impl Field for Reason {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let mut put = |kind: u16, value: &dyn Fn(&mut Vec<u8>)| {
+            kind.encode(bytes);
+            value(bytes);
+        };
+        match self {
+            Self::Reported(text) => put(0, &|bytes| text.encode(bytes)),
+            Self::Mismatch(mismatch) => put(1, &|bytes| mismatch.encode(bytes)),
+            Self::TimedOut(timeout) => put(2, &|bytes| timeout.encode(bytes)),
+            Self::Other(text) => put(3, &|bytes| text.encode(bytes)),
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        match u16::decode(bytes)? {
+            0 => Ok(Self::Reported(Field::decode(bytes)?)),
+            1 => Ok(Self::Mismatch(Field::decode(bytes)?)),
+            2 => Ok(Self::TimedOut(Field::decode(bytes)?)),
+            3 => Ok(Self::Other(Field::decode(bytes)?)),
+            kind => malformed(format!("a reason of unknown kind {kind}")),
+        }
+    }
+}
+
+/// The kind, and the value. Errors of other kinds become an [`Error::Mismatch`] with their text.
+impl Field for Error {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::RankFailed { rank, host, reason } => {
+                0_u16.encode(bytes);
+                rank.encode(bytes);
+                put_text(bytes, host, MAX_NAME);
+                reason.encode(bytes);
+            }
+            Self::CallMismatch(mismatch) => {
+                1_u16.encode(bytes);
+                mismatch.encode(bytes);
+            }
+            other => {
+                2_u16.encode(bytes);
+                other.to_string().encode(bytes);
+            }
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        match u16::decode(bytes)? {
+            0 => {
+                let (rank, host) = (usize::decode(bytes)?, take_name(bytes)?);
+                Ok(Self::RankFailed { rank, host, reason: Reason::decode(bytes)? })
+            }
+            1 => Ok(Self::CallMismatch(Mismatch::decode(bytes)?)),
+            2 => Ok(Self::Mismatch(String::decode(bytes)?)),
+            kind => malformed(format!("an error of unknown kind {kind}")),
+        }
+    }
+}
+
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+impl Error {
+    /// The encoding for a message of a world.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
+    }
+
+    /// Decodes [`to_bytes`](Self::to_bytes); `None` if the message is malformed.
+    pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        Self::decode(&mut bytes).ok()
     }
 }
 

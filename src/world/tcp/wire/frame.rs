@@ -3,10 +3,10 @@
 use super::MAX_FRAME;
 use super::codec::{Field, MAX_TEXT, Malformed, Member, malformed};
 use crate::world::limits::MAX_NAME;
-use crate::world::{Called, Error, Wait};
+use crate::world::{Called, Error, Reason, Wait};
 
 const MAGIC: [u8; 8] = *b"NCCLbnch";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Magic, version.
 const PREAMBLE: usize = 10;
 /// Kind, length of the body.
@@ -63,7 +63,7 @@ frames! {
     /// The job has failed. Processes that exit because of it use this exit code.
     7 => Failed(code: i32, error: Error);
     /// The sender aborts the job: exit code, the failed rank if its process has several, and reason.
-    8 => Abort(code: i32, rank: Option<u32>, reason: String);
+    8 => Abort(code: i32, rank: Option<u32>, reason: Reason);
     /// The rendezvous is complete; all ranks in order.
     9 => Members(members: Vec<Member>);
     /// The rendezvous has failed, for the given reason.

@@ -4,7 +4,7 @@ use super::*;
 use crate::world::call::{pack, unpack};
 use crate::world::host::Host;
 use crate::world::limits::{MAX_NAME, MAX_RANKS};
-use crate::world::{Awaited, Called, Error, Wait};
+use crate::world::{Awaited, Called, Error, Mismatch, Reason, Timeout, Wait};
 use proptest::prelude::*;
 
 fn member(local: Option<(u32, u32)>) -> Member {
@@ -38,7 +38,17 @@ fn wait() -> Wait {
 }
 
 fn frames() -> Vec<Frame> {
-    let died = Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "died: it panicked".to_owned() };
+    let failed = |reason| Error::RankFailed { rank: 3, host: "b".to_owned(), reason };
+    let died = Reason::Other("died: it panicked".to_owned());
+    let mismatch =
+        |peer_called| Mismatch { rank: 1, called: "barrier".to_owned(), peer: 70_000, peer_called };
+    let late = |late: &[usize]| {
+        Reason::TimedOut(Timeout {
+            operation: "all_reduce of 5 float, sum".to_owned(),
+            limit: Duration::from_millis(1500),
+            late: late.iter().map(|&rank| (rank, format!("node{rank}"))).collect(),
+        })
+    };
     vec![
         Frame::Heartbeat,
         Frame::Goodbye,
@@ -47,9 +57,13 @@ fn frames() -> Vec<Frame> {
         Frame::Message(8, Vec::new()),
         Frame::Released(9),
         Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
-        Frame::Failed(-1, died),
+        Frame::Failed(-1, failed(died)),
+        Frame::Failed(1, failed(late(&[0, 70_000]))),
+        Frame::Failed(1, Error::CallMismatch(mismatch(Some(String::new())))),
         Frame::Failed(1, Error::Mismatch("ranks differ".to_owned())),
-        Frame::Abort(130, None, "interrupted".to_owned()),
+        Frame::Abort(130, None, "interrupted".into()),
+        Frame::Abort(1, Some(3), late(&[])),
+        Frame::Abort(1, None, Reason::Mismatch(mismatch(None))),
         Frame::Members(vec![member(None), member(Some((0, 1)))]),
         Frame::RendezvousFailed("rank 2 is missing".to_owned()),
         Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
@@ -107,7 +121,7 @@ fn other_versions_and_protocols_are_refused_early() {
     assert!(first_frame(&bytes[..10]).unwrap_err().0.contains("version 9"));
     assert!(first_frame(b"GET").unwrap_err().0.contains("does not speak"));
     let mut stream = FrameDecoder::new();
-    stream.push(b"NCCLbnch\x02\x00\x0d\xff\xff\x00\x00");
+    stream.push(b"NCCLbnch\x03\x00\x0d\xff\xff\x00\x00");
     assert!(stream.next_within(MAX_HELLO).unwrap_err().0.contains("65535 bytes"));
 }
 
@@ -156,15 +170,15 @@ fn packed_messages_survive_unpacking() {
 proptest! {
     #[test]
     fn damaged_messages_are_refused_or_decoded(
-        which in 0..16_usize,
+        which in 0..frames().len() + 2,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
-        let mut bytes = match which {
-            13 => hello().encode_first(),
-            14 => Frame::Rejected("no".to_owned()).encode_first(),
-            15 => Frame::TimedOut(wait()).encode(),
-            frame => frames()[frame].encode(),
+        let frames = frames();
+        let mut bytes = match which.checked_sub(frames.len()) {
+            None => frames[which].encode(),
+            Some(0) => hello().encode_first(),
+            Some(_) => Frame::Rejected("no".to_owned()).encode_first(),
         };
         for (index, byte) in damage {
             let index = index.index(bytes.len());

@@ -12,7 +12,7 @@ use crate::command::markup::escaped;
 pub(super) fn write(examinations: &[Examination]) -> String {
     let health = super::health(examinations);
     let verdict = super::verdict(examinations);
-    let reason = verdict.split_once(": ").map_or(verdict.as_str(), |(_, reason)| reason);
+    let reason = super::reason(examinations);
     let list = |title: &str, select: fn(&Examination) -> &Vec<String>| {
         let lines: Vec<&String> = examinations.iter().flat_map(select).collect();
         if lines.is_empty() { String::new() } else { format!("<h2>{title}</h2>\n{}", items(&lines)) }
@@ -25,7 +25,7 @@ pub(super) fn write(examinations: &[Examination]) -> String {
         css = include_str!("page.css"),
         health = health_class(health),
         health_words = health,
-        reason = safe(reason),
+        reason = safe(&reason),
         program = safe(concat!("nccl-bench ", env!("CARGO_PKG_VERSION"), " doctor")),
         findings = findings(examinations),
         proof = list("Proven", |examination| &examination.proof),

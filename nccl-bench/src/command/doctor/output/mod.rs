@@ -163,8 +163,12 @@ fn health(examinations: &[Examination]) -> Health {
 
 /// The verdict in one line.
 fn verdict(examinations: &[Examination]) -> String {
-    let health = health(examinations);
-    let reason = match health {
+    format!("{}: {}", health(examinations).to_string().to_uppercase(), reason(examinations))
+}
+
+/// The reason of the verdict.
+fn reason(examinations: &[Examination]) -> String {
+    let reason = match health(examinations) {
         Health::Broken => worst(examinations, Severity::Broken),
         Health::Degraded => worst(examinations, Severity::Degraded),
         Health::CannotTell if interrupted(examinations).is_some() => {
@@ -187,7 +191,7 @@ fn verdict(examinations: &[Examination]) -> String {
             Some(proofs.take(PROOFS).cloned().collect::<Vec<_>>().join("; "))
         }
     };
-    format!("{}: {}", health.to_string().to_uppercase(), reason.unwrap_or_default())
+    reason.unwrap_or_default()
 }
 
 /// The diagnosis of the first finding of this severity.

@@ -29,7 +29,7 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     if style.colour {
         text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &paragraphs(examinations, style, verdict.split_once(": ").map(|(_, said)| said))
+    text + &paragraphs(examinations, style, Some(&super::reason(examinations)))
 }
 
 /// The text without the verdict: findings, proof, what could not be seen, and the facts.

@@ -2,6 +2,7 @@
 
 use diagnosis::examination::{Body, Examination, Section};
 use diagnosis::finding::{Evidence, Finding, Severity};
+use engine::supervision::Stop;
 use record::{Measurement, Run};
 use serde_json::json;
 
@@ -20,8 +21,8 @@ pub(super) struct State {
 pub(super) enum End<'a> {
     /// Everything was measured.
     Complete,
-    /// It was refused, with this reason.
-    Refused(&'a str),
+    /// It was refused.
+    Refused(&'a Stop),
     /// It failed, with the messages of the processes.
     Failed(&'a [Evidence]),
     /// This signal ended it: `SIGINT`.
@@ -37,7 +38,7 @@ impl State {
         }
         examination.findings.extend(wrong(&self.measurements));
         match (&self.run, end) {
-            (_, End::Refused(reason)) => examination.unseen.push(not_measured(reason)),
+            (_, End::Refused(refusal)) => examination.unseen.push(describe_refusal(refusal)),
             (_, End::Interrupted(signal)) => {
                 examination
                     .unseen
@@ -143,10 +144,10 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
 }
 
 /// A sentence about a measurement that was refused.
-fn not_measured(reason: &str) -> String {
-    match reason.strip_prefix("--backend nccl cannot run: ") {
-        Some(reason) => format!("no GPU seen that NCCL can use: {reason}"),
-        None => format!("nothing was measured: {reason}"),
+fn describe_refusal(refusal: &Stop) -> String {
+    match refusal {
+        Stop::NoGpus { reason, .. } => format!("no GPU seen that NCCL can use: {reason}"),
+        other => format!("nothing was measured: {}", other.refusal().unwrap_or_default()),
     }
 }
 

@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let mut result = session.run(&world, Arc::clone(&observer), context.program.mpi);
     // A process may still die before rank 0 has its log.
     salvage.set(move |outcome| observer.salvage(outcome));
-    if let Err(Stop::Refused(_)) = result
+    if result.as_ref().is_err_and(|stop| stop.refusal().is_some())
         && let Some(signal) = or_end(interrupt.requested_by_any(&*world), &*world, &salvage)
     {
         // It came before anything was measured, where no process looks for it.
@@ -104,11 +104,11 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
             return Ok(signal_code(signal));
         }
         Ok(_) => End::Complete,
-        Err(Stop::Refused(reason)) => {
-            refusal = reason;
+        Err(stop @ Stop::Failed(_)) => return Err(stop.into()),
+        Err(refused) => {
+            refusal = refused;
             End::Refused(&refusal)
         }
-        Err(stop) => return Err(stop.into()),
     };
     match report(arguments, &world, &collector, end) {
         Err(ExitError::Stopped(Stop::Failed(error))) if error.is::<world::Error>() => {
@@ -199,7 +199,7 @@ mod tests {
 
     impl Left {
         fn error() -> world::Error {
-            let reason = "has left the job".to_owned();
+            let reason = world::Reason::Other("has left the job".to_owned());
             world::Error::RankFailed { rank: 1, host: "there".to_owned(), reason }
         }
     }

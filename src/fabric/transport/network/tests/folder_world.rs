@@ -55,12 +55,16 @@ impl World for FolderWorld {
             let pid = fs::read_to_string(self.folder.join(format!("pid-{rank}"))).unwrap();
             let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             if status.is_empty() || status.contains(") Z ") {
-                return Err(world::Error::RankFailed { rank, host: "here".into(), reason: "died".into() });
+                return Err(world::Error::RankFailed {
+                    rank,
+                    host: "here".into(),
+                    reason: world::Reason::Other("died".into()),
+                });
             }
         }
         Ok(())
     }
-    fn fail(&self, reason: &str) {
+    fn fail(&self, reason: world::Reason) {
         eprintln!("rank {} failed: {reason}", self.rank);
     }
     fn abort(&self, code: i32, message: &str) -> ! {
