@@ -143,6 +143,18 @@ impl World for Checked {
         self.call("wants_calls", |world| world.wants_calls()).unwrap_or_default()
     }
 
+    fn post(&self, message: Vec<u8>) -> bool {
+        self.call("post", |world| world.post(message)).unwrap_or_default()
+    }
+
+    fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
+        self.call("take_posted", |world| world.take_posted()).unwrap_or_default()
+    }
+
+    fn is_connected_to(&self, process: usize) -> bool {
+        self.call("is_connected_to", |world| world.is_connected_to(process)).unwrap_or_default()
+    }
+
     fn hold_silence(&self, holds: bool) {
         self.call("hold_silence", |world| world.hold_silence(holds));
     }

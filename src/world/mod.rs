@@ -238,6 +238,26 @@ pub trait World: Send + Sync {
         self.monitor().map_or(Ok(()), World::begin_end)
     }
 
+    /// Sends a message to the process of rank 0, or from there to every other process ([`World::take_posted`]). It also arrives after a
+    /// failure of the job, as long as both processes are connected. At most 1 GiB. Returns immediately; may be called by any
+    /// thread at any time. Returns `false` if the transport does not support that.
+    #[doc(hidden)]
+    fn post(&self, message: Vec<u8>) -> bool {
+        self.monitor().is_some_and(|monitor| monitor.post(message))
+    }
+
+    /// Takes the messages that have arrived ([`World::post`]), each with the number of the process that has sent it.
+    #[doc(hidden)]
+    fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
+        self.monitor().map(World::take_posted).unwrap_or_default()
+    }
+
+    /// True while a message to or from another process can arrive. Those that it has sent before have arrived once this is false.
+    #[doc(hidden)]
+    fn is_connected_to(&self, process: usize) -> bool {
+        self.monitor().is_some_and(|monitor| monitor.is_connected_to(process))
+    }
+
     /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at
     /// most. A later hook replaces it; it is called at most once. It must not own a handle of this world, which would then never be
     /// dropped: capture a `Weak`.

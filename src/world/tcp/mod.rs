@@ -23,6 +23,7 @@ use rendezvous::Connected;
 use state::{Failure, TcpState};
 use std::collections::BTreeSet;
 use std::io;
+use std::mem;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -168,6 +169,22 @@ impl World for Tcp {
         let notes = lock(&self.state.notes);
         let others = notes.iter().skip(1);
         others.filter_map(|note| Some((note.text.clone(), note.came?.elapsed()))).collect()
+    }
+
+    fn post(&self, message: Vec<u8>) -> bool {
+        self.state.broadcast(&Frame::Posted(message));
+        true
+    }
+
+    fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
+        mem::take(&mut *lock(&self.state.posted))
+    }
+
+    fn is_connected_to(&self, process: usize) -> bool {
+        self.state
+            .connections
+            .get(process)
+            .is_some_and(|connection| connection.as_ref().is_some_and(Connection::is_open))
     }
 
     fn hold_silence(&self, holds: bool) {

@@ -47,6 +47,8 @@ pub(crate) struct TcpState {
     pub(crate) limit: Mutex<Option<Duration>>,
     /// Notes by rank; at rank 0 only.
     pub(crate) notes: Mutex<Vec<Note>>,
+    /// Messages of other processes that nobody has taken yet.
+    pub(crate) posted: Mutex<Vec<(usize, Vec<u8>)>>,
     /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
     call_log: Mutex<CallLog>,
     /// True once ranks that wait are to report their calls.
@@ -125,6 +127,7 @@ impl TcpState {
             closing: AtomicBool::new(false),
             limit: Mutex::default(),
             notes: Mutex::new(vec![Note::default(); at_root]),
+            posted: Mutex::default(),
             call_log: Mutex::default(),
             wants_calls: AtomicBool::new(false),
             timed_out: Mutex::default(),

@@ -161,6 +161,58 @@ fn a_timeout_names_the_ranks_that_have_not_reported_the_call() {
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
 }
 
+/// Messages of the program reach rank 0, and the other ranks from there, also after a failure.
+#[test]
+fn posted_messages_arrive_after_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let until = |world: &dyn World, count: usize| {
+        let begun = Instant::now();
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            assert!(begun.elapsed() < Duration::from_secs(60), "only {taken:?} arrived");
+            taken.extend(world.take_posted());
+            thread::yield_now();
+        }
+        taken
+    };
+    let rank = |rank: usize, listener: Option<TcpListener>| {
+        let config = RendezvousConfig::new(rank, 3, &address).unwrap();
+        let world = join(&config, &Options::default(), listener).unwrap();
+        world.barrier().unwrap();
+        if rank == 1 {
+            world.fail("on purpose".into());
+        }
+        while world.check().is_ok() {
+            thread::yield_now();
+        }
+        if rank == 0 {
+            let mut taken = until(&world, 2);
+            taken.sort_unstable();
+            assert_eq!(taken, [(1, vec![1; 3 << 20]), (2, vec![2; 3 << 20])]);
+            assert!(world.is_connected_to(1) && world.is_connected_to(2) && !world.is_connected_to(0));
+            assert!(world.post(vec![7]));
+            // The others leave once they have it.
+            let begun = Instant::now();
+            while world.is_connected_to(1) || world.is_connected_to(2) {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                thread::yield_now();
+            }
+        } else {
+            assert!(world.post(vec![rank as u8; 3 << 20]));
+            assert_eq!(until(&world, 1), [(0, vec![7])]);
+        }
+    };
+    thread::scope(|scope| {
+        let rank = &rank;
+        for number in 1..3 {
+            scope.spawn(move || rank(number, None));
+        }
+        rank(0, Some(listener));
+    });
+}
+
 /// Sets a hook when it is dropped.
 struct SetsHook(Weak<Tcp>);
 

@@ -141,6 +141,7 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
             length.is_multiple_of(2).then_some((length % 5) as u32),
             "enough".into(),
         ),
+        13 if length.is_multiple_of(2) => Frame::Posted(script.bytes(length).to_vec()),
         13 => Frame::Barrier(length as u64),
         _ => return Action::SendRaw(script.bytes(length).to_vec()),
     })

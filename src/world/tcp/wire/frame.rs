@@ -98,6 +98,8 @@ frames! {
     24 => TimedOut(wait: Wait);
     /// Ranks that wait are to report their calls.
     25 => WantCalls;
+    /// A message of the program ([`World::post`](crate::world::World::post)).
+    26 => Posted(message: Vec<u8>);
 }
 
 impl Frame {

@@ -79,6 +79,7 @@ fn frames() -> Vec<Frame> {
         Frame::TimedOut(wait()),
         Frame::TimedOut(Wait { operation: String::new(), awaited: Vec::new(), ..wait() }),
         Frame::WantCalls,
+        Frame::Posted(vec![1, 2, 3]),
     ]
 }
 

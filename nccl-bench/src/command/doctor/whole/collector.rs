@@ -17,11 +17,10 @@ use engine::supervision::{Stop, print_message, ranges, start_thread};
 use engine::sweep::Event;
 use record::Outcome;
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, POLL, Received};
 use super::lock;
 use super::measurement::{End, State};
-use super::receiver::{POLL, Received};
-use super::wire::{Ending, PackedLog};
+use super::message::{Ending, PackedLog};
 use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
 use crate::exit::ExitError;
@@ -44,7 +43,7 @@ const FORWARD_TIME: Duration = Duration::from_millis(500);
 
 /// Collects the measurements, and reports them when the job ends before its time.
 pub(super) struct Collector {
-    exchange: Exchange,
+    exchange: Arc<Exchange>,
     output: Output,
     /// Examinations before the measurement.
     before: Mutex<Vec<Examination>>,
@@ -70,7 +69,7 @@ impl Drop for Watch {
 }
 
 impl Collector {
-    pub(super) fn new(exchange: Exchange, output: Output, is_first: bool) -> Self {
+    pub(super) fn new(exchange: Arc<Exchange>, output: Output, is_first: bool) -> Self {
         Self {
             exchange,
             output,
@@ -173,7 +172,7 @@ impl Collector {
             Ending::Failed(_) => LOG_TIME,
             Ending::Interrupted(_) => LOG_TIME_AFTER_SIGNAL,
         };
-        let Received { logs, endings } = self.exchange.collect(limit);
+        let Received { logs, endings, .. } = self.exchange.collect(limit);
         let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
         examinations.push(match ending {
             Ending::Failed(message) => self.measurement(End::Failed(&self.evidence(message, endings))),
@@ -254,7 +253,7 @@ impl Observer for Collector {
         if self.is_first {
             self.report(&ending);
         } else {
-            self.exchange.tell(ending);
+            self.exchange.tell_end(ending);
             self.wait_for_report();
         }
     }

@@ -3,8 +3,7 @@
 mod collector;
 mod exchange;
 mod measurement;
-mod receiver;
-mod wire;
+mod message;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,6 +75,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
     let world = (context.program.join)(&join)?;
     let exchange = Exchange::start(&world, log)?;
+    let _answering = exchange.answer().map_err(Stop::from)?;
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     session.watch(&world, &observer);

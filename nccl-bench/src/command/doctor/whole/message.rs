@@ -1,0 +1,112 @@
+//! Messages between the processes of `doctor`.
+
+use diagnosis::examination::Health;
+use engine::supervision::signal_code;
+use serde::{Deserialize, Serialize};
+
+/// NCCL's log of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PackedLog {
+    /// The number of the process.
+    pub(super) process: usize,
+    /// True for a log without a cut.
+    pub(super) is_whole: bool,
+    /// The text, in gzip. It follows the other fields as it is.
+    #[serde(skip)]
+    pub(super) gzip: Vec<u8>,
+}
+
+/// The reason for which a measurement ends before it is complete.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Ending {
+    /// It failed, with this message.
+    Failed(String),
+    /// This signal interrupted it: `SIGINT`.
+    Interrupted(String),
+}
+
+impl Ending {
+    /// The exit code of all processes.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => Health::Broken.code(),
+            Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.code(), signal_code),
+        }
+    }
+}
+
+/// A message: the first two are rank 0's, the others are for rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// Every process is to send the logs that it holds.
+    Ask,
+    /// The report is written.
+    Reported,
+    /// The end of the sender before the measurement is complete.
+    Ended(Ending),
+    /// A log, of the sender or another process of its host.
+    Log(PackedLog),
+    /// The end of the logs.
+    End,
+}
+
+impl PackedLog {
+    /// Returns the log as bytes.
+    pub(super) fn encode(self) -> Vec<u8> {
+        Message::Log(self).encode()
+    }
+
+    /// Decodes [`PackedLog::encode`].
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        match Message::decode(bytes)? {
+            Message::Log(log) => Some(log),
+            _ => None,
+        }
+    }
+}
+
+impl Message {
+    /// Returns the message as bytes: a line of JSON, and the bytes of a log.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let gzip = if let Self::Log(log) = self { &log.gzip[..] } else { &[] };
+        // Only maps with keys that are no strings cannot be written.
+        let line = serde_json::to_vec(self).unwrap_or_default();
+        [&line[..], b"\n", gzip].concat()
+    }
+
+    /// Decodes [`Message::encode`].
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|&byte| byte == b'\n')?;
+        let mut message = serde_json::from_slice(&bytes[..end]).ok()?;
+        if let Self::Log(log) = &mut message {
+            log.gzip = bytes[end + 1..].to_vec();
+        }
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_encoding() {
+        let log = PackedLog { process: 7, is_whole: false, gzip: b"1\n2\n".to_vec() };
+        assert_eq!(PackedLog::decode(&log.clone().encode()), Some(log.clone()));
+        for message in [
+            Message::Ask,
+            Message::Reported,
+            Message::Ended(Ending::Failed("no\nway".to_owned())),
+            Message::Ended(Ending::Interrupted("SIGINT".to_owned())),
+            Message::Log(log),
+            Message::End,
+        ] {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        for other in [&b""[..], b"\n", b"\"Ask\"", b"\"Other\"\n"] {
+            assert_eq!(Message::decode(other), None);
+            assert_eq!(PackedLog::decode(other), None);
+        }
+        assert_eq!(PackedLog::decode(&Message::Ask.encode()), None);
+    }
+}
