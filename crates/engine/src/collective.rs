@@ -253,8 +253,18 @@ impl Work {
 
 /// The fabric backend's collective, if that one has a choice of algorithms.
 pub fn on_fabric(collective: Collective) -> Option<fabric::Collective> {
-    // A collective is read by that backend's name for it, too.
-    fabric::Collective::ALL.into_iter().find(|known| known.name().parse() == Ok(collective))
+    match collective {
+        Collective::AllReduce => Some(fabric::Collective::AllReduce),
+        Collective::AllGather => Some(fabric::Collective::AllGather),
+        Collective::ReduceScatter => Some(fabric::Collective::ReduceScatter),
+        Collective::Broadcast => Some(fabric::Collective::Broadcast),
+        Collective::Reduce => Some(fabric::Collective::Reduce),
+        Collective::AllToAll => Some(fabric::Collective::AllToAll),
+        Collective::AllToAllV => Some(fabric::Collective::AllToAllV),
+        Collective::Gather => Some(fabric::Collective::Gather),
+        Collective::Scatter => Some(fabric::Collective::Scatter),
+        Collective::SendRecv | Collective::Hypercube => None,
+    }
 }
 
 #[cfg(test)]

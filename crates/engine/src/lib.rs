@@ -9,6 +9,7 @@ pub mod collective;
 pub mod data;
 pub mod gather;
 pub mod nccl_choice;
+pub mod process;
 pub mod request;
 pub mod session;
 pub mod supervision;

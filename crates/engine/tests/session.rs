@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use collectives::world;
 use engine::collective::Collective;
+use engine::process::Process;
 use engine::request::{BackendChoice, Request};
 use engine::session::{Observer, Session, Start};
 use engine::supervision::{Stop, Verdict};
@@ -87,8 +88,9 @@ fn a_session_reports_its_measurements_in_order_and_returns_a_verdict() {
         ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
     };
     let observer = Arc::new(Collected::default());
-    let session = Session::new(request).unwrap();
-    let verdict = session.run(&world::single(), observer.clone(), None).unwrap();
+    let process = Process::start().unwrap();
+    let session = Session::new(request);
+    let verdict = session.run(&process.join(world::single()), observer.clone(), None).unwrap();
     assert_eq!((verdict, verdict.code()), (Verdict::Good, 0));
 
     let of_collective = |name: &str| {

@@ -1,13 +1,14 @@
 //! A measurement as a library call: from a request to events and a verdict.
 //!
-//! A session uses neither a terminal nor files: an [`Observer`] receives the results. It does own the process: it takes
-//! over the signals, and a rank that fails ends the process and the job, because the other ranks may wait for a device.
+//! A session uses neither a terminal nor files: an [`Observer`] receives the results. A rank that fails ends the process and the
+//! job ([`process`](crate::process)), because the other ranks may wait for a device.
 //!
 //! ```no_run
 //! use std::sync::Arc;
 //!
 //! use collectives::world;
 //! use engine::collective::Collective;
+//! use engine::process::Process;
 //! use engine::request::{BackendChoice, Request};
 //! use engine::session::{Observer, Session, Start};
 //! use engine::sweep::Event;
@@ -42,9 +43,10 @@
 //!         threads: Some(2),
 //!         ..Request::new(vec![Collective::AllReduce])
 //!     };
-//!     let session = Session::new(request)?;
+//!     let process = Process::start()?;
+//!     let session = Session::new(request);
 //!     // Several processes would join the world of `world::from_environment`.
-//!     let verdict = session.run(&world::single(), Arc::new(Print), None);
+//!     let verdict = session.run(&process.join(world::single()), Arc::new(Print), None);
 //!     println!("{verdict:?}");
 //!     Ok(())
 //! }
@@ -57,7 +59,6 @@ mod plan;
 mod rank;
 mod start;
 
-use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -66,9 +67,10 @@ use collectives::world::{self, Started};
 use crate::agreement;
 use crate::backend::{self, Node};
 use crate::nccl_choice::ChoiceSources;
+use crate::process::{Joined, fail};
 use crate::request::Request;
 use crate::supervision::{
-    FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause, explain_missing_thread,
+    FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, explain_missing_thread,
 };
 pub use checks::check_ranks;
 use checks::within;
@@ -82,62 +84,23 @@ pub struct Session {
     choices: ChoiceSources,
     /// Note for the record when NCCL's choices will not be known in full.
     choices_note: Option<String>,
-    salvage: Salvage,
-    interrupt: Interrupt,
 }
 
 impl Session {
-    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU).
-    ///
-    /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and
-    /// threads that run already would still receive the signals. A program that has installed an [`Interrupt`] before has taken
-    /// over the signals already.
-    pub fn new(request: Request) -> io::Result<Self> {
+    /// Prepares to record the choices of NCCL. Call it in `main`, after [`Process::start`](crate::process::Process::start) and before
+    /// the process starts threads or loads NCCL: it may set environment variables.
+    #[must_use]
+    pub fn new(request: Request) -> Self {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
             ChoiceSources::start(request.log_choices)
         } else {
             Default::default()
         };
-        let salvage = Salvage::default();
-        let interrupt = Interrupt::install(salvage.clone())?;
-        Ok(Self { request, choices, choices_note, salvage, interrupt })
+        Self { request, choices, choices_note }
     }
 
-    /// Sets the exit code of the process when the run fails, instead of those of the supervision.
-    #[must_use]
-    pub fn failing_with(self, code: u8) -> Self {
-        self.salvage.set_failure_code(code);
-        self
-    }
-
-    /// Makes a signal, and the end of another process, call `observer` before this process ends, as [`Session::run`] does. For
-    /// programs that use `world` before [`Session::run`].
-    pub fn watch(&self, world: &world::Handle, observer: &Arc<dyn Observer>) {
-        let saved = Arc::clone(observer);
-        self.salvage.set(move |outcome| saved.salvage(outcome));
-        self.interrupt.joined(world);
-        self.salvage.watch(&**world);
-    }
-
-    /// The saving of results when this process ends early. [`Session::run`] leaves it without a hook: for programs that use
-    /// `world` afterwards.
-    pub fn salvage(&self) -> Salvage {
-        self.salvage.clone()
-    }
-
-    /// The request to stop of this process. [`Session::run`] reads it between measurements, but not where the request cannot be
-    /// carried out: for programs that then report.
-    pub fn interrupt(&self) -> Interrupt {
-        self.interrupt.clone()
-    }
-
-    /// Ends this process and the job because of an error before [`Session::run`], as that does.
-    pub fn fail(&self, world: &world::Handle, error: &anyhow::Error) -> ! {
-        fail(error, &**world, &self.salvage)
-    }
-
-    /// Runs the measurement as one process of `world`. Every process calls it with an equal request
+    /// Runs the measurement as one process of its job. Every process calls it with an equal request
     /// ([`Request::common`]) and gets the same verdict, once all ranks have closed their devices. Only the process of rank 0
     /// calls `observer`. `mpi` is `backend::mpi::find` in a program that is linked to MPI, else `None`.
     ///
@@ -147,13 +110,12 @@ impl Session {
     /// [`Stop::Refused`], with the same text on every process, when the request cannot be carried out.
     pub fn run(
         self,
-        world: &world::Handle,
+        process: &Joined,
         observer: Arc<dyn Observer>,
         mpi: Option<backend::FindHostBackend>,
     ) -> Result<Verdict, Stop> {
-        let Self { request, choices, choices_note, salvage, interrupt } = self;
-        interrupt.joined(world);
-        salvage.watch(&**world);
+        let Self { request, choices, choices_note } = self;
+        let (world, salvage, interrupt) = (process.world(), process.salvage(), process.interrupt());
         let checked = request.check().map_err(Stop::Refused);
         let prepared = checked.and_then(|()| if world.rank() == 0 { observer.prepare() } else { Ok(()) });
         let result = agreement::agree(world, &request, prepared).and_then(|()| {
@@ -164,8 +126,8 @@ impl Session {
                 observer: &*observer,
                 choices: Mutex::new(choices),
                 choices_note,
-                interrupt: &interrupt,
-                salvage: &salvage,
+                interrupt,
+                salvage,
             };
             let result = measure(&request, mpi, world, &context);
             salvage.clear();
@@ -177,7 +139,7 @@ impl Session {
                 observer.failed(&format!("{error:#}"));
                 // So that it removes files that it has only created.
                 drop(observer);
-                fail(&error, &**world, &salvage)
+                process.fail(&error, FAILED)
             }
             other => other,
         }
@@ -192,11 +154,6 @@ struct ProcessContext<'a> {
     choices_note: Option<String>,
     interrupt: &'a Interrupt,
     salvage: &'a Salvage,
-}
-
-fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! {
-    await_cause(error, rank);
-    salvage.end(rank, FAILED, &format!("{error:#}"))
 }
 
 fn measure(
@@ -238,14 +195,16 @@ fn run_ranks(
                 let (world, progress) = started.recv().map_err(anyhow::Error::from)?;
                 match rank::run(request, node, index, &world, &progress, context) {
                     // Other ranks may wait for this one, so the job ends.
-                    Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
+                    Err(Stop::Failed(error)) => fail(&error, FAILED, &*world, context.salvage),
                     result => result,
                 }
             };
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
                 // Before any rank has begun: the others would be told that this one has left.
-                Err(error) => fail(&explain_missing_thread(&name, &error).into(), &**world, context.salvage),
+                Err(error) => {
+                    fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, context.salvage)
+                }
             }
         }
         let starts = ranks.into_iter().zip(progress).zip(threads);

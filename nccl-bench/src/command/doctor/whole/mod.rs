@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collectives::world;
-use diagnosis::environment::Process;
 use diagnosis::examination::Health;
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
+use engine::process::Process;
 use engine::request::{BackendChoice, Request, Step};
 use engine::session::{Observer, Session};
-use engine::supervision::{Salvage, Stop, Verdict, interrupted, signal_code};
+use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted, signal_code};
 
 use super::output::{self, Output};
 use super::{environment, host};
@@ -70,26 +70,29 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let join = JoinRequest::from(&request);
     (context.program.hand_over)(&join)?;
     // Before this process sets variables of its own.
-    let process = Process::own();
+    let environment = diagnosis::environment::Process::own();
     let log = CapturedLog::start().map_err(Stop::from)?;
-    let session = Session::new(request).map_err(Stop::from)?.failing_with(Health::Broken.code());
-    let world = (context.program.join)(&join)?;
-    let exchange = Exchange::start(&world, log)?;
+    let process = Process::start().map_err(Stop::from)?.failing_with(Health::Broken.code());
+    let session = Session::new(request);
+    let process = process.join((context.program.join)(&join)?);
+    let world = process.world();
+    let exchange = Exchange::start(world, log)?;
     let _answering = exchange.answer().map_err(Stop::from)?;
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
-    session.watch(&world, &observer);
-    let (salvage, interrupt) = (session.salvage(), session.interrupt());
-    let watch = collector.watch(&world).map_err(Stop::from)?;
-    match examine(&process, &world, &collector, arguments.backend) {
-        Err(Stop::Failed(error)) => session.fail(&world, &error),
+    let saved = Arc::clone(&observer);
+    process.save_with(move |outcome| saved.salvage(outcome));
+    let (salvage, interrupt) = (process.salvage(), process.interrupt());
+    let watch = collector.watch(world).map_err(Stop::from)?;
+    match examine(&environment, world, &collector, arguments.backend) {
+        Err(Stop::Failed(error)) => process.fail(&error, FAILED),
         examined => examined?,
     }
-    let mut result = session.run(&world, Arc::clone(&observer), context.program.mpi);
+    let mut result = session.run(&process, Arc::clone(&observer), context.program.mpi);
     // A process may still die before rank 0 has its log.
     salvage.set(move |outcome| observer.salvage(outcome));
     if result.as_ref().is_err_and(|stop| stop.refusal().is_some())
-        && let Some(signal) = or_end(interrupt.requested_by_any(&*world), &*world, &salvage)
+        && let Some(signal) = or_end(interrupt.requested_by_any(&**world), &**world, salvage)
     {
         // It came before anything was measured, where no process looks for it.
         result = Ok(Verdict::Stopped(signal));
@@ -110,9 +113,9 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
             End::Refused(&refusal)
         }
     };
-    match report(arguments, &world, &collector, end) {
+    match report(arguments, world, &collector, end) {
         Err(ExitError::Stopped(Stop::Failed(error))) if error.is::<world::Error>() => {
-            or_end(Err(error), &*world, &salvage)
+            or_end(Err(error), &**world, salvage)
         }
         reported => {
             salvage.clear();
@@ -128,13 +131,13 @@ fn or_end<T>(value: anyhow::Result<T>, world: &dyn world::World, salvage: &Salva
 
 /// Examines the environments and the hosts. Collective.
 fn examine(
-    process: &Process,
+    environment: &diagnosis::environment::Process,
     world: &world::Handle,
     collector: &Collector,
     backend: BackendChoice,
 ) -> Result<(), Stop> {
-    let environment = environment::of_job(&environment::Arguments::default(), process, world, Some(backend))?;
-    collector.add([environment]);
+    let arguments = environment::Arguments::default();
+    collector.add([environment::of_job(&arguments, environment, world, Some(backend))?]);
     collector.add(host::examine_job(world, backend)?);
     Ok(())
 }

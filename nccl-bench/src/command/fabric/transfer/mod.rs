@@ -26,8 +26,9 @@ pub use arguments::{
 
 use crate::mpi_exec::JoinRequest;
 use diagnosis::host::available_memory;
+use engine::process::Process;
 use engine::request::Size;
-use engine::supervision::{Interrupt, Salvage, Signal, Stop, Verdict, await_cause};
+use engine::supervision::{Interrupt, Signal, Stop, Verdict};
 use job::Job;
 pub(super) use options::TestOptions;
 use rendezvous::RankInfo;
@@ -66,23 +67,18 @@ pub(super) fn run(
             "--pause is for --completion poll: with block the rank does not poll".to_owned(),
         ));
     }
-    let interrupt = Interrupt::install(Salvage::default())?;
+    let process = Process::start()?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // Before this side waits for the other. Ranks of a launcher are all here, and tell each other.
     if arguments.listen.is_some() || arguments.connect.is_some() {
         job::check(options).map_err(job::stop)?;
     }
-    let world = rendezvous::join(arguments, join)?;
-    interrupt.joined(&world);
-    let ended = measure(options, library, out, &world, &interrupt);
-    interrupt.done();
+    let process = process.join(rendezvous::join(arguments, join)?);
+    let ended = measure(options, library, out, process.world(), process.interrupt());
+    process.interrupt().done();
     match ended {
         // Other ranks wait for this one, perhaps in MPI, which has no timeout.
-        Err(Stop::Failed(error)) => {
-            await_cause(&error, &*world);
-            let (code, message) = (Stop::code_of(&error), format!("{error:#}"));
-            Salvage::default().end(&*world, code, &message)
-        }
+        Err(Stop::Failed(error)) => process.fail(&error, Stop::code_of(&error)),
         ended => ended,
     }
 }

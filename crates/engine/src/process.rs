@@ -1,0 +1,87 @@
+//! A process of a job: its signals, its world, and its end. The same for measurements, the doctor and tests of libfabric.
+
+use std::io;
+
+use collectives::world;
+use record::Outcome;
+
+use crate::supervision::{Interrupt, Salvage, await_cause};
+
+/// A process that has not joined its job yet.
+#[derive(Debug)]
+pub struct Process {
+    salvage: Salvage,
+    interrupt: Interrupt,
+}
+
+/// A process that has joined the world of its job. A signal stops all ranks at the same point, and the end of another process saves
+/// the results of this one.
+#[derive(Debug)]
+pub struct Joined {
+    world: world::Handle,
+    salvage: Salvage,
+    interrupt: Interrupt,
+}
+
+impl Process {
+    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU).
+    ///
+    /// Call it in `main`, before the process starts threads or loads libraries: threads that run already would still receive the
+    /// signals. A program that has installed an [`Interrupt`] before has taken over the signals already.
+    ///
+    /// # Errors
+    /// When the thread that waits for the signals cannot be started.
+    pub fn start() -> io::Result<Self> {
+        let salvage = Salvage::default();
+        let interrupt = Interrupt::install(salvage.clone())?;
+        Ok(Self { salvage, interrupt })
+    }
+
+    /// Sets the exit code of the process when the run fails, instead of those of the supervision.
+    #[must_use]
+    pub fn failing_with(self, code: u8) -> Self {
+        self.salvage.set_failure_code(code);
+        self
+    }
+
+    /// Joins the other processes of `world`, which this value keeps until it is dropped.
+    pub fn join(self, world: world::Handle) -> Joined {
+        let Self { salvage, interrupt } = self;
+        interrupt.joined(&world);
+        salvage.watch(&*world);
+        Joined { world, salvage, interrupt }
+    }
+}
+
+impl Joined {
+    /// The world of the processes.
+    pub fn world(&self) -> &world::Handle {
+        &self.world
+    }
+
+    /// The request to stop of this process.
+    pub fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
+    /// The saving of results when this process ends early.
+    pub fn salvage(&self) -> &Salvage {
+        &self.salvage
+    }
+
+    /// Sets the function that saves the results when this process ends early: see [`Salvage::set`].
+    pub fn save_with(&self, save: impl FnOnce(Outcome) + Send + 'static) {
+        self.salvage.set(save);
+    }
+
+    /// Ends this process and the job with this exit code because of an error, which may be the consequence of another rank's failure.
+    pub fn fail(&self, error: &anyhow::Error, code: u8) -> ! {
+        fail(error, code, &*self.world, &self.salvage)
+    }
+}
+
+/// Ends this process and the job because of an error of `rank`.
+pub(crate) fn fail(error: &anyhow::Error, code: u8, rank: &dyn world::World, salvage: &Salvage) -> ! {
+    await_cause(error, rank);
+    salvage.end(rank, code, &format!("{error:#}"))
+}
