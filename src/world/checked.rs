@@ -127,6 +127,14 @@ impl World for Checked {
         self.call("note", |world| world.note(text)).unwrap_or_default()
     }
 
+    fn note_with(&self, text: &str, data: &[u8]) -> bool {
+        self.call("note_with", |world| world.note_with(text, data)).unwrap_or_default()
+    }
+
+    fn note_data(&self) -> Vec<(Vec<u8>, Duration)> {
+        self.call("note_data", |world| world.note_data()).unwrap_or_default()
+    }
+
     fn notes(&self) -> Vec<(String, Duration)> {
         self.call("notes", |world| world.notes()).unwrap_or_default()
     }

@@ -183,13 +183,25 @@ pub trait World: Send + Sync {
     /// Replaces the previous note. Returns immediately; may be called by any thread at any time, also during a collective
     /// call. Returns `true` if the transport delivers notes: over TCP, and with MPI if the ranks monitor each other.
     fn note(&self, text: &str) -> bool {
-        self.monitor().is_some_and(|monitor| monitor.note(text))
+        self.note_with(text, &[])
+    }
+
+    /// Like [`World::note`], with data for the program in rank 0's process.
+    #[doc(hidden)]
+    fn note_with(&self, text: &str, data: &[u8]) -> bool {
+        self.monitor().is_some_and(|monitor| monitor.note_with(text, data))
     }
 
     /// Latest notes of the other processes, each with the time since it came. Empty except in rank 0's process, and if the
     /// transport delivers no notes.
     fn notes(&self) -> Vec<(String, Duration)> {
         self.monitor().map(World::notes).unwrap_or_default()
+    }
+
+    /// The data of the notes of [`World::notes`], in the same order.
+    #[doc(hidden)]
+    fn note_data(&self) -> Vec<(Vec<u8>, Duration)> {
+        self.monitor().map(World::note_data).unwrap_or_default()
     }
 
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the

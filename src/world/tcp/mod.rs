@@ -156,19 +156,21 @@ impl World for Tcp {
         self.state.wake_service();
     }
 
-    fn note(&self, text: &str) -> bool {
+    fn note_with(&self, text: &str, data: &[u8]) -> bool {
         if self.state.rank == 0 {
-            self.state.set_note(0, text.to_owned());
+            self.state.set_note(0, text.to_owned(), data.to_vec());
         } else {
-            self.state.broadcast(&Frame::Note(text.to_owned()));
+            self.state.broadcast(&Frame::Note(text.to_owned(), data.to_vec()));
         }
         true
     }
 
     fn notes(&self) -> Vec<(String, Duration)> {
-        let notes = lock(&self.state.notes);
-        let others = notes.iter().skip(1);
-        others.filter_map(|note| Some((note.text.clone(), note.came?.elapsed()))).collect()
+        self.state.other_notes().into_iter().map(|(note, age)| (note.text, age)).collect()
+    }
+
+    fn note_data(&self) -> Vec<(Vec<u8>, Duration)> {
+        self.state.other_notes().into_iter().map(|(note, age)| (note.data, age)).collect()
     }
 
     fn post(&self, message: Vec<u8>) -> bool {

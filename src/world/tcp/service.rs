@@ -328,7 +328,7 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
             close_if_departed(state, peer);
         }
         Frame::Posted(message) => lock(&state.posted).push((peer.rank, message)),
-        Frame::Note(text) if at_root => state.set_note(peer.rank, text),
+        Frame::Note(text, data) if at_root => state.set_note(peer.rank, text, data),
         Frame::Called(rank, topic, calls) => {
             state.record_calls(rank as usize, topic, calls);
             // Rank 0 forwards calls when it leaves.

@@ -77,6 +77,8 @@ pub(crate) struct Failure {
 #[derive(Clone, Default)]
 pub(crate) struct Note {
     pub(crate) text: String,
+    /// Data for the program.
+    pub(crate) data: Vec<u8>,
     /// `None` before the first one.
     pub(crate) came: Option<Instant>,
 }
@@ -323,10 +325,16 @@ impl TcpState {
         }
     }
 
-    pub(crate) fn set_note(&self, rank: usize, text: String) {
+    pub(crate) fn set_note(&self, rank: usize, text: String, data: Vec<u8>) {
         if let Some(note) = lock(&self.notes).get_mut(rank) {
-            *note = Note { text, came: Some(Instant::now()) };
+            *note = Note { text, data, came: Some(Instant::now()) };
         }
+    }
+
+    /// Notes of the other processes, each with its age.
+    pub(crate) fn other_notes(&self) -> Vec<(Note, Duration)> {
+        let notes = lock(&self.notes);
+        notes.iter().skip(1).filter_map(|note| Some((note.clone(), note.came?.elapsed()))).collect()
     }
 
     /// Tells the others that this rank leaves. Rank 0 stops comparing calls, so it forwards the latest ones.

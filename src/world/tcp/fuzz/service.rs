@@ -104,7 +104,9 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
         0 => Frame::Heartbeat,
         1 | 2 if rank == 0 => Frame::Barrier(number),
         3..=6 if rank == 0 => Frame::Message(number, script.bytes(length).to_vec()),
-        7 if rank == 0 => Frame::Note(String::from_utf8_lossy(script.bytes(length)).into_owned()),
+        7 if rank == 0 => {
+            Frame::Note(String::from_utf8_lossy(script.bytes(length)).into_owned(), vec![0; length])
+        }
         8 if rank == 0 => return Action::Contribute(Contribution::Barrier),
         9 | 10 if rank == 0 => {
             return Action::Contribute(Contribution::Message(script.bytes(length).to_vec()));

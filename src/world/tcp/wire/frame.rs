@@ -68,8 +68,8 @@ frames! {
     9 => Members(members: Vec<Member>);
     /// The rendezvous has failed, for the given reason.
     10 => RendezvousFailed(reason: String);
-    /// Activity of the sender, for messages about it.
-    11 => Note(text: String);
+    /// Activity of the sender, for messages about it, and data for the program.
+    11 => Note(text: String, data: Vec<u8>);
     /// Calls of one rank of the sender: rank, topic and calls.
     12 => Called(rank: u32, topic: u64, calls: Vec<Called>);
     /// First frame of a rank to rank 0: its rank, the number of ranks, and the key of its job.

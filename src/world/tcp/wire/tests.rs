@@ -66,7 +66,7 @@ fn frames() -> Vec<Frame> {
         Frame::Abort(1, None, Reason::Mismatch(mismatch(None))),
         Frame::Members(vec![member(None), member(Some((0, 1)))]),
         Frame::RendezvousFailed("rank 2 is missing".to_owned()),
-        Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
+        Frame::Note("rank 3: filling\nrank 4: filling".to_owned(), vec![1, 2]),
         Frame::Called(3, 5, vec![called(1, 7, "barrier"), called(0, 8, "")]),
         Frame::Called(0, 0, Vec::new()),
         Frame::AskShrink(2, "shrink 5f".to_owned()),

@@ -174,12 +174,13 @@ impl Watcher {
             let now = Instant::now();
             if several && now >= next_note {
                 let lines: String = ranks.iter().map(RankStatus::line).collect();
-                is_heard = self.process.note(&lines);
+                let data = serde_json::to_vec(&ranks).unwrap_or_default();
+                is_heard = self.process.note_with(&lines, &data);
                 next_note = now + NOTE_INTERVAL;
             }
             let collects = is_heard && self.process.rank() == 0;
             if collects {
-                ranks.extend(self.parse_notes());
+                ranks.extend(self.other_ranks());
             }
             let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
             if collects {
@@ -226,13 +227,14 @@ impl Watcher {
     }
 
     /// The ranks of the other processes, as these have described them last.
-    fn parse_notes(&self) -> Vec<RankStatus> {
-        let notes = self.process.notes();
-        let ranks = |(note, heard): &(String, Duration)| {
-            let heard = *heard;
-            note.lines().filter_map(|line| RankStatus::parse(line, heard)).collect::<Vec<_>>()
+    fn other_ranks(&self) -> Vec<RankStatus> {
+        let notes = self.process.note_data();
+        let ranks = |(data, heard): (Vec<u8>, Duration)| {
+            // The last note of a process has none.
+            let ranks: Vec<RankStatus> = serde_json::from_slice(&data).unwrap_or_default();
+            ranks.into_iter().map(move |rank| RankStatus { heard, ..rank })
         };
-        notes.iter().flat_map(ranks).collect()
+        notes.into_iter().flat_map(ranks).collect()
     }
 
     fn end(&self, ranks: &[RankStatus]) -> ! {

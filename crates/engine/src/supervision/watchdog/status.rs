@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::COLLECT;
 
 /// Maximum number of ranks that a message names with their devices.
 const MOST_NAMED: usize = 8;
 
 /// The current step of a rank, or of a process that has no ranks yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankStatus {
     /// `rank 3`, `process 1`.
     pub(super) name: String,
@@ -19,6 +21,7 @@ pub(super) struct RankStatus {
     /// Time since the step began; `None` when the step has no time limit.
     pub(super) age: Option<Duration>,
     /// Time since the process of this rank described it so.
+    #[serde(skip)]
     pub(super) heard: Duration,
 }
 
@@ -28,19 +31,6 @@ impl RankStatus {
     pub(super) fn line(&self) -> String {
         let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
-    }
-
-    /// Parses a line that came `heard` ago; `None` for any other text, such as a line that was cut.
-    pub(super) fn parse(line: &str, heard: Duration) -> Option<Self> {
-        let mut parts = line.splitn(4, " | ");
-        let (name, location) = parts.next()?.split_once(" on ")?;
-        let number = parts.next()?.strip_prefix("step ")?.parse().ok()?;
-        let age = match parts.next()? {
-            "-" => None,
-            age => Some(Duration::from_millis(age.strip_suffix(" ms")?.parse().ok()?)),
-        };
-        let step = parts.next()?.to_owned();
-        Some(Self { name: name.to_owned(), location: location.to_owned(), number, step, age, heard })
     }
 
     pub(super) fn is_late(&self, limit: Duration) -> bool {
@@ -244,17 +234,5 @@ mod tests {
         assert!(explained(&ranks).starts_with("process 1 on node1 (GPU 0) did not finish loading"));
         ranks[1].number = 1002;
         assert!(explained(&ranks).ends_with("; process 1 waits in loading"));
-    }
-
-    #[test]
-    fn a_line_is_parsed_to_the_status_it_was_made_from() {
-        let limited = status(3, 17, "allreduce float sum, 8 bytes | in place on GPU");
-        assert_eq!(RankStatus::parse(limited.line().trim_end(), limited.heard), Some(limited.clone()));
-        let unlimited = RankStatus { age: None, ..limited };
-        assert_eq!(RankStatus::parse(unlimited.line().trim_end(), unlimited.heard), Some(unlimited.clone()));
-        assert!(!unlimited.is_late(Duration::ZERO));
-        for cut in ["", "rank 3", "rank 3 on a", "rank 3 on a | step 1", "rank 3 on a | step x | - | b"] {
-            assert_eq!(RankStatus::parse(cut, Duration::ZERO), None, "{cut}");
-        }
     }
 }
