@@ -1,24 +1,15 @@
 //! Times as the lines of a log have them.
 
-/// A time of a line, as seconds and the form that it was written in.
+use jiff::civil::DateTime;
+
+/// A time of a line. Only times of one zone are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moment {
-    seconds: f64,
-    form: Form,
+    /// A time without a year is in the year 2000, which has all days.
+    time: DateTime,
+    /// `Z`, `+09:00`, or nothing; `None` for a time without a year.
+    zone: Option<String>,
 }
-
-/// The form of a time. Only times of one form are compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
-    /// With date, `2025-12-28 16:04:25.123` or `Tue Nov 24 13:42:01 2026`, and the zone: `Z`, `+09:00`, or nothing.
-    Dated(String),
-    /// `1124 13:48:00.36`, month and day without a year.
-    MonthAndDay,
-}
-
-/// Names of the months in times of the form `Tue Nov 24 13:42:01 2026`.
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Moment {
     /// Reads a time; `None` for other forms, and for those that lack the day.
@@ -26,78 +17,33 @@ impl Moment {
         Self::dated(text).or_else(|| Self::of_month(text)).or_else(|| Self::with_weekday(text))
     }
 
-    /// The seconds from another time to this one; `None` for times of different forms.
+    /// The seconds from another time to this one; `None` for times of different zones.
     pub(super) fn seconds_since(&self, other: &Self) -> Option<f64> {
-        (self.form == other.form).then_some(self.seconds - other.seconds)
+        (self.zone == other.zone).then(|| self.time.duration_since(other.time).as_secs_f64())
     }
 
     /// `2025-12-28 16:04:25.123Z`.
     fn dated(text: &str) -> Option<Self> {
-        let (date, rest) = text.split_at_checked(10)?;
-        let [year, month, day] = numbers(date, '-')?;
-        let rest = rest.strip_prefix([' ', 'T'])?;
-        let (seconds, zone) = clock(rest)?;
-        let seconds = seconds + days(year, month, day)? * 86_400.0;
-        Some(Self { seconds, form: Form::Dated(zone.to_owned()) })
+        let (_, rest) = text.split_at_checked(text.find(':')? + ":04:25".len())?;
+        let zone = rest
+            .strip_prefix(['.', ','])
+            .map_or(rest, |part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
+        let time = text.strip_suffix(zone)?.parse().ok()?;
+        Some(Self { time, zone: Some(zone.to_owned()) })
     }
 
     /// `1124 13:48:00.36`, of PyTorch and other programs that log as glog does.
     fn of_month(text: &str) -> Option<Self> {
-        let (date, rest) = text.split_once(' ')?;
-        let is_date = date.len() == 4 && date.bytes().all(|byte| byte.is_ascii_digit());
-        let date: u32 = date.parse().ok().filter(|_| is_date)?;
-        let (seconds, _) = clock(rest)?;
-        // A year that has all days.
-        let seconds = seconds + days(2000, date / 100, date % 100)? * 86_400.0;
-        Some(Self { seconds, form: Form::MonthAndDay })
+        let (month, rest) = text.split_at_checked(2)?;
+        Some(Self { zone: None, ..Self::dated(&format!("2000-{month}-{rest}"))? })
     }
 
     /// `Tue Nov 24 13:42:01 2026`.
     fn with_weekday(text: &str) -> Option<Self> {
-        let mut words = text.split_ascii_whitespace().skip(1);
-        let month = words.next()?;
-        let month = MONTHS.iter().position(|name| *name == month)?;
-        let day: u32 = words.next()?.parse().ok()?;
-        let (seconds, _) = clock(words.next()?)?;
-        let year: u32 = words.next()?.parse().ok()?;
-        let seconds = seconds + days(year, u32::try_from(month).ok()? + 1, day)? * 86_400.0;
-        Some(Self { seconds, form: Form::Dated(String::new()) })
+        let (_, date) = text.split_once(' ')?;
+        let time = DateTime::strptime("%b %d %H:%M:%S %Y", date).ok()?;
+        Some(Self { time, zone: Some(String::new()) })
     }
-}
-
-/// Reads `16:04:25.123Z`: the seconds of the day, and the zone.
-fn clock(text: &str) -> Option<(f64, &str)> {
-    let (clock, rest) = text.split_at_checked(8)?;
-    let [hour, minute, second] = numbers(clock, ':')?;
-    let seconds = f64::from(hour.checked_mul(3600)?) + f64::from(minute * 60) + f64::from(second);
-    let part = rest.strip_prefix(['.', ',']).unwrap_or_default();
-    let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-    let Some((part, zone)) = part.split_at_checked(digits).filter(|(part, _)| !part.is_empty()) else {
-        return Some((seconds, rest));
-    };
-    Some((seconds + format!("0.{part}").parse::<f64>().ok()?, zone))
-}
-
-/// Reads three numbers with separators between them, of at most four digits.
-fn numbers(text: &str, separator: char) -> Option<[u32; 3]> {
-    let mut parts = text.split(separator).map(|part| match part.bytes().all(|byte| byte.is_ascii_digit()) {
-        true if part.len() <= 4 => part.parse::<u32>().ok(),
-        _ => None,
-    });
-    let numbers = [parts.next()??, parts.next()??, parts.next()??];
-    parts.next().is_none().then_some(numbers)
-}
-
-/// Days since the beginning of the year 0 to a date of the Gregorian calendar.
-fn days(year: u32, month: u32, day: u32) -> Option<f64> {
-    const BEFORE: [u32; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let before = BEFORE.get(usize::try_from(month.checked_sub(1)?).ok()?)?;
-    let is_leap =
-        |year: u32| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let year = year.min(9999);
-    let last = year.saturating_sub(1);
-    let leaps = last / 4 - last / 100 + last / 400 + u32::from(is_leap(year) && month > 2);
-    Some(f64::from(year * 365 + leaps + before + day))
 }
 
 #[cfg(test)]
