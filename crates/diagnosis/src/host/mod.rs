@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub mod gpu;
 pub mod kernel;
 pub mod libraries;
+pub mod limits;
 pub mod nic;
 pub mod pci;
 mod purpose;

@@ -2,7 +2,6 @@
 
 mod facts;
 mod findings;
-mod limits;
 mod pci;
 mod services;
 mod shm;
@@ -16,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use facts::section;
 pub(super) use findings::{judge, judge_host_memory, prove_host_memory, unseen};
-pub use limits::{ControlGroup, Limits};
 pub use pci::{Bridge, Iommu};
 pub use services::{Driver, Services};
 pub use shm::{SharedMemory, Stale};
 
-use super::files::{field, names, number, text};
+use super::files::{field, names, text};
+use super::limits::{ControlGroup, Limits};
 use super::rdma::Host;
 
 /// The system of a host, as this process sees it.
@@ -174,9 +173,4 @@ pub(crate) fn virtual_machine(root: &Path) -> Option<bool> {
 /// Loaded kernel modules, of those that are asked for.
 fn has_module(root: &Path, name: &str) -> bool {
     root.join("sys/module").join(name).exists()
-}
-
-/// A number of a file, unless the file says that there is no limit.
-fn limit(path: &Path) -> Option<u64> {
-    number(path)
 }

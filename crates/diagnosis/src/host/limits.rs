@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::files::text;
-use super::limit;
+use super::files::{number, text};
 
 /// Soft limits of this process; `None` for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,19 +72,19 @@ impl ControlGroup {
         let mut group = Self::default();
         if base.join("cgroup.controllers").exists() || path("").is_some() && path("memory").is_none() {
             for folder in up(&base, &path("").unwrap_or_default()) {
-                group.memory = least(group.memory, limit(&folder.join("memory.max")));
+                group.memory = least(group.memory, number(&folder.join("memory.max")));
                 let quota = text(&folder.join("cpu.max")).and_then(|text| quota(&text));
                 group.processors = [group.processors, quota].into_iter().flatten().reduce(f64::min);
-                group.processes(limit(&folder.join("pids.max")), &folder.join("pids.current"));
+                group.processes(number(&folder.join("pids.max")), &folder.join("pids.current"));
             }
         } else {
             for folder in up(&base.join("memory"), &path("memory").unwrap_or_default()) {
                 // The first version writes a number near the largest for none.
-                let bytes = limit(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
+                let bytes = number(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
                 group.memory = least(group.memory, bytes);
             }
             for folder in up(&base.join("pids"), &path("pids").unwrap_or_default()) {
-                group.processes(limit(&folder.join("pids.max")), &folder.join("pids.current"));
+                group.processes(number(&folder.join("pids.max")), &folder.join("pids.current"));
             }
             for folder in up(&base.join("cpu"), &path("cpu").unwrap_or_default()) {
                 let time = |name: &str| text(&folder.join(name));
@@ -100,7 +99,7 @@ impl ControlGroup {
     /// Takes the limit with the fewest processes left.
     fn processes(&mut self, most: Option<u64>, current: &Path) {
         let Some(most) = most else { return };
-        let running: Option<u64> = limit(current);
+        let running: Option<u64> = number(current);
         let left = |most: u64, running: Option<u64>| most.saturating_sub(running.unwrap_or(0));
         if self.processes.is_none_or(|known| left(most, running) < left(known, self.running)) {
             (self.processes, self.running) = (Some(most), running);
