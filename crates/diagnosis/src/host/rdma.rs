@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::files::{names, text};
+use super::limits::Limits;
 use super::nic::{self, Nic};
 use super::pci::{self, OnPci};
 
@@ -36,8 +37,8 @@ pub struct Host {
     /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each device is
     /// in one.
     pub shared_devices: Option<bool>,
-    /// Limit of locked memory of this process, in bytes.
-    pub memlock: Option<u64>,
+    /// Limits of this process.
+    pub limits: Limits,
     /// Runtime of the container that this process runs in.
     pub container: Option<&'static str>,
 }
@@ -76,7 +77,7 @@ impl Host {
                 Some("N") => Some(false),
                 _ => None,
             },
-            memlock: text(&root.join("proc/self/limits")).as_deref().and_then(memlock),
+            limits: Limits::read(root),
             container: if in_pod(root, service) { Some("Kubernetes") } else { container(root) },
         }
     }
@@ -104,12 +105,6 @@ fn efa_on_pci(root: &Path) -> Vec<OnPci> {
         .filter(|function| function.vendor == AMAZON && function.device >> 4 == EFA)
         .map(|function| function.on_pci())
         .collect()
-}
-
-/// The soft limit in the text of `/proc/self/limits`, unless it is `unlimited`.
-fn memlock(limits: &str) -> Option<u64> {
-    let rest = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of the
@@ -168,7 +163,7 @@ mod tests {
         let on_pci = OnPci { bus_id: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
         assert_eq!(host.efa_on_pci, [on_pci]);
         assert!(host.refused.is_empty() && host.shared_devices.is_none());
-        assert_eq!((host.memlock, host.container), (None, None));
+        assert_eq!((host.limits.locked_memory, host.container), (None, None));
         assert!(host.has_uverbs());
     }
 
@@ -178,7 +173,7 @@ mod tests {
         assert_eq!(host.devices[0].name, "mlx5_2");
         assert_eq!(host.devices[0].description(), "driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)");
         assert!(!host.devices[0].is_efa() && host.devices[0].is_up());
-        assert_eq!(host.memlock, Some(65536));
+        assert_eq!(host.limits.locked_memory, Some(65536));
         assert_eq!(host.modules, ["mlx5_ib"]);
     }
 
@@ -263,6 +258,6 @@ mod tests {
             "unlimited" => None,
             kibibytes => Some(kibibytes.parse::<u64>().unwrap() * 1024),
         };
-        assert_eq!(Host::look(Path::new("/"), None).memlock, expected);
+        assert_eq!(Host::look(Path::new("/"), None).limits.locked_memory, expected);
     }
 }

@@ -249,7 +249,7 @@ fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
 }
 
 fn memory_limit(host: &Host) -> Option<Reason> {
-    let bytes = host.memlock?;
+    let bytes = host.limits.locked_memory?;
     let reason = Reason::new(format!(
         "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA locks what it \
          registers",

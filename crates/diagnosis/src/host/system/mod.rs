@@ -132,7 +132,7 @@ pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
         available: bytes("MemAvailable"),
         huge_pages: count("HugePages_Total")
             .and_then(|total| Some((total, count("HugePages_Free")?, bytes("Hugepagesize")?))),
-        limits: Limits::read(root),
+        limits: rdma.limits.clone(),
         group: ControlGroup::read(root),
         shm: SharedMemory::read(root),
         verbs_files: rdma.has_uverbs(),
