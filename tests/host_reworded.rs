@@ -95,9 +95,9 @@ fn on_groups<R: Send>(ranks: usize, run: impl Fn(&Job, Group) -> R + Sync) -> Ve
     })
 }
 
-/// The error of rank 1's broadcast while the others of `group` sum.
-fn call_differently(group: &Group, different: bool) -> Error {
-    if different {
+/// Calls broadcast if `broadcasts`, else all_reduce. Returns the error.
+fn call_wrongly(group: &Group, broadcasts: bool) -> Error {
+    if broadcasts {
         group.broadcast(vec![1.0_f32; 5], 0).wait().unwrap_err()
     } else {
         group.all_reduce(vec![1.0_f32; 5], ReduceOp::Sum).wait().unwrap_err()
@@ -110,10 +110,10 @@ fn different_calls_are_values_on_every_rank() {
         let errors = on_groups(4, |job, group| {
             let rank = job.rank();
             if !split {
-                return Some(call_differently(&group, rank == 3));
+                return Some(call_wrongly(&group, rank == 3));
             }
             let part = group.split((rank > 0).then_some(1)).unwrap()?;
-            Some(call_differently(&part, rank == 3))
+            Some(call_wrongly(&part, rank == 3))
         });
         for (rank, error) in errors.into_iter().enumerate().filter_map(|(rank, error)| Some((rank, error?))) {
             let Error::Mismatch { rank: one, called, peer, peer_called: Some(other) } = error else {

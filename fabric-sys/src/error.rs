@@ -27,7 +27,7 @@ impl LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "no usable libfabric was found. Tried:")?;
+        writeln!(formatter, "no usable libfabric was found.\nTried:")?;
         for Attempt { place, reason } in &self.attempts {
             writeln!(formatter, "  {place}: {reason}")?;
         }

@@ -97,12 +97,11 @@ impl Members {
     fn failure(&self, round: &[Vec<u8>]) -> Option<world::Error> {
         self.of_parent.iter().zip(&self.of_job).find_map(|(&rank, &of_job)| {
             let [FAILED, error @ ..] = round.get(rank)?.as_slice() else { return None };
-            match world::Error::from_bytes(error)? {
-                world::Error::RankFailed { host, reason, .. } => {
-                    Some(world::Error::RankFailed { rank: of_job, host, reason })
-                }
-                _ => None,
-            }
+            let (host, reason) = match world::Error::from_bytes(error) {
+                Some(world::Error::RankFailed { host, reason, .. }) => (host, reason),
+                _ => ("unknown".to_owned(), Reason::from("its reason cannot be read")),
+            };
+            Some(world::Error::RankFailed { rank: of_job, host, reason })
         })
     }
 }

@@ -146,7 +146,7 @@ impl Group {
             Some(reason) => {
                 // The places in which libraries were looked for are on lines of their own.
                 let first = reason.lines().next().unwrap_or_default();
-                format!("{transport}; not GPUs: {}", first.strip_suffix(" Tried:").unwrap_or(first))
+                format!("{transport}; not GPUs: {first}")
             }
             None => transport.to_owned(),
         }

@@ -157,7 +157,7 @@ pub trait World: Send + Sync {
         self.monitor().map_or(Ok(()), World::check)
     }
 
-    /// Reports that this rank has failed, for `reason`, while its process lives on. The methods of all other ranks return
+    /// Reports that this rank has failed, for `reason`, while its process lives on: `world.fail("the loss is NaN".into())`. The methods of all other ranks return
     /// [`Error::RankFailed`] with this rank and the reason, or their processes exit ([`OnFailure::Exit`]). This cannot be
     /// undone, and this rank's methods fail too. Returns immediately; only the first failure of a job counts. The report
     /// reaches the others also if this rank, or rank 0, which forwards it, leaves right afterwards, but not once rank 0's
@@ -186,7 +186,7 @@ pub trait World: Send + Sync {
         self.note_with(text, &[])
     }
 
-    /// Like [`World::note`], with data for the program in rank 0's process.
+    /// Like [`World::note`], with data for the program in rank 0's process: at most 4 MiB, longer data is not sent.
     #[doc(hidden)]
     fn note_with(&self, text: &str, data: &[u8]) -> bool {
         self.monitor().is_some_and(|monitor| monitor.note_with(text, data))
@@ -251,8 +251,9 @@ pub trait World: Send + Sync {
     }
 
     /// Sends a message to the process of rank 0, or from there to every other process ([`World::take_posted`]). It also arrives after a
-    /// failure of the job, as long as both processes are connected. At most 1 GiB. Returns immediately; may be called by any
-    /// thread at any time. Returns `false` if the transport does not support that.
+    /// failure of the job, as long as both processes are connected. At most 1 GiB may wait to be taken: more is a failure of the
+    /// sender. Returns immediately; may be called by any thread at any time. Returns `false` if the transport does not support
+    /// that, or the message is too long.
     #[doc(hidden)]
     fn post(&self, message: Vec<u8>) -> bool {
         self.monitor().is_some_and(|monitor| monitor.post(message))
@@ -264,7 +265,8 @@ pub trait World: Send + Sync {
         self.monitor().map(World::take_posted).unwrap_or_default()
     }
 
-    /// True while a message to or from another process can arrive. Those that it has sent before have arrived once this is false.
+    /// True while messages can arrive at another process, and from it. Once it is false, what was received from that process can be
+    /// taken, and nothing more will arrive.
     #[doc(hidden)]
     fn is_connected_to(&self, process: usize) -> bool {
         self.monitor().is_some_and(|monitor| monitor.is_connected_to(process))
@@ -363,7 +365,7 @@ pub enum Error {
         rank: usize,
         /// Name of its host.
         host: String,
-        /// The reason.
+        /// The reason, displayed as a verb phrase: `died: its connection closed`.
         reason: Reason,
     },
     /// Two ranks called different operations ([`World::compare`]).

@@ -38,7 +38,7 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    /// A sentence that advises to choose this kind, after "or". `option` is the way to do so: `--world tcp`.
+    /// Advice to choose this kind, as a phrase that follows "or". `option` is the way to do so: `--world tcp`.
     #[must_use]
     pub fn advice(self, option: &str) -> String {
         match self {

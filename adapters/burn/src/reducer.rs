@@ -65,11 +65,13 @@ impl Reducer {
         let mut taken =
             Taken { places: &places, gradients: &mut gradients, data, path: Path::default(), unknown: None };
         module.visit(&mut taken);
-        let data = checked(&self.parameters, taken)
-            .inspect_err(|error| self.reducer.group().world().fail(error.to_string().into()))?;
+        let data = checked(&self.parameters, taken).inspect_err(|error| {
+            self.reducer.group().world().fail(collectives::world::Reason::from(error))
+        })?;
         let group = self.reducer.group().clone();
         let begun = self.reducer.step(step);
-        let mut step = begun.inspect_err(|error| group.world().fail(error.to_string().into()))?;
+        let mut step =
+            begun.inspect_err(|error| group.world().fail(collectives::world::Reason::from(error)))?;
         for (index, data) in data.iter().enumerate().rev() {
             step.ready(index, data.as_slice::<f32>().map_err(|error| refused(&error))?)?;
         }

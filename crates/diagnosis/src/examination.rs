@@ -46,6 +46,9 @@ pub struct Examination {
     pub facts: Value,
 }
 
+/// The title of the section about known faults of the versions that were found.
+pub const KNOWN_FAULTS: &str = "Known faults";
+
 /// A part of the facts, with a heading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {

@@ -37,7 +37,7 @@ impl Process {
         Ok(Self { salvage, interrupt })
     }
 
-    /// Sets the exit code of the process when the run fails, instead of those of the supervision.
+    /// Sets the exit code of the process when the run fails, instead of 1 (failed) and 4 (timed out).
     #[must_use]
     pub fn failing_with(self, code: u8) -> Self {
         self.salvage.set_failure_code(code);
@@ -59,12 +59,12 @@ impl Joined {
         &self.world
     }
 
-    /// The request to stop of this process.
+    /// The request to stop, which signals set.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// The saving of results when this process ends early.
+    /// Saves the results when this process ends early.
     pub fn salvage(&self) -> &Salvage {
         &self.salvage
     }
@@ -80,8 +80,8 @@ impl Joined {
     }
 }
 
-/// Ends this process and the job because of an error of `rank`.
-pub(crate) fn fail(error: &anyhow::Error, code: u8, rank: &dyn world::World, salvage: &Salvage) -> ! {
-    await_cause(error, rank);
-    salvage.end(rank, code, &format!("{error:#}"))
+/// Ends this process and the job because of an error of the rank of `world`.
+pub(crate) fn fail(error: &anyhow::Error, code: u8, world: &dyn world::World, salvage: &Salvage) -> ! {
+    await_cause(error, world);
+    salvage.end(world, code, &format!("{error:#}"))
 }

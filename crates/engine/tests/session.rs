@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use collectives::world;
 use engine::collective::Collective;
-use engine::process::Process;
 use engine::request::{BackendChoice, Request};
 use engine::session::{Observer, Session, Start};
 use engine::supervision::{Stop, Verdict};
-use engine::sweep::{Event, Step};
+use engine::sweep::{Event, SweepStep};
 use record::{Measurement, Outcome, Placement, Run};
 
 /// Collects everything that a session reports.
@@ -63,7 +62,7 @@ impl Observer for Collected {
         Ok(())
     }
 
-    fn step(&self, step: &Step) {
+    fn step(&self, step: &SweepStep) {
         self.steps.lock().unwrap().push(step.to_string());
     }
 
@@ -88,8 +87,7 @@ fn a_session_reports_its_measurements_in_order_and_returns_a_verdict() {
         ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
     };
     let observer = Arc::new(Collected::default());
-    let process = Process::start().unwrap();
-    let session = Session::new(request);
+    let (session, process) = Session::start(request).unwrap();
     let verdict = session.run(&process.join(world::single()), observer.clone(), None).unwrap();
     assert_eq!((verdict, verdict.code()), (Verdict::Good, 0));
 

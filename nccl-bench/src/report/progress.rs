@@ -12,7 +12,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use engine::backend::GroupPosition;
-use engine::sweep::{self, Step, SweepPlan};
+use engine::sweep::{self, SweepPlan, SweepStep};
 
 /// The fixed cost of a measurement, in bytes: start, synchronisation, verification.
 const FIXED_COST: u64 = 16 << 20;
@@ -54,7 +54,7 @@ impl Progress {
     }
 
     /// Sets the current step. The activity is last, so that a narrow terminal cuts the less important part.
-    pub fn begin_step(&self, Step { activity, subject }: &Step) {
+    pub fn begin_step(&self, SweepStep { activity, subject }: &SweepStep) {
         self.bar.set_message(format!("{subject}: {activity}"));
     }
 
@@ -176,7 +176,7 @@ mod tests {
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let progress = Progress::on(target, 4 * (FIXED_COST + 1), true);
             let subject = "allreduce bfloat16 sum of 1073741824 bytes, out of place".to_owned();
-            progress.begin_step(&Step { activity: "timed operations", subject });
+            progress.begin_step(&SweepStep { activity: "timed operations", subject });
             progress.bar.force_draw();
             progress.measured(1);
             progress.bar.force_draw();

@@ -1,5 +1,6 @@
 //! Contributions of ranks to a barrier or all_gather.
 
+use super::mismatch::Mismatch;
 use crate::world::{Error, Reason};
 use std::time::Duration;
 
@@ -29,11 +30,12 @@ pub(crate) fn combine(contributions: Vec<Contribution>, first: usize) -> Result<
     for (index, contribution) in contributions.into_iter().enumerate() {
         let name = contribution.name();
         if name != expected {
-            return Err(Error::Mismatch(format!(
-                "rank {first} called {expected} while rank {} called {name}; all ranks call the same collectives in \
-                 the same order",
-                first + index
-            )));
+            return Err(Error::CallMismatch(Mismatch {
+                rank: first,
+                called: expected.to_owned(),
+                peer: first + index,
+                peer_called: Some(name.to_owned()),
+            }));
         }
         if let Contribution::Message(message) = contribution {
             messages.push(message);

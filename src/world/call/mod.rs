@@ -14,4 +14,5 @@ pub(crate) use mismatch::LEFT;
 pub use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};
+pub(crate) use timeout::MAX_NAMED;
 pub use timeout::{Awaited, Timeout, Wait};

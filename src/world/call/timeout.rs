@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 /// Largest number of ranks that an error names.
-const MAX_NAMED: usize = 32;
+pub(crate) const MAX_NAMED: usize = 32;
 
 /// Text before the late ranks.
 const LATE: &str = "; these ranks have not called it, are busy, or have gone on: ";

@@ -20,6 +20,7 @@ use super::{
 use crate::lock::lock;
 use connection::Connection;
 use rendezvous::Connected;
+use service::MAX_NOTE_DATA;
 use state::{Failure, TcpState};
 use std::collections::BTreeSet;
 use std::io;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use wire::{Frame, Member};
+use wire::{Frame, MAX_FRAME, Member};
 
 pub(crate) use rendezvous::{listen, read_some};
 
@@ -157,6 +158,7 @@ impl World for Tcp {
     }
 
     fn note_with(&self, text: &str, data: &[u8]) -> bool {
+        let data = if data.len() <= MAX_NOTE_DATA { data } else { &[] };
         if self.state.rank == 0 {
             self.state.set_note(0, text.to_owned(), data.to_vec());
         } else {
@@ -174,8 +176,11 @@ impl World for Tcp {
     }
 
     fn post(&self, message: Vec<u8>) -> bool {
-        self.state.broadcast(&Frame::Posted(message));
-        true
+        let fits = message.len() <= MAX_FRAME;
+        if fits {
+            self.state.broadcast(&Frame::Posted(message));
+        }
+        fits
     }
 
     fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {

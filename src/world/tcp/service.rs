@@ -23,6 +23,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest data of a note, in bytes.
+pub(super) const MAX_NOTE_DATA: usize = 4 << 20;
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
 /// A poll that returns this much later than a heartbeat's time after the one before means that the machine or this process was
 /// suspended, so silence does not show that peers are dead.
@@ -327,8 +329,10 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
             state.mark_departed(peer.rank);
             close_if_departed(state, peer);
         }
-        Frame::Posted(message) => lock(&state.posted).push((peer.rank, message)),
-        Frame::Note(text, data) if at_root => state.set_note(peer.rank, text, data),
+        Frame::Posted(message) => return state.keep_posted(peer.rank, message),
+        Frame::Note(text, data) if at_root && data.len() <= MAX_NOTE_DATA => {
+            state.set_note(peer.rank, text, data)
+        }
         Frame::Called(rank, topic, calls) => {
             state.record_calls(rank as usize, topic, calls);
             // Rank 0 forwards calls when it leaves.

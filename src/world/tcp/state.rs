@@ -47,7 +47,7 @@ pub(crate) struct TcpState {
     pub(crate) limit: Mutex<Option<Duration>>,
     /// Notes by rank; at rank 0 only.
     pub(crate) notes: Mutex<Vec<Note>>,
-    /// Messages of other processes that nobody has taken yet.
+    /// Messages of other processes that [`World::take_posted`](crate::world::World::take_posted) has not taken yet.
     pub(crate) posted: Mutex<Vec<(usize, Vec<u8>)>>,
     /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
     call_log: Mutex<CallLog>,
@@ -323,6 +323,17 @@ impl TcpState {
         if let Some(error) = late_error(name, limit, &late) {
             self.fail(error, 1);
         }
+    }
+
+    /// Keeps a message of the program. Returns `false` if too many bytes wait to be taken.
+    pub(crate) fn keep_posted(&self, process: usize, message: Vec<u8>) -> bool {
+        let mut posted = lock(&self.posted);
+        let kept: usize = posted.iter().map(|(_, message)| message.len()).sum();
+        let has_room = kept + message.len() <= MAX_FRAME;
+        if has_room {
+            posted.push((process, message));
+        }
+        has_room
     }
 
     pub(crate) fn set_note(&self, rank: usize, text: String, data: Vec<u8>) {

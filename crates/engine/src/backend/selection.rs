@@ -13,7 +13,7 @@ use crate::supervision::Stop;
 /// linked to.
 ///
 /// # Errors
-/// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
+/// A refusal ([`Stop::refusal`]), the same on every process, when the requested backend is not available.
 pub(crate) fn choose(
     settings: &Request,
     process: &dyn World,

@@ -8,7 +8,6 @@
 //!
 //! use collectives::world;
 //! use engine::collective::Collective;
-//! use engine::process::Process;
 //! use engine::request::{BackendChoice, Request};
 //! use engine::session::{Observer, Session, Start};
 //! use engine::sweep::Event;
@@ -43,8 +42,7 @@
 //!         threads: Some(2),
 //!         ..Request::new(vec![Collective::AllReduce])
 //!     };
-//!     let process = Process::start()?;
-//!     let session = Session::new(request);
+//!     let (session, process) = Session::start(request)?;
 //!     // Several processes would join the world of `world::from_environment`.
 //!     let verdict = session.run(&process.join(world::single()), Arc::new(Print), None);
 //!     println!("{verdict:?}");
@@ -59,6 +57,7 @@ mod plan;
 mod rank;
 mod start;
 
+use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -67,7 +66,7 @@ use collectives::world::{self, Started};
 use crate::agreement;
 use crate::backend::{self, Node};
 use crate::nccl_choice::ChoiceSources;
-use crate::process::{Joined, fail};
+use crate::process::{Joined, Process, fail};
 use crate::request::Request;
 use crate::supervision::{
     FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, explain_missing_thread,
@@ -87,17 +86,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// Prepares to record the choices of NCCL. Call it in `main`, after [`Process::start`](crate::process::Process::start) and before
-    /// the process starts threads or loads NCCL: it may set environment variables.
-    #[must_use]
-    pub fn new(request: Request) -> Self {
+    /// Prepares to record the choices of NCCL, then starts the process. Call it in `main`, before other threads start and before NCCL
+    /// is loaded: it may set environment variables, and [`Process::start`] starts a thread.
+    ///
+    /// # Errors
+    /// Those of [`Process::start`].
+    pub fn start(request: Request) -> io::Result<(Self, Process)> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
             ChoiceSources::start(request.log_choices)
         } else {
             Default::default()
         };
-        Self { request, choices, choices_note }
+        Ok((Self { request, choices, choices_note }, Process::start()?))
     }
 
     /// Runs the measurement as one process of its job. Every process calls it with an equal request
@@ -107,7 +108,7 @@ impl Session {
     /// A failure while running does not return: the observer saves the results, and the process and the job end.
     ///
     /// # Errors
-    /// [`Stop::Refused`], with the same text on every process, when the request cannot be carried out.
+    /// A refusal, the same on every process, when the request cannot be carried out.
     pub fn run(
         self,
         process: &Joined,

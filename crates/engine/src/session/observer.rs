@@ -4,7 +4,7 @@ use record::{Outcome, Run};
 
 use crate::backend::GroupPosition;
 use crate::supervision::Stop;
-use crate::sweep::{Event, Step, SweepPlan};
+use crate::sweep::{Event, SweepPlan, SweepStep};
 
 /// State of a run before the first measurement.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub trait Observer: Send + Sync + 'static {
     fn event(&self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Called when rank 0 begins a step.
-    fn step(&self, _step: &Step) {}
+    fn step(&self, _step: &SweepStep) {}
 
     /// Called when the sweep has ended.
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;

@@ -14,7 +14,7 @@ use crate::gather::gather;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
-use crate::sweep::{self, Event, RankObserver, Step, SweepPlan, sizing};
+use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
@@ -109,7 +109,7 @@ impl RankObserver for Reporter<'_> {
         if self.leads { self.context.observer.event(event) } else { Ok(()) }
     }
 
-    fn begin_step(&self, step: Step) {
+    fn begin_step(&self, step: SweepStep) {
         if self.leads {
             self.context.observer.step(&step);
         }

@@ -69,7 +69,7 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 }
 
 impl Stop {
-    /// The text of a refusal; `None` after a failure.
+    /// The text of a refusal, [`Refused`](Self::Refused) or [`NoGpus`](Self::NoGpus); `None` after a failure.
     pub fn refusal(&self) -> Option<String> {
         match self {
             Self::Refused(text) => Some(text.clone()),

@@ -78,14 +78,14 @@ pub enum Event<'a> {
 
 /// A step of a sweep, as the watchdog and the display of progress name it: `the timed operations of allreduce float`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SweepStep {
     /// The kind of step: `timed operations`.
     pub activity: &'static str,
     /// The collective, or the operation: `allreduce float sum of 8 bytes, in place`.
     pub subject: String,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SweepStep {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "the {} of {}", self.activity, self.subject)
     }
@@ -97,7 +97,7 @@ pub(crate) trait RankObserver {
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
-    fn begin_step(&self, _step: Step) {}
+    fn begin_step(&self, _step: SweepStep) {}
 
     fn begin_unlimited_step(&self, _what: &'static str) {}
 

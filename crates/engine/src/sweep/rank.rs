@@ -7,7 +7,7 @@ use collectives::world::World;
 
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
-use super::{Case, Event, RankObserver, Step, SweepPlan};
+use super::{Case, Event, RankObserver, SweepPlan, SweepStep};
 use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
 use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
@@ -99,7 +99,7 @@ impl RankSweep<'_> {
     }
 
     fn begin_step(&self, activity: &'static str, subject: String) {
-        self.observer.begin_step(Step { activity, subject });
+        self.observer.begin_step(SweepStep { activity, subject });
     }
 
     /// Measures one size. Also returns the signal that ends the sweep.

@@ -235,8 +235,7 @@ impl Libraries {
             }
             Err(error) => {
                 let text = error.to_string();
-                let first =
-                    text.lines().next().unwrap_or_default().trim_end_matches(" Tried:").trim_end_matches('.');
+                let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
                 all.problems
                     .push(format!("NCCL was not loaded, and the table of variables was used: {first}"));
             }

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
 use engine::collective::{Collective, on_fabric};
-use engine::process::Process;
 use engine::request::{Request, Variables};
 use engine::session::Session;
 use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
@@ -104,8 +103,7 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     (context.program.hand_over)(&join_request)?;
     let recorder = Recorder::new(&arguments, &request);
     let begun = recorder.begun();
-    let process = Process::start().map_err(Stop::from)?;
-    let session = Session::new(request);
+    let (session, process) = Session::start(request).map_err(Stop::from)?;
     let process = process.join((context.program.join)(&join_request)?);
     let world = process.world();
     // Only the session has the recorder, and drops it before it ends the process: then the files that it has only created go.

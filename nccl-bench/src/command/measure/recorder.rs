@@ -18,7 +18,7 @@ use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::session::{Observer, Start};
 use engine::supervision::{Stop, print_message};
-use engine::sweep::{Event, Step};
+use engine::sweep::{Event, SweepStep};
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
 use record::provenance::now_utc;
@@ -258,7 +258,7 @@ impl Observer for Recorder {
         }
     }
 
-    fn step(&self, step: &Step) {
+    fn step(&self, step: &SweepStep) {
         self.text().progress.begin_step(step);
     }
 

@@ -116,8 +116,9 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
     )
 }
 
-/// Names of the times of a run, which always differ.
-const TIMES: [&str; 2] = ["started at", "ended at"];
+/// Rows that differ between any two runs.
+const STARTED_AT: &str = "started at";
+const ENDED_AT: &str = "ended at";
 
 /// The rows of the table of the runs' machines and settings.
 fn runs(picture: &Picture) -> String {
@@ -138,7 +139,8 @@ fn runs(picture: &Picture) -> String {
         }
         for name in names {
             let values: Vec<Option<&String>> = facts.iter().map(|facts| facts[group].1.get(name)).collect();
-            let differs = !TIMES.contains(&name.as_str()) && values.iter().any(|value| *value != values[0]);
+            let differs = ![STARTED_AT, ENDED_AT].contains(&name.as_str())
+                && values.iter().any(|value| *value != values[0]);
             let (class, mark) = if differs { (" class=\"differs\"", "≠ ") } else { ("", "") };
             let cells = values.iter().map(|value| value.map_or_else(|| "–".to_owned(), |text| escaped(text)));
             let cells: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
@@ -155,8 +157,8 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
             "outcome",
             text::describe_unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text),
         ),
-        (TIMES[0], run.started_at.clone()),
-        (TIMES[1], run.ended_at.clone().unwrap_or_default()),
+        (STARTED_AT, run.started_at.clone()),
+        (ENDED_AT, run.ended_at.clone().unwrap_or_default()),
         ("program", run.program.clone()),
         ("command", run.command.join(" ")),
         ("notes", run.notes.join("; ")),

@@ -63,7 +63,7 @@ pub(super) fn machine(run: &Run) -> String {
 /// A size as tables and tooltips show it, with its exact bytes.
 pub(super) fn exact_size(size: u64) -> String {
     let text = bytes(size);
-    if text.ends_with("iB") { format!("{text} ({size} B)") } else { text }
+    if text == format!("{size} B") { text } else { format!("{text} ({size} B)") }
 }
 
 /// A time in microseconds or a bandwidth in GB/s, as tables and tooltips show it.

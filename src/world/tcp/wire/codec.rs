@@ -1,5 +1,6 @@
 //! Encoding and decoding of fields.
 
+use crate::world::call::MAX_NAMED;
 use crate::world::host::Host;
 use crate::world::limits::MAX_NAME;
 use crate::world::{Awaited, Called, Error, Mismatch, Reason, Timeout, Wait};
@@ -127,7 +128,7 @@ impl Field for Called {
     }
 }
 
-/// A rank.
+/// A rank, as a `u32`: larger numbers become `u32::MAX`.
 impl Field for usize {
     fn encode(&self, bytes: &mut Vec<u8>) {
         u32::try_from(*self).unwrap_or(u32::MAX).encode(bytes);
@@ -210,6 +211,9 @@ impl Field for Timeout {
         let (operation, limit) = (String::decode(bytes)?, Duration::decode(bytes)?);
         let mut late = Vec::new();
         while !bytes.is_empty() {
+            if late.len() == MAX_NAMED {
+                return malformed("too many late ranks");
+            }
             late.push((usize::decode(bytes)?, take_name(bytes)?));
         }
         Ok(Self { operation, limit, late })
@@ -219,15 +223,17 @@ impl Field for Timeout {
 /// The kind, and the value.
 impl Field for Reason {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        let mut put = |kind: u16, value: &dyn Fn(&mut Vec<u8>)| {
-            kind.encode(bytes);
-            value(bytes);
+        let kind: u16 = match self {
+            Self::Reported(_) => 0,
+            Self::Mismatch(_) => 1,
+            Self::TimedOut(_) => 2,
+            Self::Other(_) => 3,
         };
+        kind.encode(bytes);
         match self {
-            Self::Reported(text) => put(0, &|bytes| text.encode(bytes)),
-            Self::Mismatch(mismatch) => put(1, &|bytes| mismatch.encode(bytes)),
-            Self::TimedOut(timeout) => put(2, &|bytes| timeout.encode(bytes)),
-            Self::Other(text) => put(3, &|bytes| text.encode(bytes)),
+            Self::Reported(text) | Self::Other(text) => text.encode(bytes),
+            Self::Mismatch(mismatch) => mismatch.encode(bytes),
+            Self::TimedOut(timeout) => timeout.encode(bytes),
         }
     }
 

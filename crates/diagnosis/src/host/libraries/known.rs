@@ -5,7 +5,7 @@ use semver::Version;
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::{Kind, Library};
-use crate::examination::{Body, Section};
+use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
@@ -77,7 +77,7 @@ pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
     let rows: Vec<Vec<String>> = faults(libraries, nics).iter().map(row).collect();
     let columns = ["version", "effect", "if", "remedy"].map(str::to_owned).to_vec();
     (!rows.is_empty())
-        .then(|| Section { title: "Known faults".to_owned(), body: Body::Table { columns, rows } })
+        .then(|| Section { title: KNOWN_FAULTS.to_owned(), body: Body::Table { columns, rows } })
 }
 
 /// Versions that do not work together.

@@ -7,7 +7,7 @@ use semver::Version;
 use super::hits::Placed;
 use super::job::{Job, count};
 use super::needs;
-use crate::examination::{Body, Section};
+use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
@@ -120,7 +120,7 @@ pub(super) fn section(job: &Job<'_>) -> Option<Section> {
         let number = count(others.len(), "known fault");
         lines.push(format!("Not listed: {number} for which the job lacks: {}.", lacks.join(", ")));
     }
-    (!lines.is_empty()).then(|| Section { title: "Known faults".to_owned(), body: Body::Lines(lines) })
+    (!lines.is_empty()).then(|| Section { title: KNOWN_FAULTS.to_owned(), body: Body::Lines(lines) })
 }
 
 /// Findings about versions that do not work together.

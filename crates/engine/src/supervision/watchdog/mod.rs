@@ -22,7 +22,7 @@ use collectives::world;
 use super::{Salvage, TIMED_OUT};
 use record::Outcome;
 pub use status::ranges;
-use status::{RankStatus, explain};
+use status::{RankStatus, WatchedName, explain};
 pub use time_limit::TimeLimit;
 use worker::{Owner, Worker};
 
@@ -57,8 +57,7 @@ pub struct RankProgress {
 
 #[derive(Debug)]
 struct WatchedRank {
-    /// `rank 3`, `process 1`.
-    name: String,
+    name: WatchedName,
     current: Mutex<CurrentStep>,
 }
 
@@ -77,7 +76,7 @@ impl Watchdog {
     /// runs. Drop it before the last handle of `process`.
     pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
-        watchdog.process = Some(watchdog.add(format!("process {}", process.rank()), 0));
+        watchdog.process = Some(watchdog.add(WatchedName::Process(process.rank()), 0));
         if let Some(limit) = limit {
             let watcher = Watcher {
                 process: process.clone(),
@@ -101,12 +100,13 @@ impl Watchdog {
     /// Watches these ranks of the job instead of the process. Each rank's thread takes its own progress, and drops it
     /// when the rank has ended.
     pub fn ranks(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<RankProgress> {
-        let progress = ranks.into_iter().map(|rank| self.add(format!("rank {rank}"), BEFORE_RANKS)).collect();
+        let progress =
+            ranks.into_iter().map(|rank| self.add(WatchedName::Rank(rank), BEFORE_RANKS)).collect();
         self.process = None;
         progress
     }
 
-    fn add(&self, name: String, number: u64) -> RankProgress {
+    fn add(&self, name: WatchedName, number: u64) -> RankProgress {
         let step = CurrentStep {
             number,
             name: Cow::Borrowed("starting"),
@@ -172,22 +172,25 @@ impl Watcher {
         loop {
             let mut ranks = self.own();
             let now = Instant::now();
-            if several && now >= next_note {
+            let sends_note = several && now >= next_note;
+            if sends_note {
                 let lines: String = ranks.iter().map(RankStatus::line).collect();
                 let data = serde_json::to_vec(&ranks).unwrap_or_default();
                 is_heard = self.process.note_with(&lines, &data);
                 next_note = now + NOTE_INTERVAL;
             }
-            let collects = is_heard && self.process.rank() == 0;
+            let leads = is_heard && self.process.rank() == 0;
+            // The notes of a large job take time to read.
+            let collects = leads && (sends_note || late_since.is_some());
             if collects {
                 ranks.extend(self.other_ranks());
             }
             let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
-            if collects {
+            if collects || (leads && is_late) {
                 // The silence of a rank can run out while this process waits for notes. The limit passed first.
                 self.process.hold_silence(is_late);
             }
-            let patience = match (is_heard, collects) {
+            let patience = match (is_heard, leads) {
                 (false, _) => Duration::ZERO,
                 (true, true) => COLLECT,
                 (true, false) => ALONE,
@@ -215,7 +218,7 @@ impl Watcher {
             let step = lock(&rank.current).clone();
             let device = if step.device.is_empty() { String::new() } else { format!(" ({})", step.device) };
             RankStatus {
-                name: rank.name.clone(),
+                name: rank.name,
                 location: format!("{}{device}", self.host),
                 number: step.number,
                 step: step.name.replace('\n', " "),
@@ -232,7 +235,7 @@ impl Watcher {
         let ranks = |(data, heard): (Vec<u8>, Duration)| {
             // The last note of a process has none.
             let ranks: Vec<RankStatus> = serde_json::from_slice(&data).unwrap_or_default();
-            ranks.into_iter().map(move |rank| RankStatus { heard, ..rank })
+            ranks.into_iter().map(move |rank| RankStatus { heard, ..rank.printable() })
         };
         notes.into_iter().flat_map(ranks).collect()
     }
@@ -270,11 +273,11 @@ mod tests {
                 .map(|rank| (rank.name, rank.location, rank.number, rank.step, rank.age.is_some()))
                 .collect::<Vec<_>>()
         };
-        let status = |name: &str, location: &str, number, step: &str, limited| {
-            (name.to_owned(), location.to_owned(), number, step.to_owned(), limited)
+        let status = |name: WatchedName, location: &str, number, step: &str, limited| {
+            (name, location.to_owned(), number, step.to_owned(), limited)
         };
         watchdog.begin_step("loading");
-        assert_eq!(known(), [status("process 0", "here", 1, "loading", true)]);
+        assert_eq!(known(), [status(WatchedName::Process(0), "here", 1, "loading", true)]);
         let mut ranks = watchdog.ranks(4..6);
         watchdog.begin_step("nothing any more");
         ranks[0].set_device("GPU 0");
@@ -283,8 +286,8 @@ mod tests {
         assert_eq!(
             known(),
             [
-                status("rank 4", "here (GPU 0)", 1001, "filling", true),
-                status("rank 5", "here", 1001, "writing a report", false)
+                status(WatchedName::Rank(4), "here (GPU 0)", 1001, "filling", true),
+                status(WatchedName::Rank(5), "here", 1001, "writing a report", false)
             ]
         );
         drop(ranks.remove(0));

@@ -1,5 +1,6 @@
-//! The status of a rank as a line of text, and the message that names late ranks.
+//! The status of a rank, and the message that names late ranks.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,11 +10,39 @@ use super::COLLECT;
 /// Maximum number of ranks that a message names with their devices.
 const MOST_NAMED: usize = 8;
 
+/// The name of what is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum WatchedName {
+    /// A process that has no ranks yet, by its number.
+    Process(usize),
+    /// A rank of the job.
+    Rank(usize),
+}
+
+impl WatchedName {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Process(_) => "process",
+            Self::Rank(_) => "rank",
+        }
+    }
+
+    fn number(self) -> usize {
+        let (Self::Process(number) | Self::Rank(number)) = self;
+        number
+    }
+}
+
+impl fmt::Display for WatchedName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.kind(), self.number())
+    }
+}
+
 /// The current step of a rank, or of a process that has no ranks yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankStatus {
-    /// `rank 3`, `process 1`.
-    pub(super) name: String,
+    pub(super) name: WatchedName,
     /// Host and device: `node1 (GPU 3)`.
     pub(super) location: String,
     pub(super) number: u64,
@@ -31,6 +60,12 @@ impl RankStatus {
     pub(super) fn line(&self) -> String {
         let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
+    }
+
+    /// Replaces control characters, since the texts of other processes are printed.
+    pub(super) fn printable(self) -> Self {
+        let clean = |text: String| text.replace(char::is_control, " ");
+        Self { location: clean(self.location), step: clean(self.step), ..self }
     }
 
     pub(super) fn is_late(&self, limit: Duration) -> bool {
@@ -107,17 +142,11 @@ fn named(group: &[&RankStatus]) -> String {
 
 /// Ranks as ranges of numbers: `rank 0-2, 5`.
 fn counted(group: &[&RankStatus]) -> String {
-    let mut numbers: Vec<(&str, usize)> = group
-        .iter()
-        .filter_map(|rank| {
-            let (kind, number) = rank.name.split_once(' ')?;
-            Some((kind, number.parse().ok()?))
-        })
-        .collect();
-    numbers.sort_unstable();
-    let kinds = numbers.chunk_by(|one, other| one.0 == other.0).map(|alike| {
-        let numbers: Vec<usize> = alike.iter().map(|&(_, number)| number).collect();
-        format!("{} {}", alike[0].0, ranges(&numbers))
+    let mut names: Vec<WatchedName> = group.iter().map(|rank| rank.name).collect();
+    names.sort_unstable();
+    let kinds = names.chunk_by(|one, other| one.kind() == other.kind()).map(|same| {
+        let numbers: Vec<usize> = same.iter().map(|name| name.number()).collect();
+        format!("{} {}", same[0].kind(), ranges(&numbers))
     });
     kinds.collect::<Vec<_>>().join(", ")
 }
@@ -138,7 +167,7 @@ mod tests {
 
     fn status(rank: usize, number: u64, step: &str) -> RankStatus {
         RankStatus {
-            name: format!("rank {rank}"),
+            name: WatchedName::Rank(rank),
             location: format!("node{} (GPU {})", rank / 4, rank % 4),
             number,
             step: step.to_owned(),
@@ -230,7 +259,7 @@ mod tests {
     #[test]
     fn processes_that_have_no_ranks_yet_are_behind_ranks() {
         let mut ranks = vec![status(0, 1001, "a barrier")];
-        ranks.push(RankStatus { name: "process 1".to_owned(), ..status(4, 1, "loading") });
+        ranks.push(RankStatus { name: WatchedName::Process(1), ..status(4, 1, "loading") });
         assert!(explained(&ranks).starts_with("process 1 on node1 (GPU 0) did not finish loading"));
         ranks[1].number = 1002;
         assert!(explained(&ranks).ends_with("; process 1 waits in loading"));

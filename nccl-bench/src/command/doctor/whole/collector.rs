@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use collectives::world;
-use diagnosis::examination::Examination;
+use diagnosis::examination::{Examination, KNOWN_FAULTS};
 use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
@@ -129,14 +129,14 @@ impl Collector {
     }
 
     /// Returns the logs of all processes after a complete measurement; on rank 0 only. Collective.
-    pub(super) fn complete_logs(&self, world: &world::Handle) -> Result<Received, Stop> {
-        let mut received = self.exchange.collect(LOG_TIME_OF_COMPLETE);
-        let missing = gather(&**world, &missing(&received.logs, world.size()))?;
+    pub(super) fn complete_logs(&self, world: &world::Handle) -> Result<Vec<PackedLog>, Stop> {
+        let mut logs: Vec<_> = self.exchange.collect(LOG_TIME_OF_COMPLETE).logs.into_values().collect();
+        let missing = gather(&**world, &missing(&logs, world.size()))?;
         let is_missing = missing[0].contains(&world.rank());
         let own = if is_missing { self.exchange.own_log().encode() } else { Vec::new() };
         let rest = world.all_gather(&own)?;
-        received.logs.extend(rest.iter().filter_map(|log| PackedLog::decode(log)));
-        Ok(received)
+        logs.extend(rest.iter().filter_map(|log| PackedLog::decode(log)));
+        Ok(logs)
     }
 
     /// The examination of NCCL's logs; `None` after a complete measurement without NCCL.
@@ -173,6 +173,7 @@ impl Collector {
             Ending::Interrupted(_) => LOG_TIME_AFTER_SIGNAL,
         };
         let Received { logs, endings, .. } = self.exchange.collect(limit);
+        let logs = logs.into_values().collect();
         let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
         examinations.push(match ending {
             Ending::Failed(message) => self.measurement(End::Failed(&self.evidence(message, endings))),
@@ -199,7 +200,7 @@ impl Collector {
     }
 
     /// The messages of a failure: that of rank 0, then those of the other processes.
-    fn evidence(&self, message: &str, endings: Vec<(usize, Ending)>) -> Vec<Evidence> {
+    fn evidence(&self, message: &str, endings: BTreeMap<usize, Ending>) -> Vec<Evidence> {
         let text = |text: String, place: String| Evidence { place, text, ..Evidence::default() };
         let others = endings.into_iter().filter_map(|(process, ending)| match ending {
             Ending::Failed(told) if told != message => {
@@ -315,7 +316,7 @@ pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
         let before = examination.findings.len();
         examination.findings.retain(|finding| !is_repeated(finding));
         if examination.findings.len() < before {
-            examination.sections.retain(|section| section.title != "Known faults");
+            examination.sections.retain(|section| section.title != KNOWN_FAULTS);
         }
     }
 }
@@ -350,7 +351,7 @@ mod tests {
             examination.findings.push(Finding { versions, ..advice });
             examination
                 .sections
-                .push(Section { title: "Known faults".to_owned(), body: Body::Lines(Vec::new()) });
+                .push(Section { title: KNOWN_FAULTS.to_owned(), body: Body::Lines(Vec::new()) });
             examination
         };
         for (host, left) in

@@ -4,7 +4,7 @@
 //! that sends the log when rank 0 asks for it, whatever the ranks of the process are doing. The first process of each host
 //! also keeps the logs of its neighbours open, so that the log of a dead process is not lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -28,8 +28,11 @@ const LOG_BYTES: u64 = 12 << 20;
 /// Largest sum of all logs of a measurement that failed: they are read within a few seconds.
 const TOTAL_BYTES: u64 = 512 << 20;
 
-/// Interval at which a process looks for messages.
+/// Interval at which a process that waits looks for messages.
 pub(super) const POLL: Duration = Duration::from_millis(5);
+
+/// Interval at which the answering thread looks for rank 0's question, while ranks measure.
+const IDLE_POLL: Duration = Duration::from_millis(20);
 
 /// A process of the job, as it introduces itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +49,8 @@ pub(super) struct Exchange {
     pub(super) hosts: Vec<String>,
     world: Weak<dyn World>,
     received: Mutex<Received>,
+    /// True once rank 0 has asked for the logs; on rank 0 only.
+    is_asked: AtomicBool,
     /// True once rank 0 has written its report.
     is_reported: AtomicBool,
 }
@@ -63,10 +68,10 @@ struct HeldLogs {
 /// The logs and endings that rank 0 has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// The logs, in the order of the processes, one each.
-    pub(super) logs: Vec<PackedLog>,
-    /// The processes that have ended before the measurement was complete.
-    pub(super) endings: Vec<(usize, Ending)>,
+    /// The logs by process: of two copies the longer one, since a process may have gone on writing.
+    pub(super) logs: BTreeMap<usize, PackedLog>,
+    /// The first ending of each process that has ended before the measurement was complete.
+    pub(super) endings: BTreeMap<usize, Ending>,
     /// The processes that have sent all logs that they hold.
     complete: BTreeSet<usize>,
 }
@@ -74,10 +79,17 @@ pub(super) struct Received {
 impl Received {
     fn add(&mut self, process: usize, message: Message) {
         match message {
-            Message::Ended(ending) => self.endings.push((process, ending)),
-            Message::Log(log) => self.logs.push(log),
+            Message::Ended(ending) => _ = self.endings.entry(process).or_insert(ending),
+            Message::Log(log) => self.add_log(log),
             Message::End => _ = self.complete.insert(process),
             Message::Ask | Message::Reported => {}
+        }
+    }
+
+    pub(super) fn add_log(&mut self, log: PackedLog) {
+        let known = self.logs.get(&log.process);
+        if known.is_none_or(|known| known.gzip.len() < log.gzip.len()) {
+            self.logs.insert(log.process, log);
         }
     }
 }
@@ -98,8 +110,8 @@ impl Drop for Answering {
 }
 
 impl Exchange {
-    /// Tells all processes of each other's logs. Collective.
-    pub(super) fn start(world: &world::Handle, own: CapturedLog) -> Result<Arc<Self>, Stop> {
+    /// Gathers where each process has its log. Collective.
+    pub(super) fn gather_members(world: &world::Handle, own: CapturedLog) -> Result<Arc<Self>, Stop> {
         let world::Host { name: host, id: host_id } = world::host();
         let member = Member { host, host_id, place: own.place().ok() };
         let members = gather(&**world, &member)?;
@@ -110,11 +122,12 @@ impl Exchange {
             hosts: members.into_iter().map(|member| member.host).collect(),
             world: Arc::downgrade(world),
             received: Mutex::default(),
+            is_asked: AtomicBool::new(false),
             is_reported: AtomicBool::new(false),
         }))
     }
 
-    /// Starts the thread that answers rank 0; there it does nothing. The thread must end before the world is left.
+    /// Starts the thread that answers rank 0. On rank 0 it starts none. The thread must end before the world is left.
     pub(super) fn answer(self: &Arc<Self>) -> io::Result<Answering> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
@@ -123,11 +136,9 @@ impl Exchange {
             let answer = move || {
                 while !is_over.load(Ordering::SeqCst) {
                     let Some(world) = exchange.world.upgrade() else { return };
-                    for (_, message) in world.take_posted() {
-                        exchange.answer_message(&*world, &message);
-                    }
+                    exchange.answer_messages(&*world);
                     drop(world);
-                    thread::sleep(POLL);
+                    thread::sleep(IDLE_POLL);
                 }
             };
             thread = Some(start_thread("logs", answer)?);
@@ -135,16 +146,18 @@ impl Exchange {
         Ok(Answering { is_over, thread })
     }
 
-    fn answer_message(&self, world: &dyn World, message: &[u8]) {
-        match Message::decode(message) {
-            Some(Message::Ask) => {
-                for log in self.held.pack() {
-                    world.post(Message::Log(log).encode());
-                }
-                world.post(Message::End.encode());
+    fn answer_messages(&self, world: &dyn World) {
+        let messages: Vec<_> =
+            world.take_posted().iter().filter_map(|(_, message)| Message::decode(message)).collect();
+        // First, since the logs take time.
+        if messages.contains(&Message::Reported) {
+            self.is_reported.store(true, Ordering::SeqCst);
+        }
+        if messages.contains(&Message::Ask) {
+            for log in self.held.pack() {
+                world.post(Message::Log(log).encode());
             }
-            Some(Message::Reported) => self.is_reported.store(true, Ordering::SeqCst),
-            _ => {}
+            world.post(Message::End.encode());
         }
     }
 
@@ -170,9 +183,11 @@ impl Exchange {
         let deadline = Instant::now() + limit;
         let is_reported = || self.is_reported.load(Ordering::SeqCst);
         while !is_reported() && Instant::now() < deadline {
-            if !self.world.upgrade().is_some_and(|world| world.is_connected_to(0)) {
-                // Its last message may not be taken yet.
-                thread::sleep(2 * POLL);
+            let Some(world) = self.world.upgrade() else { break };
+            let is_connected = world.is_connected_to(0);
+            // The answering thread may be packing logs.
+            self.answer_messages(&*world);
+            if !is_connected {
                 break;
             }
             thread::sleep(POLL);
@@ -183,7 +198,7 @@ impl Exchange {
     /// The first ending that another process has told; on rank 0 only.
     pub(super) fn ending(&self) -> Option<Ending> {
         self.receive(&*self.world.upgrade()?);
-        lock(&self.received).endings.first().map(|(_, ending)| ending.clone())
+        lock(&self.received).endings.values().next().cloned()
     }
 
     /// Takes what has arrived.
@@ -196,12 +211,14 @@ impl Exchange {
         }
     }
 
-    /// Asks all processes for their logs, and waits for them up to `limit`; on rank 0 only.
+    /// Asks all processes for their logs, and waits for them up to `limit`. On the other ranks, only the logs that they hold.
     pub(super) fn collect(&self, limit: Duration) -> Received {
         let deadline = Instant::now() + limit;
-        if let Some(world) = self.world.upgrade()
-            && world.post(Message::Ask.encode())
-        {
+        let world = self.world.upgrade().filter(|_| self.held.process == 0);
+        if let Some(world) = world {
+            if !self.is_asked.swap(true, Ordering::SeqCst) {
+                world.post(Message::Ask.encode());
+            }
             let is_missing = |process: &usize| {
                 !lock(&self.received).complete.contains(process) && world.is_connected_to(*process)
             };
@@ -214,9 +231,7 @@ impl Exchange {
         }
         // Kept, since another thread collects them again when a process dies meanwhile.
         let mut received = lock(&self.received).clone();
-        received.logs.extend(self.held.pack());
-        received.logs = merge(received.logs);
-        received.endings.sort_unstable();
+        self.held.pack().into_iter().for_each(|log| received.add_log(log));
         received
     }
 
@@ -233,13 +248,6 @@ impl HeldLogs {
         let neighbours = self.neighbours.iter().map(|(process, log)| pack(*process, log, self.limit));
         std::iter::once(pack(self.process, &self.own, self.limit)).chain(neighbours).collect()
     }
-}
-
-/// One log for each process: of two copies the longer one, since a process may have gone on writing.
-pub(super) fn merge(mut logs: Vec<PackedLog>) -> Vec<PackedLog> {
-    logs.sort_by_key(|log| (log.process, std::cmp::Reverse(log.gzip.len())));
-    logs.dedup_by_key(|log| log.process);
-    logs
 }
 
 /// The log of a process; an empty one where it cannot be read.
@@ -266,15 +274,88 @@ fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use collectives::world::{Options, RendezvousConfig};
+    use serde_json::json;
+
     use super::*;
 
     fn log(process: usize, length: usize) -> PackedLog {
         PackedLog { process, is_whole: true, gzip: vec![7; length] }
     }
 
+    /// The empty log of this process.
+    fn captured_log() -> CapturedLog {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (known, path) = (file.as_file().metadata().unwrap(), file.path().display().to_string());
+        let place = json!({"path": path, "device": known.dev(), "inode": known.ino()});
+        CapturedLog::open(&serde_json::from_value(place).unwrap()).unwrap()
+    }
+
     #[test]
     fn the_longest_copy_of_each_log_is_kept() {
-        let merged = merge(vec![log(2, 5), log(0, 1), log(2, 9), log(1, 3)]);
-        assert_eq!(merged, [log(0, 1), log(1, 3), log(2, 9)]);
+        let mut received = Received::default();
+        for log in [log(2, 5), log(0, 1), log(2, 9), log(1, 3), log(2, 7)] {
+            received.add_log(log);
+        }
+        assert_eq!(received.logs.into_values().collect::<Vec<_>>(), [log(0, 1), log(1, 3), log(2, 9)]);
+    }
+
+    /// One process of four answers, one has left, and one never looks for messages.
+    #[test]
+    fn logs_are_collected_from_those_that_answer() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let join = |rank: usize| {
+            let config = RendezvousConfig::new(rank, 4, &free).unwrap();
+            world::tcp(config, &Options::default()).unwrap()
+        };
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for rank in 1..4 {
+                let (join, is_over) = (&join, &is_over);
+                scope.spawn(move || {
+                    let world = join(rank);
+                    world.barrier().unwrap();
+                    if rank == 2 {
+                        return;
+                    }
+                    if rank == 1 {
+                        let ending = Ending::Failed("lost".to_owned());
+                        world.post(Message::Ended(ending.clone()).encode());
+                        world.post(Message::Ended(ending).encode());
+                    }
+                    while !is_over.load(Ordering::SeqCst) {
+                        if rank == 1 && !world.take_posted().is_empty() {
+                            world.post(Message::Log(log(1, 9)).encode());
+                            world.post(Message::End.encode());
+                        }
+                        thread::sleep(POLL);
+                    }
+                });
+            }
+            let world = join(0);
+            world.barrier().unwrap();
+            let exchange = Exchange {
+                held: HeldLogs { process: 0, own: captured_log(), neighbours: Vec::new(), limit: LOG_BYTES },
+                hosts: vec!["here".to_owned(); 4],
+                world: Arc::downgrade(&world),
+                received: Mutex::default(),
+                is_asked: AtomicBool::new(false),
+                is_reported: AtomicBool::new(false),
+            };
+            // Within the limit, those that answer have: the third never does.
+            let mut received = exchange.collect(Duration::from_millis(500));
+            while !received.complete.contains(&1) {
+                received = exchange.collect(Duration::from_millis(500));
+            }
+            assert_eq!(received.logs.keys().copied().collect::<Vec<_>>(), [0, 1]);
+            assert_eq!(received.logs[&1], log(1, 9));
+            assert_eq!(received.endings, BTreeMap::from([(1, Ending::Failed("lost".to_owned()))]));
+            assert_eq!(received.complete, BTreeSet::from([1]));
+            assert_eq!(exchange.collect(Duration::ZERO), received, "collected again");
+            is_over.store(true, Ordering::SeqCst);
+        });
     }
 }

@@ -69,7 +69,7 @@ impl Message {
     /// Returns the message as bytes: a line of JSON, and the bytes of a log.
     pub(super) fn encode(&self) -> Vec<u8> {
         let gzip = if let Self::Log(log) = self { &log.gzip[..] } else { &[] };
-        // Only maps with keys that are no strings cannot be written.
+        // Serialising fails only for map keys that are not strings; there are none.
         let line = serde_json::to_vec(self).unwrap_or_default();
         [&line[..], b"\n", gzip].concat()
     }

@@ -12,7 +12,6 @@ use collectives::world;
 use diagnosis::examination::Health;
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
-use engine::process::Process;
 use engine::request::{BackendChoice, Request, Step};
 use engine::session::{Observer, Session};
 use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted, signal_code};
@@ -72,12 +71,12 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     // Before this process sets variables of its own.
     let environment = diagnosis::environment::Process::own();
     let log = CapturedLog::start().map_err(Stop::from)?;
-    let process = Process::start().map_err(Stop::from)?.failing_with(Health::Broken.code());
-    let session = Session::new(request);
-    let process = process.join((context.program.join)(&join)?);
+    let (session, process) = Session::start(request).map_err(Stop::from)?;
+    let process = process.failing_with(Health::Broken.code()).join((context.program.join)(&join)?);
     let world = process.world();
-    let exchange = Exchange::start(world, log)?;
-    let _answering = exchange.answer().map_err(Stop::from)?;
+    let exchange = Exchange::gather_members(world, log)?;
+    // Without the thread, the report lists the log of this process as unseen.
+    let _answering = exchange.answer().ok();
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     let saved = Arc::clone(&observer);
@@ -171,7 +170,7 @@ fn report(
     collector: &Collector,
     end: End<'_>,
 ) -> Result<u8, ExitError> {
-    let logs = collector.complete_logs(world)?.logs;
+    let logs = collector.complete_logs(world)?;
     let write = || {
         let mut examinations: Vec<_> = collector.of_logs(logs, None).into_iter().collect();
         examinations.push(collector.measurement(end));

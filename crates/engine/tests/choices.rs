@@ -1,0 +1,25 @@
+//! A session prepares the record of NCCL's choices before its process has a second thread, which would be too late.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::env;
+
+use engine::collective::Collective;
+use engine::request::{BackendChoice, Request};
+use engine::session::Session;
+
+/// Without the harness of tests, which starts threads.
+fn main() {
+    const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+    // SAFETY: this is the only thread.
+    unsafe { env::remove_var(PLUGIN) };
+    let request = Request {
+        backend: BackendChoice::Nccl,
+        log_choices: true,
+        ..Request::new(vec![Collective::AllReduce])
+    };
+    let (session, _process) = Session::start(request).unwrap();
+    assert_eq!(env::var(PLUGIN).as_deref(), Ok("STATIC_PLUGIN"));
+    assert!(env::var("NCCL_DEBUG_FILE").is_ok_and(|path| path.starts_with("/proc/")), "{session:?}");
+    println!("ok");
+}
