@@ -1,9 +1,9 @@
 //! Time of queueing one `ncclAllReduce` of 8 bytes through the safe layer and through the function pointer.
 //!
-//! One rank on the first GPU. Only the calls are timed: in batches that leave room in the stream, which is waited for
-//! after each, and the result verified (out of place into a cleared buffer). First criterion runs the cases one by one;
-//! then all run in turn, and the differences of their medians to `bare` are printed. `nccl_instructions` counts the
-//! instructions, without a GPU.
+//! One rank on the first GPU. Only the calls are timed: in batches that leave room in the stream, which is
+//! waited for after each, and the result verified (out of place into a cleared buffer). First criterion runs
+//! the cases one by one; then all run in turn, and the differences of their medians to `bare` are printed.
+//! `nccl_instructions` counts the instructions, without a GPU.
 
 #![allow(clippy::disallowed_methods, reason = "an error ends the measurement")]
 
@@ -27,7 +27,8 @@ type Failure = Box<dyn Error>;
 
 /// Values that are summed: 8 bytes. Over one rank the sum is the same.
 const VALUES: [f32; 2] = [1.5, -2.25];
-/// Calls between two synchronisations. Each puts up to five entries into the stream, which has room for about a thousand.
+/// Calls between two synchronisations. Each puts up to five entries into the stream, which has room for about
+/// a thousand.
 const BATCH: u64 = 128;
 /// Number of batches of each case when they run in turn.
 const ROUNDS: usize = 501;
@@ -297,7 +298,8 @@ impl<'a> Bare<'a> {
         let (source, target, count) = (source as *const c_void, target as *mut c_void, VALUES.len());
         let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
         let (handle, stream) = (self.handle, self.stream as cudaStream_t);
-        // SAFETY: the buffers have so many elements and outlive the batch, and the communicator is alive and only used here.
+        // SAFETY: the buffers have so many elements and outlive the batch, and the communicator is alive and
+        // only used here.
         done(unsafe { self.raw.ncclAllReduce(source, target, count, data_type, op, handle, stream) })
     }
 }

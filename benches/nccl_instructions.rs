@@ -1,8 +1,10 @@
-//! Instructions and calls of the CUDA driver that the safe layer adds to queueing one `ncclAllReduce` of 8 bytes.
+//! Instructions and calls of the CUDA driver that the safe layer adds to queueing one `ncclAllReduce` of 8
+//! bytes.
 //!
-//! Both are counted, not timed, so that they are the same in every run; and neither needs a GPU. The program runs itself
-//! under valgrind once for each case, with the fake CUDA driver and the fake NCCL of `tests/fake`. What these two do is
-//! not counted. It prints a table and fails where a case costs more than its limit. `nccl_call` has the times.
+//! Both are counted, not timed, so that they are the same in every run; and neither needs a GPU. The program
+//! runs itself under valgrind once for each case, with the fake CUDA driver and the fake NCCL of
+//! `tests/fake`. What these two do is not counted. It prints a table and fails where a case costs more than
+//! its limit. `nccl_call` has the times.
 
 mod build;
 
@@ -42,8 +44,8 @@ struct Case {
     what: &'static str,
     /// Operations of a call.
     operations: u64,
-    /// Maximum number of instructions above those of bare: about 1.5 times the number that was counted when this was written,
-    /// since compilers differ.
+    /// Maximum number of instructions above those of bare: about 1.5 times the number that was counted when
+    /// this was written, since compilers differ.
     instructions: u64,
     /// Maximum number of calls of the CUDA driver. Compilers do not change these.
     driver: u64,

@@ -1,6 +1,8 @@
-//! A job that goes on when one of its ranks is killed: no restart, and the ranks that are left have their data.
+//! A job that goes on when one of its ranks is killed: no restart, and the ranks that are left have their
+//! data.
 //!
-//! With a number as argument, that rank kills itself at step 3 of 10. The launcher must leave the others alone, as a shell does:
+//! With a number as argument, that rank kills itself at step 3 of 10. The launcher must leave the others
+//! alone, as a shell does:
 //!
 //! ```text
 //! cargo build --example job_shrink
@@ -18,7 +20,8 @@ const STEPS: u64 = 10;
 fn train(job: &Job, first_rank: usize, step: &mut u64, failure: &mut Option<Instant>) -> Result<(), Error> {
     let victim = std::env::args().nth(1).and_then(|rank| rank.parse::<usize>().ok());
     let group = job.group(Backend::Auto)?;
-    // A rank may have finished a step that others have not; a program that cannot repeat one reads a checkpoint.
+    // A rank may have finished a step that others have not; a program that cannot repeat one reads a
+    // checkpoint.
     let mut common = [*step];
     group.all_reduce_in_place(&mut common, ReduceOp::Min)?;
     *step = common[0];

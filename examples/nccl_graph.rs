@@ -1,4 +1,5 @@
-//! A CUDA graph of collectives over all GPUs of this machine, captured once and launched with new values in every step.
+//! A CUDA graph of collectives over all GPUs of this machine, captured once and launched with new values in
+//! every step.
 //!
 //! ```text
 //! cargo run --release --example nccl_graph

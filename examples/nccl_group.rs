@@ -1,5 +1,5 @@
-//! One thread drives all GPUs of this machine: a group launches operations of all communicators together. An error in a
-//! group cancels all of it.
+//! One thread drives all GPUs of this machine: a group launches operations of all communicators together. An
+//! error in a group cancels all of it.
 //!
 //! ```text
 //! cargo run --release --example nccl_group

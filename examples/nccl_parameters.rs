@@ -1,5 +1,5 @@
-//! Prints the loaded libnccl and its parameters: the `NCCL_*` variables that it lists, with their values in this
-//! process (NCCL 2.30.4). Needs no GPU.
+//! Prints the loaded libnccl and its parameters: the `NCCL_*` variables that it lists, with their values in
+//! this process (NCCL 2.30.4). Needs no GPU.
 //!
 //! ```text
 //! NCCL_DEBUG_FILE=log.txt cargo run --example nccl_parameters

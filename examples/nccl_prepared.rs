@@ -1,4 +1,5 @@
-//! A loop that repeats the same collectives, prepared before it: a thread and a communicator per GPU of this machine.
+//! A loop that repeats the same collectives, prepared before it: a thread and a communicator per GPU of this
+//! machine.
 //!
 //! ```text
 //! cargo run --release --example nccl_prepared

@@ -1,5 +1,5 @@
-//! Weighted sums over all GPUs of this machine: with a weight that is known when the operator is created, and one in
-//! device memory, where kernels can change it.
+//! Weighted sums over all GPUs of this machine: with a weight that is known when the operator is created, and
+//! one in device memory, where kernels can change it.
 //!
 //! ```text
 //! cargo run --release --example nccl_scaled_sum

@@ -1,4 +1,5 @@
-//! A ring: every GPU of this machine sends a vector to its right neighbour and receives one from its left neighbour.
+//! A ring: every GPU of this machine sends a vector to its right neighbour and receives one from its left
+//! neighbour.
 //!
 //! ```text
 //! cargo run --release --example nccl_send_recv

@@ -1,4 +1,5 @@
-//! Splits a communicator: the GPUs of this machine with even numbers and those with odd ones, each in reverse order.
+//! Splits a communicator: the GPUs of this machine with even numbers and those with odd ones, each in reverse
+//! order.
 //!
 //! ```text
 //! cargo run --release --example nccl_split

@@ -1,5 +1,5 @@
-//! Handling of missing ranks: a deadline for connecting, a watchdog that aborts connecting, and one that aborts a
-//! collective in which the other rank does not take part. The last needs two GPUs.
+//! Handling of missing ranks: a deadline for connecting, a watchdog that aborts connecting, and one that
+//! aborts a collective in which the other rank does not take part. The last needs two GPUs.
 //!
 //! ```text
 //! cargo run --release --example nccl_watchdog

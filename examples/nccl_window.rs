@@ -1,5 +1,5 @@
-//! Registered memory on all GPUs of this machine: a registration, which avoids copies, and a window, into which another
-//! rank writes. Prints features that the loaded libnccl lacks.
+//! Registered memory on all GPUs of this machine: a registration, which avoids copies, and a window, into
+//! which another rank writes. Prints features that the loaded libnccl lacks.
 //!
 //! ```text
 //! cargo run --release --example nccl_window
@@ -60,8 +60,8 @@ fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result
     let (left, right) = ((rank + gpus - 1) % gpus, (rank + 1) % gpus);
     stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(..LEN)?)?;
     let (source, signal) = (memory.slice::<f32>(..LEN)?, Signal::new(right));
-    // SAFETY: the right neighbour runs this function, too: its window lasts until it has waited for the signal, and it reads
-    // the second half only then.
+    // SAFETY: the right neighbour runs this function, too: its window lasts until it has waited for the
+    // signal, and it reads the second half only then.
     match unsafe { communicator.put(&source, &window, LEN, signal) } {
         Err(error @ Error::MissingSymbol(_)) => {
             return Ok(format!("registered memory and a window; no put: {error}"));

@@ -1,15 +1,18 @@
-//! Trains a perceptron on GPUs, data-parallel, and measures how much of the communication the backward pass hides.
+//! Trains a perceptron on GPUs, data-parallel, and measures how much of the communication the backward pass
+//! hides.
 //!
 //! ```text
 //! mpirun -np 2 cargo run --release --example train_gpu -- --width 4096 --layers 8 --batch 4096
 //! ```
 //!
-//! Every rank has a batch of its own. Three loops run in turn, in several rounds: one that does not communicate (`none`, whose
-//! replicas drift), one that averages all gradients after the backward pass (`after`), and one that passes each gradient to the
-//! reducer as soon as it is queued (`overlap`). Needs cuBLAS and NVRTC. `tools/train_ddp.py` does the same with PyTorch.
+//! Every rank has a batch of its own. Three loops run in turn, in several rounds: one that does not
+//! communicate (`none`, whose replicas drift), one that averages all gradients after the backward pass
+//! (`after`), and one that passes each gradient to the reducer as soon as it is queued (`overlap`). Needs
+//! cuBLAS and NVRTC. `tools/train_ddp.py` does the same with PyTorch.
 //!
-//! With `--fail-at` the last rank ends itself before that step of the first loop, and the others go on without it. Start the
-//! ranks with `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` then: `mpirun` ends all ranks of a job that has lost one.
+//! With `--fail-at` the last rank ends itself before that step of the first loop, and the others go on
+//! without it. Start the ranks with `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` then: `mpirun` ends all ranks of a
+//! job that has lost one.
 
 #![allow(clippy::disallowed_methods, reason = "an error ends the program")]
 

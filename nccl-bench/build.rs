@@ -1,9 +1,9 @@
-//! Sets the git revision that every result contains, and exports the symbols that NCCL looks for. A package or a vendored copy
-//! has no revision.
+//! Sets the git revision that every result contains, and exports the symbols that NCCL looks for. A package
+//! or a vendored copy has no revision.
 //!
-//! Cargo recompiles this crate whenever this program runs. So it runs only when the revision may have changed: HEAD
-//! moved, or a source that is compiled into this crate changed. The index and other files affect neither this nor
-//! `-dirty`.
+//! Cargo recompiles this crate whenever this program runs. So it runs only when the revision may have
+//! changed: HEAD moved, or a source that is compiled into this crate changed. The index and other files
+//! affect neither this nor `-dirty`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ const SOURCES: [&str; 16] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Symbols of an executable that NCCL looks for (the engine's nccl_choice/profiler.rs) are visible to the libraries that it loads only
-    // when the linker is told so. Tests on GPUs are such executables, too.
+    // Symbols of an executable that NCCL looks for (the engine's nccl_choice/profiler.rs) are visible to the
+    // libraries that it loads only when the linker is told so. Tests on GPUs are such executables, too.
     for version in 2..=6 {
         for programs in ["bins", "tests"] {
             println!("cargo::rustc-link-arg-{programs}=-Wl,--export-dynamic-symbol=ncclProfiler_v{version}");

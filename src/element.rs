@@ -78,8 +78,8 @@ impl DataType {
     }
 }
 
-/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers. Names are those of
-/// nccl-tests.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers. Names are those
+/// of nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {

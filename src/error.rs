@@ -12,9 +12,10 @@ use crate::nccl;
 
 /// An error of a [`Job`](crate::job::Job), of its groups, or of training.
 ///
-/// From a [`Group`](crate::job::Group), [`Error::Job`] and [`Error::Buffer`] are refusals of this rank: nothing was sent, and the
-/// group remains usable. After any other error, every later operation of the group returns that error.
-/// [`Reducer`](crate::train::Reducer) and [`Zero1`](crate::train::Zero1) say which of their refusals end a step on all ranks.
+/// From a [`Group`](crate::job::Group), [`Error::Job`] and [`Error::Buffer`] are refusals of this rank:
+/// nothing was sent, and the group remains usable. After any other error, every later operation of the group
+/// returns that error. [`Reducer`](crate::train::Reducer) and [`Zero1`](crate::train::Zero1) say which of
+/// their refusals end a step on all ranks.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -56,18 +57,18 @@ pub enum Error {
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, and the one whose wait timed out first is not at
-    /// fault. But if ranks of MPI's launcher do not monitor each other, or if rank 0 does not answer, only the ranks that time out
-    /// themselves return it.
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, and the one whose wait
+    /// timed out first is not at fault. But if ranks of MPI's launcher do not monitor each other, or if rank
+    /// 0 does not answer, only the ranks that time out themselves return it.
     #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.
         operation: String,
         /// The timeout.
         limit: Duration,
-        /// Ranks of the job that the operation waited for and that did not report, when asked, that they wait in it, with their
-        /// hosts: they have not called it, are busy, or have gone on. At most 32, in rank order. Empty if all have reported,
-        /// as in an operation that is only slow, and if nobody could ask.
+        /// Ranks of the job that the operation waited for and that did not report, when asked, that they wait
+        /// in it, with their hosts: they have not called it, are busy, or have gone on. At most 32, in rank
+        /// order. Empty if all have reported, as in an operation that is only slow, and if nobody could ask.
         late: Vec<(usize, String)>,
     },
     /// A call that is not possible here or in this order.

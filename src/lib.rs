@@ -1,18 +1,18 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
-//! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives over host memory or
-//!   GPUs, which run beside the program until it waits for them. Start here for training.
-//! - [`train`](train/index.html): averages of gradients that overlap with the backward pass, and optimizer state divided among
-//!   the ranks.
-//! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
-//!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
+//! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives
+//!   over host memory or GPUs, which run beside the program until it waits for them. Start here for training.
+//! - [`train`](train/index.html): averages of gradients that overlap with the backward pass, and optimizer
+//!   state divided among the ranks.
+//! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA
+//!   graphs over buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
 //!   libfabric. The feature `serde` (off) serialises the results of its discovery.
 //! - [`world`]: the ranks of a job: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
 //! - [`Element`], [`DataType`], [`ReduceOp`]: element types and reduction operators of all backends.
 //!
-//! A program builds and starts without CUDA, NCCL and libfabric: a missing library is an error with installation advice.
-//! Each call checks its own rank's buffers: lengths, types, devices and lifetimes.
+//! A program builds and starts without CUDA, NCCL and libfabric: a missing library is an error with
+//! installation advice. Each call checks its own rank's buffers: lengths, types, devices and lifetimes.
 //!
 //! # Two GPUs with a thread each
 //! Every rank has a vector, and receives the mean of both.

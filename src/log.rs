@@ -4,9 +4,9 @@ use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Logs a warning, and continues if the program's subscriber panics: many warnings are given between the decision to leak
-/// memory and the leak, or before other ranks are told of a failure. The
-/// library logs nowhere else but here and in [`debug`].
+/// Logs a warning, and continues if the program's subscriber panics: many warnings are given between the
+/// decision to leak memory and the leak, or before other ranks are told of a failure. The library logs
+/// nowhere else but here and in [`debug`].
 pub(crate) fn warn(text: fmt::Arguments<'_>) {
     ignore_panic(|| tracing::warn!("{text}"));
 }

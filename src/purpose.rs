@@ -5,8 +5,8 @@ use std::fmt;
 /// Largest number of a step. Step and rank share the 64 bits that GPUs compare.
 pub(crate) const MAX_STEP: u64 = (1 << 44) - 1;
 
-/// The part of the library that calls an operation. Ranks that call the same operation for different purposes notice it, as if
-/// the operations were different.
+/// The part of the library that calls an operation. Ranks that call the same operation for different purposes
+/// notice it, as if the operations were different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// [`Group::all_gather_bytes`](crate::job::Group::all_gather_bytes).
@@ -20,7 +20,8 @@ pub(crate) enum Purpose {
     NewReducer,
     /// [`Zero1::new`](crate::train::Zero1::new).
     NewZero1,
-    /// The average of a bucket. Reducers of a group are counted from 0. `is_first` is true for the first one of a step.
+    /// The average of a bucket. Reducers of a group are counted from 0. `is_first` is true for the first one
+    /// of a step.
     Bucket { reducer: u32, bucket: u32, step: u64, is_first: bool },
     /// The order of the buckets of a reducer.
     Order { reducer: u32 },

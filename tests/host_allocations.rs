@@ -1,8 +1,9 @@
-//! Operations over host buffers allocate when one of a size and kind is called for the first time, and never again.
+//! Operations over host buffers allocate when one of a size and kind is called for the first time, and never
+//! again.
 //!
-//! Counted are allocations by a rank's thread from Rust's global allocator, in any crate. Not counted is memory that
-//! libfabric and the C library take from `malloc`, which no Rust allocator sees (libfabric has pools for its messages,
-//! which grow with the number in flight).
+//! Counted are allocations by a rank's thread from Rust's global allocator, in any crate. Not counted is
+//! memory that libfabric and the C library take from `malloc`, which no Rust allocator sees (libfabric has
+//! pools for its messages, which grow with the number in flight).
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -155,8 +156,8 @@ fn check(
             }
             checked += 1;
             call(communicator, &mut buffers, root).unwrap();
-            // The number of messages in flight also depends on which ranks are late, and later calls reuse what was
-            // allocated for them. Memory that every call allocates is allocated in every round.
+            // The number of messages in flight also depends on which ranks are late, and later calls reuse
+            // what was allocated for them. Memory that every call allocates is allocated in every round.
             let mut least = u64::MAX;
             for round in 1.. {
                 let before = allocations();
@@ -195,7 +196,8 @@ fn operations_after_the_first_allocate_nothing() {
     }
 }
 
-/// A rank compares its calls with the others' when one operation has waited for a second, not when many have together.
+/// A rank compares its calls with the others' when one operation has waited for a second, not when many have
+/// together.
 #[test]
 fn short_waits_are_not_added_up() {
     let _alone = alone();

@@ -179,7 +179,8 @@ fn every_algorithm_over_every_provider() {
     }
 }
 
-/// Ranks 0, 1 and 2 have, in turn over the elements: numbers whose sums are exact, the largest value, a NaN on rank 1.
+/// Ranks 0, 1 and 2 have, in turn over the elements: numbers whose sums are exact, the largest value, a NaN
+/// on rank 1.
 fn check_eight_bits<T: Element>(
     communicator: &mut Communicator,
     of_bits: fn(u8) -> T,
@@ -290,7 +291,8 @@ fn ranks_that_disagree_about_a_broadcast_get_an_error() {
     }
 }
 
-/// The error of each rank's operation, with a buffer length of its own; a rank leaves when its operation has failed.
+/// The error of each rank's operation, with a buffer length of its own; a rank leaves when its operation has
+/// failed.
 fn errors(provider: &'static str, lengths: &[usize]) -> Vec<Error> {
     let (sender, receiver) = mpsc::channel();
     for (handle, &length) in world::threads(world::single(), lengths.len()).unwrap().into_iter().zip(lengths)

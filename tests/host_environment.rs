@@ -1,8 +1,8 @@
 //! Errors of communicators over host buffers where the system lacks something.
 //!
-//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it removes some
-//! resource of its own and makes a communicator. Where such namespaces are not permitted, the tests count as ignored
-//! and report it.
+//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it removes
+//! some resource of its own and makes a communicator. Where such namespaces are not permitted, the tests
+//! count as ignored and report it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -133,7 +133,8 @@ fn mount(size: &str) {
 }
 
 fn start_loopback() {
-    // SAFETY: a socket of this function, and a request that is numbers, for which zero is a value, and a short name.
+    // SAFETY: a socket of this function, and a request that is numbers, for which zero is a value, and a
+    // short name.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
         let mut request: libc::ifreq = mem::zeroed();
@@ -150,7 +151,8 @@ fn start_loopback() {
     }
 }
 
-/// Forbids this thread, and those that it starts, to read and write the memory of processes, as a container may.
+/// Forbids this thread, and those that it starts, to read and write the memory of processes, as a container
+/// may.
 fn refuse_attaching() {
     let statement = |code: u32, k: u32, yes, no| libc::sock_filter { code: code as u16, jt: yes, jf: no, k };
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -171,7 +173,8 @@ fn refuse_attaching() {
     }
 }
 
-/// Leaves the kernel ten ports to give away, reserves some, has it give away the rest, and listens on the reserved ones.
+/// Leaves the kernel ten ports to give away, reserves some, has it give away the rest, and listens on the
+/// reserved ones.
 fn use_all_ports() {
     fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").unwrap();
     let reserved: Vec<u16> = (0..4).map(|_| port::reserve_port()).collect();
@@ -195,8 +198,8 @@ fn apart(namespaces: libc::c_int) {
     }
 }
 
-/// Makes a communicator of this many ranks, each a thread, reduces a short and a long vector, and prints each rank's
-/// result: `ok: ` and the transport, or `error: `.
+/// Makes a communicator of this many ranks, each a thread, reduces a short and a long vector, and prints each
+/// rank's result: `ok: ` and the transport, or `error: `.
 fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
     let mut options = Options::default();
     options.provider = Some(provider.to_owned()).filter(|provider| provider != "any");

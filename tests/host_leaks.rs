@@ -1,6 +1,7 @@
 //! Communicators that are made and closed again and again leave nothing behind.
 //!
-//! A test binary of its own, and each case a process of its own, as the counts are those of the whole process.
+//! A test binary of its own, and each case a process of its own, as the counts are those of the whole
+//! process.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -13,7 +14,8 @@ use std::{env, fs, thread};
 use collectives::fabric::{Communicator, Library, Options, Version};
 use collectives::{ReduceOp, world};
 
-/// Makes a communicator of two ranks, uses it for a short and a long message, and ends it in one of three ways.
+/// Makes a communicator of two ranks, uses it for a short and a long message, and ends it in one of three
+/// ways.
 fn cycle(provider: &str, number: usize) {
     let handles = world::threads(world::single(), 2).unwrap();
     let mut options = Options::default();

@@ -41,8 +41,8 @@ fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
     (endpoint, peer)
 }
 
-/// Each kind of operation, with all of its messages in flight: both sides send and receive, and the first one reads and
-/// writes the other's memory.
+/// Each kind of operation, with all of its messages in flight: both sides send and receive, and the first one
+/// reads and writes the other's memory.
 fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buffers: &mut Buffers) {
     let Buffers { long, short, received } = buffers;
     let (long, short) = (&*long, &*short);

@@ -1,5 +1,5 @@
-//! The program over host memory that the README shows, built with and without MPI, and started in each way that the
-//! README names.
+//! The program over host memory that the README shows, built with and without MPI, and started in each way
+//! that the README names.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 #![cfg(feature = "fabric")]

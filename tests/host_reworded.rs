@@ -1,4 +1,5 @@
-//! A job whose world rewords every message on its way: behaviour depends on values, never on the words of an error.
+//! A job whose world rewords every message on its way: behaviour depends on values, never on the words of an
+//! error.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]

@@ -139,7 +139,8 @@ fn operations_end_when_the_world_panics_on_the_progress_thread() {
     }
 }
 
-/// The shm provider writes into endpoints of the process where they are: one is closed with those of the other ranks only.
+/// The shm provider writes into endpoints of the process where they are: one is closed with those of the
+/// other ranks only.
 #[test]
 fn an_endpoint_stays_open_for_the_others_when_the_world_panics_in_its_drop() {
     let worlds = world::threads(world::single(), 3).unwrap();

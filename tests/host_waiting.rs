@@ -26,7 +26,8 @@ use host::{on_every_rank, over};
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// Runs `body` on `ranks` ranks with a communicator each, and returns their results in rank order. Panics when one hangs.
+/// Runs `body` on `ranks` ranks with a communicator each, and returns their results in rank order. Panics
+/// when one hangs.
 fn results<T: Send + 'static>(
     ranks: usize,
     options: &Options,
@@ -83,7 +84,8 @@ fn assert_times_out(provider: &str, operation: &'static str) {
         panic!("{provider}: {second:?}")
     };
     assert_eq!(named, operation, "{provider}");
-    // Rank 0 waits, and reports its call when rank 1 has waited for too long, perhaps not in time on a busy machine.
+    // Rank 0 waits, and reports its call when rank 1 has waited for too long, perhaps not in time on a busy
+    // machine.
     let late: Vec<usize> = late.iter().map(|(rank, _)| *rank).collect();
     assert!(late == [2] || late == [0, 2], "{provider}: {late:?}");
     assert!(*waited >= LIMIT, "{provider}: {waited:?}");
@@ -92,7 +94,8 @@ fn assert_times_out(provider: &str, operation: &'static str) {
         expected.starts_with(&format!("{operation}: not complete after 0.3 s, the timeout; ")),
         "{expected}"
     );
-    // The others get the same reason, also the one that has no timeout, and the one that calls something later.
+    // The others get the same reason, also the one that has no timeout, and the one that calls something
+    // later.
     for other in [first, third] {
         assert!(
             matches!(other, Error::World(_)) && other.to_string().contains(&expected),
@@ -184,7 +187,8 @@ fn a_rank_that_waits_reports_its_calls_when_they_are_wanted() {
     }
 }
 
-/// The limit is of each operation's wait, not of all waits together, and the time between operations does not count.
+/// The limit is of each operation's wait, not of all waits together, and the time between operations does not
+/// count.
 #[test]
 fn ranks_that_are_late_within_the_timeout_are_waited_for() {
     for provider in ["shm", "tcp"] {
@@ -219,7 +223,8 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A rank that polls takes all the time. The bound is far above what sleeping takes (`tools/host_waiting.rs` measures it).
+/// A rank that polls takes all the time. The bound is far above what sleeping takes (`tools/host_waiting.rs`
+/// measures it).
 #[test]
 fn a_rank_that_waits_leaves_the_processor_to_others() {
     const LATE: Duration = Duration::from_secs(1);
@@ -304,7 +309,8 @@ fn ranks_that_sleep_are_woken_by_other_processes() {
     }
 }
 
-/// Started again by the tests below, once per process. Calls an operation; the ranks of `LATE` call it only when it has failed.
+/// Started again by the tests below, once per process. Calls an operation; the ranks of `LATE` call it only
+/// when it has failed.
 #[test]
 #[ignore = "started by another test"]
 fn process_with_late_ranks() {

@@ -1,8 +1,8 @@
-//! Programs that other wrappers accept and that access freed, foreign or mistyped memory: none compiles here. Numbers
-//! in names are those of the holes.
+//! Programs that other wrappers accept and that access freed, foreign or mistyped memory: none compiles here.
+//! Numbers in names are those of the holes.
 //!
-//! The first line of each program lists the compiler's expected error codes, and no others. Only codes are compared, so
-//! that any compiler version works.
+//! The first line of each program lists the compiler's expected error codes, and no others. Only codes are
+//! compared, so that any compiler version works.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]

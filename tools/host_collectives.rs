@@ -4,13 +4,13 @@
 //! mpirun -np 2 --mca pml ob1 --mca btl self,vader host_collectives --transport shm --output result.json
 //! ```
 //!
-//! For every size both sides run in turn, for several rounds: a round is a batch of operations back to back of one
-//! side, then a batch as long of the other. A batch's time is that of the slowest rank, divided by its operations.
-//! Both sides' last results are verified. `tools/host_collectives.sh` runs it under Open MPI and MPICH, on shared memory
-//! and on TCP, with the settings that make them use the same transport.
+//! For every size both sides run in turn, for several rounds: a round is a batch of operations back to back
+//! of one side, then a batch as long of the other. A batch's time is that of the slowest rank, divided by its
+//! operations. Both sides' last results are verified. `tools/host_collectives.sh` runs it under Open MPI and
+//! MPICH, on shared memory and on TCP, with the settings that make them use the same transport.
 //!
-//! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of the host
-//! backend come from these measurements.
+//! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of
+//! the host backend come from these measurements.
 
 #[path = "../benches/build/mod.rs"]
 mod build;
@@ -119,7 +119,8 @@ impl Pair<'_> {
         ((index * 7 + rank * 3) % 61) as f32 - 30.0
     }
 
-    /// Elements that a rank sends and receives, for `bytes` as on the command line; of a broadcast, both are the vector.
+    /// Elements that a rank sends and receives, for `bytes` as on the command line; of a broadcast, both are
+    /// the vector.
     fn counts(&self, collective: Collective, bytes: usize) -> (usize, usize) {
         let ranks = self.ranks;
         let count = (bytes / size_of::<f32>()).max(1);
@@ -253,8 +254,8 @@ impl Pair<'_> {
     }
 }
 
-/// The plans that are measured, as options for communicators; none in a communicator of its own decides otherwise than
-/// for `collective`.
+/// The plans that are measured, as options for communicators; none in a communicator of its own decides
+/// otherwise than for `collective`.
 fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Options> {
     let with = |algorithm, segment, in_flight| {
         let mut options = Options::default();

@@ -1,5 +1,5 @@
-//! Measures a rank of a host communicator that waits for another one: the share of a processor that it takes, how late
-//! its answer comes, and when its timeout ends.
+//! Measures a rank of a host communicator that waits for another one: the share of a processor that it takes,
+//! how late its answer comes, and when its timeout ends.
 //!
 //! ```text
 //! cargo build --release --example host_waiting
@@ -7,10 +7,12 @@
 //! MASTER_ADDR=localhost MASTER_PORT=29500 WORLD_SIZE=2 RANK=0 ... & RANK=1 ...  # two processes
 //! ```
 //!
-//! Rank 0 comes late, and broadcasts the time at which it calls. Both ranks are on one host, and so have one clock.
+//! Rank 0 comes late, and broadcasts the time at which it calls. Both ranks are on one host, and so have one
+//! clock.
 //!
 //! `--instructions` counts those of a short all_reduce, in a rank that waits for nobody: start rank 1 under
-//! `valgrind --tool=callgrind --toggle-collect='*counted*'`, and divide what it has collected by the number of trials.
+//! `valgrind --tool=callgrind --toggle-collect='*counted*'`, and divide what it has collected by the number
+//! of trials.
 
 use std::error::Error;
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +27,8 @@ use collectives::{ReduceOp, world};
 /// Measures a rank that waits for another one.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Transport: a libfabric provider, as shm or tcp; socket for a blocking read of a TCP socket, to compare with.
+    /// Transport: a libfabric provider, as shm or tcp; socket for a blocking read of a TCP socket, to compare
+    /// with.
     #[arg(long, default_value = "shm")]
     transport: String,
     /// Operation that waits: broadcast, or recv (in shared memory: over libfabric).
@@ -88,7 +91,8 @@ fn share(communicator: &mut Communicator, arguments: &Arguments) -> Result<f64, 
     Ok((now(libc::CLOCK_THREAD_CPUTIME_ID) - used).as_secs_f64() / start.elapsed().as_secs_f64())
 }
 
-/// Microseconds from the call of rank 0 to the return of rank 1, sorted. `exchange` passes a number from rank 0 to rank 1.
+/// Microseconds from the call of rank 0 to the return of rank 1, sorted. `exchange` passes a number from rank
+/// 0 to rank 1.
 fn latencies(
     rank: usize,
     arguments: &Arguments,
@@ -165,7 +169,8 @@ fn run(handle: world::Handle, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.instructions {
         for _ in 0..arguments.trials {
             communicator.barrier()?;
-            // The other rank is there by then, and does not sleep yet: rank 1 neither polls for it nor wakes it.
+            // The other rank is there by then, and does not sleep yet: rank 1 neither polls for it nor wakes
+            // it.
             let start = Instant::now();
             while communicator.rank() == 1 && start.elapsed() < Duration::from_micros(50) {
                 std::hint::spin_loop();

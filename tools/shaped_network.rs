@@ -1,4 +1,5 @@
-//! Simulates several hosts on this machine, connected by a network with a given rate and delay, and runs a command on each.
+//! Simulates several hosts on this machine, connected by a network with a given rate and delay, and runs a
+//! command on each.
 //!
 //! ```text
 //! cargo build --release --example shaped_network
@@ -6,15 +7,16 @@
 //!     sh -c 'nccl-bench ... $SHAPED_HOST ... $SHAPED_FIRST'
 //! ```
 //!
-//! A host is a set of Linux namespaces: network, mount (with a `/dev/shm` of its own) and UTS (the host name). Its only
-//! network device is a TUN device, and this program is the switch between these devices: it sends each packet at the rate
-//! of the sender's link, delays it, and delivers it at the rate of the receiver's link. `netem` can delay packets too, but
-//! many kernels are built without it. Packets are as large as the kernel's segmentation offload makes them (up to 64 KiB),
-//! which allows tens of Gbit/s. Two threads per host busy-wait, so the machine needs processors for them besides those of
-//! the ranks; `--sleep` avoids that.
+//! A host is a set of Linux namespaces: network, mount (with a `/dev/shm` of its own) and UTS (the host
+//! name). Its only network device is a TUN device, and this program is the switch between these devices: it
+//! sends each packet at the rate of the sender's link, delays it, and delivers it at the rate of the
+//! receiver's link. `netem` can delay packets too, but many kernels are built without it. Packets are as
+//! large as the kernel's segmentation offload makes them (up to 64 KiB), which allows tens of Gbit/s. Two
+//! threads per host busy-wait, so the machine needs processors for them besides those of the ranks; `--sleep`
+//! avoids that.
 //!
-//! Requires root and `ip` (iproute2). The command finds `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (address of the first
-//! host) in its environment.
+//! Requires root and `ip` (iproute2). The command finds `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and
+//! `SHAPED_FIRST` (address of the first host) in its environment.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -45,7 +47,8 @@ struct Arguments {
     /// Maximum packet size in bytes, without the link header.
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
-    /// Sleep instead of busy-waiting. Adds tens of microseconds: for delays of milliseconds, or few processors.
+    /// Sleep instead of busy-waiting. Adds tens of microseconds: for delays of milliseconds, or few
+    /// processors.
     #[arg(long)]
     sleep: bool,
     /// Command that runs on every host.
@@ -104,7 +107,8 @@ fn check(result: libc::c_int, what: &str) -> io::Result<()> {
 /// Moves this thread into new namespaces and returns their TUN device.
 fn enter(host: u8, mtu: u16) -> io::Result<File> {
     let name = format!("host{host}");
-    // SAFETY: plain system calls with constant, terminated strings; the thread's namespaces concern no other thread.
+    // SAFETY: plain system calls with constant, terminated strings; the thread's namespaces concern no other
+    // thread.
     unsafe {
         let namespaces = libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
         check(libc::unshare(namespaces), "namespaces (are you root?)")?;
@@ -225,7 +229,8 @@ fn deliver(
     Ok(())
 }
 
-/// Runs one host: its namespaces, both directions of its link, and the command. Returns true if the command succeeded.
+/// Runs one host: its namespaces, both directions of its link, and the command. Returns true if the command
+/// succeeded.
 fn host(
     number: u8,
     arguments: &Arguments,

@@ -9,7 +9,8 @@ use super::Failure;
 use super::case::Case;
 use super::team::{Rank, Team};
 
-/// The most common runner of continuous integration has two processors, and more ranks than processors measure the scheduler.
+/// The most common runner of continuous integration has two processors, and more ranks than processors
+/// measure the scheduler.
 const RANKS: usize = 2;
 
 struct HostRank {

@@ -5,9 +5,9 @@
 //! cargo bench --bench collectives -- --baseline before 'host/all_reduce'
 //! ```
 //!
-//! Ranks are threads: `gpu/...` has one per GPU, `host/...` two. The time of an operation is that of the slowest rank, the
-//! throughput counts the bytes that nccl-tests calls the size: the vector, or all ranks' blocks together. GPUs are waited for
-//! once per batch. Every case is verified before it is measured.
+//! Ranks are threads: `gpu/...` has one per GPU, `host/...` two. The time of an operation is that of the
+//! slowest rank, the throughput counts the bytes that nccl-tests calls the size: the vector, or all ranks'
+//! blocks together. GPUs are waited for once per batch. Every case is verified before it is measured.
 
 #![allow(clippy::disallowed_methods, reason = "an error ends the measurement")]
 

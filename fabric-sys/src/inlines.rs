@@ -1,9 +1,10 @@
 //! The inline functions of libfabric's headers: calls through the objects' tables of function pointers.
 //!
-//! Each is `unsafe` for the requirements of the C function: objects must be live, of the right kind and opened with the
-//! needed capabilities; buffers must outlive the operation; threads must keep to the domain's threading model. A slot
-//! that a provider has left empty returns `-FI_ENOSYS`, as does every slot of a table that it has left out (some do for
-//! capabilities that were not requested). All slots are those of libfabric 1.17, so the tables' sizes are not checked.
+//! Each is `unsafe` for the requirements of the C function: objects must be live, of the right kind and
+//! opened with the needed capabilities; buffers must outlive the operation; threads must keep to the domain's
+//! threading model. A slot that a provider has left empty returns `-FI_ENOSYS`, as does every slot of a table
+//! that it has left out (some do for capabilities that were not requested). All slots are those of libfabric
+//! 1.17, so the tables' sizes are not checked.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -39,7 +40,8 @@ impl Absent for *const c_char {
 
 /// Defines inline functions as calls of a slot with the object and the arguments.
 ///
-/// `object: pointer type, struct.table` heads the functions of a table; the struct begins at the object's address.
+/// `object: pointer type, struct.table` heads the functions of a table; the struct begins at the object's
+/// address.
 macro_rules! inlines {
     ($(
         $object:ident: $pointer:ty, $struct:ident.$table:ident {$(
@@ -54,9 +56,9 @@ macro_rules! inlines {
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($object: $pointer, $($parameter: $type),*) -> $result {
-            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable, and that
-            // the arguments are what the slot's C function asks for. A slot's object is the object or the `fid` that it
-            // begins with.
+            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable,
+            // and that the arguments are what the slot's C function asks for. A slot's object is the object
+            // or the `fid` that it begins with.
             unsafe {
                 let table = (*$object.cast::<$struct>()).$table;
                 if table.is_null() {
@@ -73,8 +75,8 @@ macro_rules! inlines {
 
 inlines! {
     fid: *mut fid, fid.ops {
-        /// Closes an object. Children go first: endpoints before the objects bound to them, those before their domain, the
-        /// domain before its fabric.
+        /// Closes an object. Children go first: endpoints before the objects bound to them, those before
+        /// their domain, the domain before its fabric.
         fn fi_close = close() -> c_int;
 
         /// Sends a control command.
@@ -314,7 +316,8 @@ pub unsafe fn fi_mr_enable(mr: *mut fid_mr) -> c_int {
 /// The inline function of C: see this crate's list of them.
 #[inline]
 pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> isize {
-    // SAFETY: the caller vouches for both; providers older than 1.20 do not write `src_addr`, so it is set first.
+    // SAFETY: the caller vouches for both; providers older than 1.20 do not write `src_addr`, so it is set
+    // first.
     unsafe {
         if !buf.is_null() {
             (*buf).src_addr = FI_ADDR_NOTAVAIL;

@@ -56,8 +56,8 @@ pub const KNOWN_VERSION: Version =
 /// endpoints of its own, and the oldest that the tests run against.
 pub const MINIMUM_VERSION: Version = Version::new(1, 17);
 
-/// The versions of the exported functions' symbols that changed arguments or results of those bound here, newest first.
-/// All only lengthened structs at their end.
+/// The versions of the exported functions' symbols that changed arguments or results of those bound here,
+/// newest first. All only lengthened structs at their end.
 #[cfg(target_env = "gnu")]
 const SYMBOL_VERSIONS: [&CStr; 5] =
     [c"FABRIC_1.10", c"FABRIC_1.9", c"FABRIC_1.8", c"FABRIC_1.7", c"FABRIC_1.3"];
@@ -87,8 +87,8 @@ pub struct Fabric {
 impl Fabric {
     /// The process's libfabric, found on the first call: `$FABRIC_LIBRARY` when that is set and nothing else,
     /// otherwise `libfabric.so.1` and `libfabric.so` by the dynamic linker's rules, then the homes of the EFA
-    /// installer, Cray, conda and the Python environment. Signal handlers that PSM's libraries install meanwhile are removed: the
-    /// program's reactions to signals stay as they were.
+    /// installer, Cray, conda and the Python environment. Signal handlers that PSM's libraries install
+    /// meanwhile are removed: the program's reactions to signals stay as they were.
     ///
     /// # Errors
     /// Every place that was tried with the reason, and how to install libfabric.
@@ -101,7 +101,8 @@ impl Fabric {
         let candidates = search::candidates();
         let mut attempts = Vec::new();
         for candidate in &candidates {
-            // SAFETY: the places are those where libfabric is installed, or the one that the user named as such.
+            // SAFETY: the places are those where libfabric is installed, or the one that the user named as
+            // such.
             match unsafe { Self::open(candidate.as_os_str()) } {
                 Ok(fabric) => return Ok(fabric),
                 Err(reason) => attempts.push(Attempt { place: candidate.display().to_string(), reason }),
@@ -135,14 +136,14 @@ impl Fabric {
     /// `name` must resolve to a libfabric, if to anything.
     unsafe fn open(name: &OsStr) -> Result<Self, String> {
         let reactions = Reactions::current();
-        // SAFETY: the caller vouches for the library; its constructors do no more than set up its own state, and install signal
-        // handlers, which are removed.
+        // SAFETY: the caller vouches for the library; its constructors do no more than set up its own state,
+        // and install signal handlers, which are removed.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         reactions.restore();
         let library = library.map_err(|error| source_text(&error))?;
         let handle = library.into_raw();
-        // SAFETY: the handle is live for ever, as it is never closed, and the caller vouches that the symbols are
-        // libfabric's, whose types are those given here.
+        // SAFETY: the handle is live for ever, as it is never closed, and the caller vouches that the symbols
+        // are libfabric's, whose types are those given here.
         unsafe {
             let version: GetVersion = function(plain_symbol(handle, c"fi_version"), "fi_version")?;
             let version = Version::from_raw(version());
@@ -175,8 +176,8 @@ impl Fabric {
         self.version
     }
 
-    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this crate's
-    /// types describe.
+    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this
+    /// crate's types describe.
     #[must_use]
     pub fn api_version(&self) -> Version {
         self.version.min(KNOWN_VERSION)
@@ -185,8 +186,8 @@ impl Fabric {
     /// `fi_getinfo`: lists the providers' entries, best first. Free the list with [`Fabric::fi_freeinfo`].
     ///
     /// # Safety
-    /// As in C: `node` and `service` null or texts, `hints` null or from [`Fabric::fi_dupinfo`] of this library,
-    /// `info` writable.
+    /// As in C: `node` and `service` null or texts, `hints` null or from [`Fabric::fi_dupinfo`] of this
+    /// library, `info` writable.
     pub unsafe fn fi_getinfo(
         &self,
         version: Version,
@@ -200,10 +201,12 @@ impl Fabric {
         unsafe { (self.getinfo)(version.to_raw(), node, service, flags, hints, info) }
     }
 
-    /// `fi_freeinfo`: frees a list from [`Fabric::fi_getinfo`] or [`Fabric::fi_dupinfo`], with the strings in it.
+    /// `fi_freeinfo`: frees a list from [`Fabric::fi_getinfo`] or [`Fabric::fi_dupinfo`], with the strings in
+    /// it.
     ///
     /// # Safety
-    /// `info` must be such a list of this library, not freed yet; strings put into it must be libc's `malloc`'s.
+    /// `info` must be such a list of this library, not freed yet; strings put into it must be libc's
+    /// `malloc`'s.
     pub unsafe fn fi_freeinfo(&self, info: *mut fi_info) {
         // SAFETY: passed on to the caller.
         unsafe { (self.freeinfo)(info) }
@@ -248,7 +251,8 @@ impl Fabric {
     pub unsafe fn fi_tostr(&self, data: *const c_void, kind: fi_type) -> Option<String> {
         let tostr_r = self.tostr_r?;
         let mut buffer: [c_char; 8192] = [0; 8192];
-        // SAFETY: the caller vouches for `data`; the buffer's length is passed along and the result is a text in it.
+        // SAFETY: the caller vouches for `data`; the buffer's length is passed along and the result is a text
+        // in it.
         unsafe {
             tostr_r(buffer.as_mut_ptr(), buffer.len(), data, kind);
             Some(text(buffer.as_ptr()))
@@ -273,8 +277,8 @@ unsafe fn plain_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
-/// The symbol with the newest version that both sides know, or the default one where the library's symbols have no
-/// versions.
+/// The symbol with the newest version that both sides know, or the default one where the library's symbols
+/// have no versions.
 ///
 /// # Safety
 /// `handle` must be live.
@@ -298,7 +302,8 @@ unsafe fn function<F: Copy>(symbol: *mut c_void, name: &str) -> Result<F, String
     if symbol.is_null() {
         return Err(format!("has no symbol {name}: this is no libfabric"));
     }
-    // SAFETY: not null, and of the right type as the caller vouches; both are pointers of one size (asserted).
+    // SAFETY: not null, and of the right type as the caller vouches; both are pointers of one size
+    // (asserted).
     Ok(unsafe { std::mem::transmute_copy(&symbol) })
 }
 

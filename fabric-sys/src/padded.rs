@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 
 const SIZE: usize = 256;
 
-/// A zeroed `T` with zeroed padding: a newer library, whose `T` is longer, reads zeros and writes into the padding.
+/// A zeroed `T` with zeroed padding: a newer library, whose `T` is longer, reads zeros and writes into the
+/// padding.
 ///
 /// For `fi_cq_attr`, `fi_av_attr`, `fi_cntr_attr`, `fi_eq_attr`, `fi_mr_attr`, `fi_cq_err_entry` and
 /// `fi_eq_err_entry`, all of which are at most 112 bytes in every libfabric up to 2.6.
@@ -18,13 +19,14 @@ pub struct Padded<T> {
 /// Marks the plain C structs for which all zero bytes are a value.
 ///
 /// # Safety
-/// All zero bytes must be a valid `Self`, `Self` must not need dropping, and its alignment must be at most 16.
+/// All zero bytes must be a valid `Self`, `Self` must not need dropping, and its alignment must be at
+/// most 16.
 pub unsafe trait Zeroed: Copy {}
 
 macro_rules! zeroed {
     ($($name:ident)*) => {$(
-        // SAFETY: a C struct of integers, pointers, optional function pointers and newtypes of integers: zero is
-        // a value of each. `Copy` types have no drop; the alignment is that of a pointer.
+        // SAFETY: a C struct of integers, pointers, optional function pointers and newtypes of integers: zero
+        // is a value of each. `Copy` types have no drop; the alignment is that of a pointer.
         unsafe impl Zeroed for crate::$name {}
         const _: () = assert!(size_of::<crate::$name>() <= SIZE && align_of::<crate::$name>() <= 16);
     )*};
@@ -51,8 +53,9 @@ impl<T: Zeroed> Deref for Padded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the memory is initialised, aligned (16, checked against T) and long enough (checked); it began as
-        // zeros, which are a T, and what is written later is written through a `T` or by the library as a T.
+        // SAFETY: the memory is initialised, aligned (16, checked against T) and long enough (checked); it
+        // began as zeros, which are a T, and what is written later is written through a `T` or by the library
+        // as a T.
         unsafe { &*self.bytes.as_ptr().cast() }
     }
 }

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-/// Libraries that install signal handlers when they are loaded, which print a backtrace and call `exit`: the one below PSM, to
-/// which libfabric is linked in Debian and Ubuntu, and PSM2.
+/// Libraries that install signal handlers when they are loaded, which print a backtrace and call `exit`: the
+/// one below PSM, to which libfabric is linked in Debian and Ubuntu, and PSM2.
 const LIBRARIES: [&str; 2] = ["libinfinipath.so", "libpsm2.so"];
 
 /// The signals for which they do so.

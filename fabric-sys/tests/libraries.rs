@@ -1,5 +1,5 @@
-//! Loads the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked, each in a process of
-//! its own, and sends tagged messages between two endpoints over TCP and over shared memory.
+//! Loads the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked, each in a
+//! process of its own, and sends tagged messages between two endpoints over TCP and over shared memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test may fail loudly")]
 
@@ -83,7 +83,8 @@ mod in_a_process {
         let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
         let reactions = || {
             signals.map(|signal| {
-                // SAFETY: a structure of numbers, for which zeros are valid; the call writes to it, and changes nothing.
+                // SAFETY: a structure of numbers, for which zeros are valid; the call writes to it, and
+                // changes nothing.
                 unsafe {
                     let mut action: libc::sigaction = std::mem::zeroed();
                     assert_eq!(libc::sigaction(signal, ptr::null(), &raw mut action), 0);

@@ -1,8 +1,9 @@
 //! Compares every inline function and the layout of every struct with libfabric's own headers: a C file that
-//! takes the addresses of the headers' inline functions is compiled, both sides are called on objects whose tables
-//! hold recorders, and must call the same slot with the same arguments and return what it returned.
+//! takes the addresses of the headers' inline functions is compiled, both sides are called on objects whose
+//! tables hold recorders, and must call the same slot with the same arguments and return what it returned.
 //!
-//! Needs a C compiler and libfabric's headers. `FABRIC_INCLUDE` names another folder that holds `rdma/fabric.h`.
+//! Needs a C compiler and libfabric's headers. `FABRIC_INCLUDE` names another folder that holds
+//! `rdma/fabric.h`.
 
 #![allow(clippy::expect_used, reason = "a test may fail loudly")]
 
@@ -43,7 +44,8 @@ macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Word for $type {
             fn make(seed: u64) -> Self {
-                // Wide, so that a truncation on the way shows; odd and small bits set, so that a sign does too.
+                // Wide, so that a truncation on the way shows; odd and small bits set, so that a sign does
+                // too.
                 seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self
             }
             fn word(self) -> u64 {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::error::ErrorKind;
 use engine::supervision::{CLOSED_PIPE, REFUSED, Stop, print_message};
 
-/// True if standard output was closed when the process started. Before `main`, Rust's runtime opens `/dev/null` in its place.
+/// True if standard output was closed when the process started. Before `main`, Rust's runtime opens
+/// `/dev/null` in its place.
 static CLOSED_AT_START: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the section is an array of functions with this ABI, which the C library calls before `main`.

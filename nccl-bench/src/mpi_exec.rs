@@ -1,7 +1,7 @@
 //! Joins the world of `nccl-bench`, which is not linked to MPI.
 //!
-//! Under an MPI launcher the process becomes `nccl-bench-mpi` from the same folder, with the same arguments and
-//! environment. `exec` keeps the process ID, by which launchers know their processes.
+//! Under an MPI launcher the process becomes `nccl-bench-mpi` from the same folder, with the same arguments
+//! and environment. `exec` keeps the process ID, by which launchers know their processes.
 
 use std::env;
 use std::io;
@@ -46,11 +46,12 @@ impl From<&Request> for JoinRequest {
     }
 }
 
-/// The world's options in both programs. A rank that fails ends all others, which may wait for a GPU without end. The
-/// variable with the limit takes precedence over the request.
+/// The world's options in both programs. A rank that fails ends all others, which may wait for a GPU without
+/// end. The variable with the limit takes precedence over the request.
 ///
 /// # Errors
-/// When a variable is not a number of seconds, or when MPI is to move the data of ranks that it has not started.
+/// When a variable is not a number of seconds, or when MPI is to move the data of ranks that it has not
+/// started.
 pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
     let mut options = Options::default();
     options.kind = kind(request, &Started::detect())?;
@@ -85,8 +86,8 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
 /// Replaces this process by `nccl-bench-mpi` under an MPI launcher; returns where MPI is not needed.
 ///
 /// # Errors
-/// When `nccl-bench-mpi` is needed and missing, when MPI is to move the data of ranks that it has not started, or when this
-/// process may use too little memory for ranks.
+/// When `nccl-bench-mpi` is needed and missing, when MPI is to move the data of ranks that it has not
+/// started, or when this process may use too little memory for ranks.
 pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
     limits::check_address_space()?;
     let started = Started::detect();

@@ -12,9 +12,11 @@ use std::thread;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-/// Limit on the program's heap and stacks. The code of a program without optimization alone can take 60 MB of address space.
+/// Limit on the program's heap and stacks. The code of a program without optimization alone can take 60 MB of
+/// address space.
 const MEMORY: u64 = 16 << 20;
-/// Length of files that do not fit into this memory: a file that is read as a whole takes several times its length.
+/// Length of files that do not fit into this memory: a file that is read as a whole takes several times its
+/// length.
 const LONG: usize = 12 << 20;
 
 /// Compares with [`MEMORY`] and at most a minute of processor time.

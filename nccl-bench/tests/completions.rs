@@ -83,7 +83,8 @@ fn fish() {
     }
 }
 
-/// Types each case and a tab into a shell on a terminal, and expects the completed line as the arguments of the command.
+/// Types each case and a tab into a shell on a terminal, and expects the completed line as the arguments of
+/// the command.
 fn interactive(folder: &Path, shell: &str) {
     let mut child = Command::new("timeout")
         .args([SECONDS, "script", "--quiet", "--command", shell, "/dev/null"])

@@ -1,5 +1,5 @@
-//! Command lines of nccl-tests' documentation, of guides and runbooks, and of this program's help. Each is accepted, or refused
-//! with a reason.
+//! Command lines of nccl-tests' documentation, of guides and runbooks, and of this program's help. Each is
+//! accepted, or refused with a reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! `nccl-bench fabric info` with the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked.
+//! `nccl-bench fabric info` with the machine's libfabric and every one that `cargo xtask wheels libfabric`
+//! has unpacked.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

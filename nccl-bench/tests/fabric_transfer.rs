@@ -376,7 +376,8 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
 
 #[test]
 fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
-    // The environment of Open MPI's mpirun for one of two ranks on two hosts, without the sibling, which would join through MPI.
+    // The environment of Open MPI's mpirun for one of two ranks on two hosts, without the sibling, which
+    // would join through MPI.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("nccl-bench");
     // Not a copy: a file that was open for writing while another thread forked cannot be executed.

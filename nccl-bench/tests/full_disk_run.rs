@@ -1,5 +1,5 @@
-//! The program with a limit on the length of its files, in place of a full disk, and with other files of nccl-tests (`-J`) that
-//! cannot be written.
+//! The program with a limit on the length of its files, in place of a full disk, and with other files of
+//! nccl-tests (`-J`) that cannot be written.
 //!
 //! Its one rank is connected by libfabric's `tcp`: `shm` needs long files.
 
@@ -38,7 +38,8 @@ fn prepare(folder: &Path, limit: u64, sizes: u64, outputs: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.args("allreduce --backend fabric --provider tcp --world single -t 1 -n 1 -b 8 -i 8".split(' '));
     command.args(["-e", &(8 * sizes).to_string()]).args(outputs.split(' ')).current_dir(folder);
-    // SAFETY: `limit_files` only makes calls that are allowed between `fork` and `exec`, and allocates nothing.
+    // SAFETY: `limit_files` only makes calls that are allowed between `fork` and `exec`, and allocates
+    // nothing.
     unsafe { command.pre_exec(move || limit_files(limit)) };
     command
 }

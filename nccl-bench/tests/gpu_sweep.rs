@@ -1,7 +1,8 @@
-//! Measurements on GPUs: every collective is verified in every mode, wrong data is found on its rank, and impossible requests
-//! are refused.
+//! Measurements on GPUs: every collective is verified in every mode, wrong data is found on its rank, and
+//! impossible requests are refused.
 //!
-//! The tests start this program again with `GPU_SWEEP_PROGRAM` set: then it is `nccl-bench` in a world of its own.
+//! The tests start this program again with `GPU_SWEEP_PROGRAM` set: then it is `nccl-bench` in a world of its
+//! own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs `nccl-bench` on all GPUs of this machine, which ranks may share. Returns its exit code, standard output and error.
+/// Runs `nccl-bench` on all GPUs of this machine, which ranks may share. Returns its exit code, standard
+/// output and error.
 fn nccl_bench(arguments: &str, variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let all = if shared() && !arguments.contains(" -g ") { format!("-g {}", ranks()) } else { String::new() };
     let output = Command::new(std::env::current_exe().unwrap())
@@ -73,7 +75,8 @@ fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
     (run, out)
 }
 
-/// Asserts that all data is verified, except of sizes without bytes, and in place of collectives without that placement.
+/// Asserts that all data is verified, except of sizes without bytes, and in place of collectives without that
+/// placement.
 fn assert_right(run: &Run) {
     for measurement in &run.measurements {
         let collective: Collective = measurement.collective.parse().unwrap();
@@ -245,8 +248,9 @@ fn a_damaged_element_is_reported_with_rank_index_and_values() {
     }
 }
 
-/// No round of the check on the stream finds anything wrong, queued one by one and as a graph. With `-R 2` on a version of NCCL
-/// whose symmetric windows race, that is so because the layer orders them, and a note says so.
+/// No round of the check on the stream finds anything wrong, queued one by one and as a graph. With `-R 2` on
+/// a version of NCCL whose symmetric windows race, that is so because the layer orders them, and a note says
+/// so.
 fn every_collective_is_right_on_the_stream() {
     let version = nccl::Library::load().unwrap().version();
     let (run, _) = measure("all -b 16000 -e 1M -f 60 -n 1 -d all -o all -r all --check-on-stream 6", &[]);
@@ -262,7 +266,8 @@ fn every_collective_is_right_on_the_stream() {
     }
 }
 
-/// The check on the stream finds what the layer's fence prevents, on the versions of NCCL that have the fault.
+/// The check on the stream finds what the layer's fence prevents, on the versions of NCCL that have the
+/// fault.
 fn the_race_of_symmetric_windows_is_found_without_the_fence() {
     let line = "allreduce --backend nccl -b 8 -e 4M -f 32 -n 2 -R 2 --check-on-stream";
     let (code, out, err) = nccl_bench(line, &[("NCCL_BENCH_SYMMETRIC_FENCE", "0")]);

@@ -1,7 +1,9 @@
-//! A random rank is killed at a random moment of a run: every other one names it, and what was measured is kept.
+//! A random rank is killed at a random moment of a run: every other one names it, and what was measured is
+//! kept.
 //!
-//! Three kills for each way of starting the ranks, or as many as `COLLECTIVES_TEST_KILLS` says; `COLLECTIVES_TEST_SEED`
-//! repeats the choices of a run. With `--nocapture` each kill is a line, and a tally follows.
+//! Three kills for each way of starting the ranks, or as many as `COLLECTIVES_TEST_KILLS` says;
+//! `COLLECTIVES_TEST_SEED` repeats the choices of a run. With `--nocapture` each kill is a line, and a tally
+//! follows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 

@@ -1,4 +1,5 @@
-//! The pods of an indexed Job as processes of this host, with the variables of Kubernetes and of the example manifest.
+//! The pods of an indexed Job as processes of this host, with the variables of Kubernetes and of the example
+//! manifest.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! The program under real MPI launchers. Built with `--features mpi` against the MPI whose `mpirun` is the default.
+//! The program under real MPI launchers. Built with `--features mpi` against the MPI whose `mpirun` is the
+//! default.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +8,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Variables for Open MPI's launcher. Launchers that start at the same time race for one folder in the usual place.
+/// Variables for Open MPI's launcher. Launchers that start at the same time race for one folder in the usual
+/// place.
 fn for_launcher(session: &tempfile::TempDir) -> [(&'static str, std::ffi::OsString); 4] {
     [
         ("OMPI_ALLOW_RUN_AS_ROOT", "1".into()),

@@ -1,5 +1,5 @@
-//! Odd command lines, variables and files: each ends with the right code, in time, and says what is wrong in words of
-//! the user.
+//! Odd command lines, variables and files: each ends with the right code, in time, and says what is wrong in
+//! words of the user.
 //!
 //! `cargo test --test odd_inputs -- --nocapture` prints a row for each.
 

@@ -1,5 +1,5 @@
-//! The git revision that `build.rs` sets, and the changes that recompile the package, in a small project with the paths of
-//! this repository.
+//! The git revision that `build.rs` sets, and the changes that recompile the package, in a small project with
+//! the paths of this repository.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 

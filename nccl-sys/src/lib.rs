@@ -1,8 +1,9 @@
 //! Raw bindings to libnccl, loaded at run time.
 //!
-//! Nothing is linked: a program with this crate starts on a machine without NCCL, and one build works with every
-//! NCCL from [`FLOOR`] on. [`Nccl::load`] finds the library once per process; its methods are NCCL's functions under
-//! their own names. A function that the loaded library is too old for returns [`MissingSymbol`].
+//! Nothing is linked: a program with this crate starts on a machine without NCCL, and one build works with
+//! every NCCL from [`FLOOR`] on. [`Nccl::load`] finds the library once per process; its methods are NCCL's
+//! functions under their own names. A function that the loaded library is too old for returns
+//! [`MissingSymbol`].
 //!
 //! ```no_run
 //! let nccl = nccl_sys::Nccl::load()?;

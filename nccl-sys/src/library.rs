@@ -26,13 +26,15 @@ pub struct Nccl {
 impl Nccl {
     /// Returns the libnccl of this process, which the first call finds and loads.
     ///
-    /// Search order: the path in `$NCCL_LIBRARY` (if set, nothing else); `libnccl.so.2` and `libnccl.so` by the
-    /// loader's rules, which find a copy that the process has loaded already; `$NCCL_HOME`, `$CONDA_PREFIX`, the Python
-    /// package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the environment of each `python3` on `PATH` and in
-    /// `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`, `/opt/nccl`.
+    /// Search order: the path in `$NCCL_LIBRARY` (if set, nothing else); `libnccl.so.2` and `libnccl.so` by
+    /// the loader's rules, which find a copy that the process has loaded already; `$NCCL_HOME`,
+    /// `$CONDA_PREFIX`, the Python package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the
+    /// environment of each `python3` on `PATH` and in `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`,
+    /// `/opt/nccl`.
     ///
     /// # Errors
-    /// All places that were tried, with the reason for each. The result is the same for the life of the process.
+    /// All places that were tried, with the reason for each. The result is the same for the life of the
+    /// process.
     pub fn load() -> Result<&'static Self, &'static LoadError> {
         static LOADED: OnceLock<Result<Nccl, LoadError>> = OnceLock::new();
         LOADED.get_or_init(Self::search).as_ref()
@@ -41,7 +43,8 @@ impl Nccl {
     /// Loads the library with this path or soname. It stays loaded. For tests; programs use [`Nccl::load`].
     ///
     /// # Safety
-    /// The file is a libnccl: its initialisers may run, and its functions have the signatures of NCCL's header.
+    /// The file is a libnccl: its initialisers may run, and its functions have the signatures of NCCL's
+    /// header.
     ///
     /// # Errors
     /// If it cannot be loaded, is older than [`FLOOR`] or lacks a function of [`FLOOR`].
@@ -70,7 +73,8 @@ impl Nccl {
     fn search() -> Result<Self, LoadError> {
         let mut attempts = Vec::new();
         for place in places() {
-            // SAFETY: a file of this name in these places is NCCL's library; $NCCL_LIBRARY is the user's own word.
+            // SAFETY: a file of this name in these places is NCCL's library; $NCCL_LIBRARY is the user's own
+            // word.
             match unsafe { Self::open(place.as_os_str()) } {
                 Ok(nccl) => return Ok(nccl),
                 Err(reason) => attempts.push((place, reason)),
@@ -135,7 +139,8 @@ fn origin(address: *const c_void) -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: on success dli_fname is a NUL-terminated string that lives as long as the library, which is for ever.
+    // SAFETY: on success dli_fname is a NUL-terminated string that lives as long as the library, which is for
+    // ever.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
     Some(PathBuf::from(name))
@@ -207,8 +212,8 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     list(attempts)
 )]
 pub struct LoadError {
-    /// Each path or name that was passed to the loader, in order, with the reason: the loader's message, or a missing
-    /// function.
+    /// Each path or name that was passed to the loader, in order, with the reason: the loader's message, or a
+    /// missing function.
     attempts: Vec<(PathBuf, String)>,
 }
 

@@ -10,7 +10,8 @@ pub const FLOOR: Version = Version::new(2, 18, 0);
 
 macro_rules! api {
     ($($since:expr => $($name:ident)*;)*) => {
-        /// Every function of NCCL's `nccl.h` and the version that introduced it ([`FLOOR`] for all older ones).
+        /// Every function of NCCL's `nccl.h` and the version that introduced it ([`FLOOR`] for all older
+        /// ones).
         pub const API: &[(&str, Version)] = &[$($((stringify!($name), $since),)*)*];
     };
 }
@@ -84,7 +85,8 @@ macro_rules! functions {
         required { $(fn $required:ident($($r_name:ident: $r_type:ty),* $(,)?) -> $r_result:ty;)* }
         optional { $(fn $optional:ident($($o_name:ident: $o_type:ty),* $(,)?) -> $o_result:ty;)* }
     ) => {
-        /// Addresses of NCCL's functions: those of [`FLOOR`](crate::FLOOR) are always there, newer ones may be missing.
+        /// Addresses of NCCL's functions: those of [`FLOOR`](crate::FLOOR) are always there, newer ones may
+        /// be missing.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions {
             $($required: unsafe extern "C" fn($($r_type),*) -> $r_result,)*
@@ -97,7 +99,8 @@ macro_rules! functions {
             /// # Safety
             /// `lookup` returns the address of NCCL's function of that name.
             pub(crate) unsafe fn find(lookup: crate::table::Lookup<'_>) -> Result<Self, String> {
-                // SAFETY: each field has the type of NCCL's function of that name; the addresses are right by the contract.
+                // SAFETY: each field has the type of NCCL's function of that name; the addresses are right by
+                // the contract.
                 unsafe {
                     Ok(Self {
                         $($required: crate::table::function(lookup, stringify!($required))?,)*

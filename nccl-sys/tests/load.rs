@@ -1,4 +1,5 @@
-//! Where the library is looked for: in processes of their own, since the answer stays for the life of a process.
+//! Where the library is looked for: in processes of their own, since the answer stays for the life of a
+//! process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test
 

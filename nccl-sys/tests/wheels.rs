@@ -45,8 +45,8 @@ fn check(text: &str) {
     gates(&nccl, text, &path);
 }
 
-/// Groups nest and end, and an operation with a null communicator poisons one group, not the next: what the safe layer
-/// cancels groups with.
+/// Groups nest and end, and an operation with a null communicator poisons one group, not the next: what the
+/// safe layer cancels groups with.
 fn groups(nccl: &Nccl) {
     let poison = || {
         let (op, data_type) = (ncclRedOp_t::ncclSum, ncclDataType_t::ncclInt8);

@@ -1,10 +1,10 @@
 //! Signatures of the ranks' calls, so that ranks that do not call the same operations notice it.
 //!
-//! A [`CallSignature`] has everything about an operation that must be the same on every rank. In shared memory every
-//! message carries it, and a hash of all calls before. Over a network the tag of every message depends on all calls so
-//! far and on the message's length: a message of another operation is never matched, so both ranks wait. A rank that
-//! has waited for long, or that closes, publishes its last calls, and [`World::compare`](crate::world::World::compare)
-//! finds the difference.
+//! A [`CallSignature`] has everything about an operation that must be the same on every rank. In shared
+//! memory every message carries it, and a hash of all calls before. Over a network the tag of every message
+//! depends on all calls so far and on the message's length: a message of another operation is never matched,
+//! so both ranks wait. A rank that has waited for long, or that closes, publishes its last calls, and
+//! [`World::compare`](crate::world::World::compare) finds the difference.
 
 use std::fmt;
 
@@ -22,8 +22,8 @@ const MESSAGE: u64 = BARRIER + 1;
 const PART: u64 = BARRIER + 2;
 const LEFT: u64 = BARRIER + 3;
 
-/// An operation with its type, operator, root and number of elements; the latter in the lower [`CallSignature::COUNT`]
-/// bits.
+/// An operation with its type, operator, root and number of elements; the latter in the lower
+/// [`CallSignature::COUNT`] bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallSignature(u64);
 
@@ -111,7 +111,8 @@ impl fmt::Display for CallSignature {
 pub(crate) struct CallHash(u64);
 
 impl CallHash {
-    /// The hash before the first call of a communicator with these settings, which must be the same on all ranks.
+    /// The hash before the first call of a communicator with these settings, which must be the same on all
+    /// ranks.
     pub(crate) fn of_settings(settings: &str) -> Self {
         Self(fnv1a(settings.bytes()))
     }

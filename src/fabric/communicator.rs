@@ -20,24 +20,26 @@ use crate::{Element, ReduceOp, world};
 pub struct Options {
     /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by the placement of the ranks.
     pub provider: Option<String>,
-    /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that several hosts
-    /// can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when they can share memory.
+    /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that
+    /// several hosts can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when
+    /// they can share memory.
     pub host: Option<String>,
     /// Algorithm by collective; if none, selected by the rules.
     algorithms: [Option<Algorithm>; Collective::ALL.len()],
-    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the rules.
+    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the
+    /// rules.
     pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, selected by the rules.
     pub segment: Option<usize>,
-    /// Segments in flight at a time, of which [`MOST_IN_FLIGHT`](super::MOST_IN_FLIGHT) are used at most; if none, selected by the
-    /// rules.
+    /// Segments in flight at a time, of which [`MOST_IN_FLIGHT`](super::MOST_IN_FLIGHT) are used at most; if
+    /// none, selected by the rules.
     pub in_flight: Option<usize>,
 }
 
 impl Options {
     /// Sets the algorithm of a collective; without it, the rules select one. [`Communicator::new`] returns
-    /// [`Error::Algorithm`] if it cannot serve the collective on these ranks. In place, an all_to_all with any
-    /// algorithm but `board` and `bruck`, and every all_to_all_v, runs as `direct`.
+    /// [`Error::Algorithm`] if it cannot serve the collective on these ranks. In place, an all_to_all with
+    /// any algorithm but `board` and `bruck`, and every all_to_all_v, runs as `direct`.
     pub fn set_algorithm(&mut self, collective: Collective, algorithm: Algorithm) {
         self.algorithms[collective as usize] = Some(algorithm);
     }
@@ -45,24 +47,28 @@ impl Options {
 
 /// One rank of a communicator over host buffers.
 ///
-/// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
-/// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
-/// When they do not, no rank receives data of another operation than its own (with a probability of 1 - 2^-16; always where data goes
-/// through [`Algorithm::Board`]), and all get [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately with that algorithm,
-/// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the operation before.
+/// All ranks call the same operations in the same order, with the same counts, element types, operators and
+/// roots (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which
+/// concern two ranks). When they do not, no rank receives data of another operation than its own (with a
+/// probability of 1 - 2^-16; always where data goes through [`Algorithm::Board`]), and all get
+/// [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately with that algorithm, otherwise
+/// when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
+/// operation before.
 ///
-/// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
+/// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be
+/// reused.
 ///
-/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's payload):
-/// elements are combined in an order that is the same on all ranks. It depends on the number of ranks and on the
-/// algorithm, which depends on the size. [`ReduceOp`] describes the results of each operator; floating-point numbers of
-/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: larger values,
-/// infinity included, become the largest finite value, also the sum that an average divides. `max` and `min` return NaN
-/// when there is one, and order `-0 < +0`.
+/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's
+/// payload): elements are combined in an order that is the same on all ranks. It depends on the number of
+/// ranks and on the algorithm, which depends on the size. [`ReduceOp`] describes the results of each
+/// operator; floating-point numbers of 16 and 8 bits are combined in `f32` and rounded after every
+/// combination; those of 8 bits saturate: larger values, infinity included, become the largest finite value,
+/// also the sum that an average divides. `max` and `min` return NaN when there is one, and order `-0 < +0`.
 ///
-/// An operation that fails or panics closes the connections of this rank before it returns, since the network could
-/// otherwise write to buffers that are no longer borrowed; later operations return [`Error::Closed`]. It also tells the
-/// other ranks ([`World::fail`](world::World::fail)), whose operations then return [`Error::World`].
+/// An operation that fails or panics closes the connections of this rank before it returns, since the network
+/// could otherwise write to buffers that are no longer borrowed; later operations return [`Error::Closed`].
+/// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then return
+/// [`Error::World`].
 pub struct Communicator {
     collectives: HostCollectives<Network>,
     world: world::Handle,
@@ -75,8 +81,8 @@ impl Communicator {
     /// Connects the ranks of a world. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// When libfabric cannot be loaded or has no provider that fits, an algorithm of the options cannot serve its
-    /// collective, the options differ between ranks, or another rank fails.
+    /// When libfabric cannot be loaded or has no provider that fits, an algorithm of the options cannot serve
+    /// its collective, the options differ between ranks, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
         let world = world::checked(world)?;
         let mut selection_options = SelectionOptions {
@@ -125,13 +131,14 @@ impl Communicator {
         self.collectives.size()
     }
 
-    /// Sets the longest time that an operation of this rank waits for others, counted from its first wait; `None`, the
-    /// default, waits forever. After that, and 200 ms in which the other ranks report their calls, it returns
-    /// [`Error::TimedOut`], which closes the communicator and fails the operations of the other ranks, as any failure does. The
-    /// errors of all ranks name those that have not reported the call. An operation that never waits is not interrupted. The
-    /// ranks may set different times.
+    /// Sets the longest time that an operation of this rank waits for others, counted from its first wait;
+    /// `None`, the default, waits forever. After that, and 200 ms in which the other ranks report their
+    /// calls, it returns [`Error::TimedOut`], which closes the communicator and fails the operations of the
+    /// other ranks, as any failure does. The errors of all ranks name those that have not reported the call.
+    /// An operation that never waits is not interrupted. The ranks may set different times.
     ///
-    /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are noticed without.
+    /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are
+    /// noticed without.
     pub fn set_timeout(&mut self, limit: Option<Duration>) {
         self.collectives.set_timeout(limit);
     }
@@ -148,8 +155,8 @@ impl Communicator {
         result
     }
 
-    /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of `shm`, and each
-    /// host's interface and the address of its first rank there.
+    /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of
+    /// `shm`, and each host's interface and the address of its first rank there.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
@@ -161,12 +168,12 @@ impl Communicator {
         self.collectives.plan(collective, bytes)
     }
 
-    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is the
-    /// same on every rank.
+    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is
+    /// the same on every rank.
     ///
     /// # Errors
-    /// [`Error::Length`] when the buffers differ in length: nothing is sent then. Otherwise the communicator is
-    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// [`Error::Length`] when the buffers differ in length: nothing is sent then. Otherwise the communicator
+    /// is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
     pub fn all_reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -176,7 +183,8 @@ impl Communicator {
         self.collectives.all_reduce(send, receive, op)
     }
 
-    /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
+    /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every
+    /// rank.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
@@ -184,8 +192,8 @@ impl Communicator {
         self.collectives.all_reduce_in_place(data, op)
     }
 
-    /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of elements
-    /// on every rank, and `receive` that many for each rank.
+    /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of
+    /// elements on every rank, and `receive` that many for each rank.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
@@ -193,17 +201,18 @@ impl Communicator {
         self.collectives.all_gather(send, receive)
     }
 
-    /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this rank's part
-    /// starts at `rank * n`.
+    /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this
+    /// rank's part starts at `rank * n`.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
+    /// of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.collectives.all_gather_in_place(data)
     }
 
-    /// Cuts the reduction of all ranks' `send` into one block for each rank, of `receive.len()` elements; `receive`
-    /// becomes this rank's. `send` has the same number of elements on every rank.
+    /// Cuts the reduction of all ranks' `send` into one block for each rank, of `receive.len()` elements;
+    /// `receive` becomes this rank's. `send` has the same number of elements on every rank.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless `send.len() == size * receive.len()`.
@@ -216,21 +225,22 @@ impl Communicator {
         self.collectives.reduce_scatter(send, receive, op)
     }
 
-    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result replaces this rank's block of the input; with `n`
-    /// elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
+    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result replaces this rank's block of the input;
+    /// with `n` elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
+    /// of ranks.
     pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.collectives.reduce_scatter_in_place(data, op)
     }
 
-    /// Every rank's `receive` becomes the root's `send`. The other ranks need no `send`, and theirs is not read. All
-    /// buffers have the same number of elements.
+    /// Every rank's `receive` becomes the root's `send`. The other ranks need no `send`, and theirs is not
+    /// read. All buffers have the same number of elements.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`] when there is no
-    /// such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`]
+    /// when there is no such root.
     pub fn broadcast<T: Element>(
         &mut self,
         send: Option<&[T]>,
@@ -248,12 +258,12 @@ impl Communicator {
         self.collectives.broadcast_in_place(data, root)
     }
 
-    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is unchanged.
-    /// All buffers have the same number of elements.
+    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is
+    /// unchanged. All buffers have the same number of elements.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
-    /// no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`]
+    /// when there is no such root.
     pub fn reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -264,7 +274,8 @@ impl Communicator {
         self.collectives.reduce(send, receive, op, root)
     }
 
-    /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is only read.
+    /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is
+    /// only read.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
@@ -277,11 +288,12 @@ impl Communicator {
         self.collectives.reduce_in_place(data, op, root)
     }
 
-    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same
-    /// length for each rank.
+    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the
+    /// same length for each rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
+    /// of ranks.
     pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
         self.collectives.all_to_all(send, receive)
     }
@@ -294,13 +306,14 @@ impl Communicator {
         self.collectives.all_to_all_in_place(data)
     }
 
-    /// An [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets: the elements `send_parts[r]` go to
-    /// rank `r`, and those from rank `r` arrive in `receive_parts[r]`, which has the same length. For an empty part
-    /// nothing is sent or received. The rest of `receive` is unchanged.
+    /// An [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets: the elements
+    /// `send_parts[r]` go to rank `r`, and those from rank `r` arrive in `receive_parts[r]`, which has the
+    /// same length. For an empty part nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer,
-    /// the part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank,
+    /// within its buffer, the part that this rank sends itself is as long as it receives it, and no two parts
+    /// of `receive` overlap.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],
@@ -311,8 +324,8 @@ impl Communicator {
         self.collectives.all_to_all_v(send, send_parts, receive, receive_parts)
     }
 
-    /// In-place [`all_to_all_v`](Self::all_to_all_v): parts may be received where others are sent from. What arrives
-    /// waits in memory of the communicator until all is sent.
+    /// In-place [`all_to_all_v`](Self::all_to_all_v): parts may be received where others are sent from. What
+    /// arrives waits in memory of the communicator until all is sent.
     ///
     /// # Errors
     /// Those of [`Communicator::all_to_all_v`].
@@ -325,13 +338,13 @@ impl Communicator {
         self.collectives.all_to_all_v_in_place(data, send_parts, receive_parts)
     }
 
-    /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements on every
-    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is
-    /// unchanged.
+    /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements
+    /// on every rank, and the root's `receive` that many for each rank. The other ranks need no `receive`,
+    /// and theirs is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
-    /// no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`]
+    /// when there is no such root.
     pub fn gather<T: Element>(
         &mut self,
         send: &[T],
@@ -341,22 +354,22 @@ impl Communicator {
         self.collectives.gather(send, receive, root)
     }
 
-    /// In-place [`gather`](Self::gather): every rank's input is its block of a buffer of the root's length; with `n`
-    /// elements for each rank, from `rank * n` on. Only the root's buffer is written.
+    /// In-place [`gather`](Self::gather): every rank's input is its block of a buffer of the root's length;
+    /// with `n` elements for each rank, from `rank * n` on. Only the root's buffer is written.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
-    /// [`Error::Rank`] when there is no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
+    /// of ranks; [`Error::Rank`] when there is no such root.
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.gather_in_place(data, root)
     }
 
-    /// Cuts the root's `send` into one block for each rank, of `receive.len()` elements; `receive` becomes this rank's.
-    /// The other ranks need no `send`, and theirs is not read.
+    /// Cuts the root's `send` into one block for each rank, of `receive.len()` elements; `receive` becomes
+    /// this rank's. The other ranks need no `send`, and theirs is not read.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the root's
-    /// `send.len() == size * receive.len()`; [`Error::Rank`] when there is no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the
+    /// root's `send.len() == size * receive.len()`; [`Error::Rank`] when there is no such root.
     pub fn scatter<T: Element>(
         &mut self,
         send: Option<&[T]>,
@@ -366,31 +379,32 @@ impl Communicator {
         self.collectives.scatter(send, receive, root)
     }
 
-    /// In-place [`scatter`](Self::scatter): every rank's result is its block of a buffer of the root's length; with `n`
-    /// elements for each rank, from `rank * n` on. Nothing else is written.
+    /// In-place [`scatter`](Self::scatter): every rank's result is its block of a buffer of the root's
+    /// length; with `n` elements for each rank, from `rank * n` on. Nothing else is written.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
-    /// [`Error::Rank`] when there is no such root.
+    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
+    /// of ranks; [`Error::Rank`] when there is no such root.
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.scatter_in_place(data, root)
     }
 
-    /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as many
-    /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
-    /// empty ones are not sent.
+    /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as
+    /// many elements of the same type. Messages from one rank to another are received in the order in which
+    /// they were sent; empty ones are not sent.
     ///
-    /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use `exchange`.
+    /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use
+    /// `exchange`.
     ///
     /// # Errors
-    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator
-    /// is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the
+    /// communicator is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
         self.collectives.send(data, to)
     }
 
-    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits
-    /// for it.
+    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange),
+    /// and waits for it.
     ///
     /// # Errors
     /// Those of [`Communicator::send`].
@@ -398,11 +412,12 @@ impl Communicator {
         self.collectives.recv(data, from)
     }
 
-    /// Sends `send` to one rank and receives `receive` from the same or another, at the same time. If both peers are
-    /// this rank itself, it copies.
+    /// Sends `send` to one rank and receives `receive` from the same or another, at the same time. If both
+    /// peers are this rank itself, it copies.
     ///
     /// # Errors
-    /// Those of [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
+    /// Those of [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that
+    /// differ in length.
     pub fn exchange<T: Element>(
         &mut self,
         send: &[T],
@@ -413,7 +428,8 @@ impl Communicator {
         self.collectives.exchange(send, to, receive, from)
     }
 
-    /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one sent.
+    /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one
+    /// sent.
     ///
     /// # Errors
     /// Those of [`Communicator::send`].
@@ -434,10 +450,10 @@ impl Communicator {
         self.collectives.barrier()
     }
 
-    /// Ends the communicator when every rank has called it. A communicator that is dropped closes immediately; ranks
-    /// that wait for this one in a later operation get an error after a second, unless rank 0 left more than a minute
-    /// before. Waits without the limit of [`set_timeout`](Self::set_timeout) for ranks that do not come;
-    /// [`World::set_limit`](world::World::set_limit) limits it.
+    /// Ends the communicator when every rank has called it. A communicator that is dropped closes
+    /// immediately; ranks that wait for this one in a later operation get an error after a second, unless
+    /// rank 0 left more than a minute before. Waits without the limit of [`set_timeout`](Self::set_timeout)
+    /// for ranks that do not come; [`World::set_limit`](world::World::set_limit) limits it.
     ///
     /// # Errors
     /// When another rank has failed.

@@ -78,17 +78,17 @@ pub enum Error {
         /// The reason.
         problem: String,
     },
-    /// The timeout of a communicator ([`Communicator::set_timeout`](super::Communicator::set_timeout)) or of an endpoint
-    /// ([`rdm`](super::rdm)) has passed.
+    /// The timeout of a communicator ([`Communicator::set_timeout`](super::Communicator::set_timeout)) or of
+    /// an endpoint ([`rdm`](super::rdm)) has passed.
     #[error("{}", Timeout::text(operation, *limit, late))]
     TimedOut {
         /// The operation: `all_reduce`, or `waiting over tcp` for an endpoint.
         operation: String,
         /// The timeout.
         limit: Duration,
-        /// Ranks of the world that the operation waited for and that did not report, when asked, that they wait in it, with
-        /// their hosts: they have not called it, are busy, or have gone on. At most 32, in rank order. Empty also if nobody
-        /// could ask, and for endpoints.
+        /// Ranks of the world that the operation waited for and that did not report, when asked, that they
+        /// wait in it, with their hosts: they have not called it, are busy, or have gone on. At most 32, in
+        /// rank order. Empty also if nobody could ask, and for endpoints.
         late: Vec<(usize, String)>,
     },
     /// Another rank could not open its endpoints.
@@ -231,7 +231,8 @@ fn advice(code: i32) -> &'static str {
     }
 }
 
-/// Advice where memory was refused: a lack of space in shared memory, the limit of the process in bytes, or else.
+/// Advice where memory was refused: a lack of space in shared memory, the limit of the process in bytes, or
+/// else.
 fn advice_without_memory(shortage: Option<String>, limit: Option<u64>, otherwise: &str) -> String {
     match (shortage, limit) {
         (Some(shortage), _) => shortage,

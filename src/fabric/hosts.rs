@@ -2,8 +2,8 @@
 
 /// Hosts of a job: the same on every rank.
 ///
-/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many lanes as the
-/// smallest host has ranks; larger hosts have ranks without a lane.
+/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many
+/// lanes as the smallest host has ranks; larger hosts have ranks without a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     /// The ranks of each host, in order; hosts in the order of their first ranks.
@@ -57,7 +57,8 @@ impl Hosts {
         self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
     }
 
-    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
+    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without
+    /// one.
     pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
     }

@@ -1,10 +1,11 @@
-//! Collectives over host buffers, endpoints for programs' own messages ([`rdm`]), and the discovery of providers
-//! ([`discover`]), on libfabric.
+//! Collectives over host buffers, endpoints for programs' own messages ([`rdm`]), and the discovery of
+//! providers ([`discover`]), on libfabric.
 //!
-//! A [`Communicator`] has the collectives all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all (with
-//! parts of one length or of any), gather, scatter and barrier, and messages between two ranks; most of them also in
-//! place, for any number of ranks. The table [`RULES`] selects the algorithm by collective, [`Medium`], ranks and
-//! bytes; [`Communicator::plan`] returns the selection, [`Options`] override it.
+//! A [`Communicator`] has the collectives all_reduce, all_gather, reduce_scatter, broadcast, reduce,
+//! all_to_all (with parts of one length or of any), gather, scatter and barrier, and messages between two
+//! ranks; most of them also in place, for any number of ranks. The table [`RULES`] selects the algorithm by
+//! collective, [`Medium`], ranks and bytes; [`Communicator::plan`] returns the selection, [`Options`]
+//! override it.
 
 mod algorithm;
 mod calls;

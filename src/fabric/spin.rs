@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 /// Time after which a rank that waits yields between polls.
 const BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Time after which a rank that waits sleeps: a multiple of the time that a wake-up takes, about 50 us on a virtual machine.
+/// Time after which a rank that waits sleeps: a multiple of the time that a wake-up takes, about 50 us on a
+/// virtual machine.
 const BEFORE_SLEEP: Duration = Duration::from_micros(200);
 /// The same on a host with more ranks than processors.
 const BEFORE_SLEEP_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
@@ -13,8 +14,8 @@ const BEFORE_SLEEP_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Poll,
-    /// To yield, and poll: another thread, perhaps the rank that is waited for, may need this processor. The kernel often
-    /// puts a rank that it wakes on the processor of the rank that has woken it.
+    /// To yield, and poll: another thread, perhaps the rank that is waited for, may need this processor. The
+    /// kernel often puts a rank that it wakes on the processor of the rank that has woken it.
     Yield,
     /// To sleep, and poll.
     Sleep,

@@ -33,8 +33,9 @@ pub(crate) enum Backing {
     Gpu(GpuGroup),
 }
 
-/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on hosts, and cudarc's
-/// `CudaSlice<T>` or `DeviceMemory<T>` on GPUs, of any [`Element`]. Other types cannot implement it.
+/// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on
+/// hosts, and cudarc's `CudaSlice<T>` or `DeviceMemory<T>` on GPUs, of any [`Element`]. Other types cannot
+/// implement it.
 pub trait Buffer: operations::Operations + Send + 'static {
     /// Type of the elements.
     type Element: Element;

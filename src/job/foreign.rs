@@ -1,5 +1,5 @@
-//! Memory of other libraries as buffers of a group's operations: for adapters, whose tensors are neither a `Vec` nor a
-//! `CudaSlice`. Nothing is copied.
+//! Memory of other libraries as buffers of a group's operations: for adapters, whose tensors are neither a
+//! `Vec` nor a `CudaSlice`. Nothing is copied.
 
 use std::fmt;
 #[cfg(feature = "fabric")]
@@ -26,13 +26,14 @@ pub struct HostMemory<T> {
 
 #[cfg(feature = "fabric")]
 impl<T: Element> HostMemory<T> {
-    /// `len` elements at `address`. `owner` keeps them allocated; pass `()` if something else does. If `len` is 0, `address` may
-    /// be null.
+    /// `len` elements at `address`. `owner` keeps them allocated; pass `()` if something else does. If `len`
+    /// is 0, `address` may be null.
     ///
     /// # Safety
-    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until this value is
-    /// dropped. If the [`Work`](super::Work) of an operation is dropped, the operation drops this value at its end. Until then, nothing
-    /// else writes the elements, or reads them while an operation writes them.
+    /// The elements are initialised and aligned, and stay allocated until `owner` is dropped; for `()`, until
+    /// this value is dropped. If the [`Work`](super::Work) of an operation is dropped, the operation drops
+    /// this value at its end. Until then, nothing else writes the elements, or reads them while an operation
+    /// writes them.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(address: *mut T, len: usize, owner: O) -> Self {
         let address = NonNull::new(address).filter(|_| len > 0).unwrap_or(NonNull::dangling());
@@ -78,18 +79,18 @@ pub struct DeviceMemory<T> {
 
 #[cfg(feature = "nccl")]
 impl<T: Element> DeviceMemory<T> {
-    /// `len` elements at the device address `address`, used in the order of `stream`. `owner` keeps them allocated; pass `()` if
-    /// something else does.
+    /// `len` elements at the device address `address`, used in the order of `stream`. `owner` keeps them
+    /// allocated; pass `()` if something else does.
     ///
-    /// An operation waits for the work that is queued on `stream`, and work that is queued there later waits for the operation.
-    /// If `stream` is the group's own, order other streams yourself: before the operation, let the group's stream wait for the
-    /// work that writes the elements; afterwards, let the streams that use them wait for the operation
-    /// ([`Work::wait_on`](super::Work::wait_on)).
+    /// An operation waits for the work that is queued on `stream`, and work that is queued there later waits
+    /// for the operation. If `stream` is the group's own, order other streams yourself: before the operation,
+    /// let the group's stream wait for the work that writes the elements; afterwards, let the streams that
+    /// use them wait for the operation ([`Work::wait_on`](super::Work::wait_on)).
     ///
     /// # Safety
     /// - The elements are initialised, aligned, and in the stream's context.
-    /// - They stay allocated until `owner` is dropped (for `()`, until this is dropped), and then until the work that is
-    ///   queued on `stream` at that time is done.
+    /// - They stay allocated until `owner` is dropped (for `()`, until this is dropped), and then until the
+    ///   work that is queued on `stream` at that time is done.
     /// - Nothing else writes them, or reads them while an operation writes them.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(
@@ -102,8 +103,8 @@ impl<T: Element> DeviceMemory<T> {
     }
 }
 
-// SAFETY: the caller of `from_raw` guarantees so many initialised elements in the stream's context, which stay allocated as long
-// as this, and until the stream's work is done.
+// SAFETY: the caller of `from_raw` guarantees so many initialised elements in the stream's context, which
+// stay allocated as long as this, and until the stream's work is done.
 #[cfg(feature = "nccl")]
 unsafe impl<T: Element> DeviceBuffer for DeviceMemory<T> {
     type Element = T;

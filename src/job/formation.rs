@@ -1,9 +1,9 @@
 //! The ranks of a group while it is made: its backend connects over this world.
 //!
-//! Parts of a group need different numbers of exchanges to connect, and a rank may fail at any of them. So all ranks of
-//! the parent exchange in rounds, until no rank needs another one. In each round, a rank sends the message of an exchange,
-//! or says that it is ready, or that it has failed. A failure ends the making of the group on all its ranks, with the failed
-//! rank's reason. The parent can still be used.
+//! Parts of a group need different numbers of exchanges to connect, and a rank may fail at any of them. So
+//! all ranks of the parent exchange in rounds, until no rank needs another one. In each round, a rank sends
+//! the message of an exchange, or says that it is ready, or that it has failed. A failure ends the making of
+//! the group on all its ranks, with the failed rank's reason. The parent can still be used.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub(crate) struct Members {
     pub(crate) position: Position,
 }
 
-/// A world of a group's ranks. Its collective calls work until the group is made; afterwards it reports failures and
-/// calls only.
+/// A world of a group's ranks. Its collective calls work until the group is made; afterwards it reports
+/// failures and calls only.
 pub(crate) struct Formation {
     job: Handle,
     members: Members,
@@ -53,8 +53,8 @@ impl Formation {
         self.members.of_job.get(rank).copied().unwrap_or(rank)
     }
 
-    /// Exchanges until all ranks of the parent are ready or have failed. Returns the result of this rank, or the first
-    /// failure of the group's ranks.
+    /// Exchanges until all ranks of the parent are ready or have failed. Returns the result of this rank, or
+    /// the first failure of the group's ranks.
     pub(crate) fn finish<T, E>(&self, result: Result<T, E>) -> Result<T, E>
     where
         E: From<world::Error>,

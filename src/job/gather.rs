@@ -3,8 +3,9 @@
 use super::Error;
 use crate::world::MAX_MESSAGE;
 
-/// Gathers a message of every rank, in rank order. `all_gather` concatenates all ranks' parts, which have the same length, not 0.
-/// Returns `None` if a rank's length is above [`MAX_MESSAGE`]: a failed operation of NCCL leaves undefined bytes.
+/// Gathers a message of every rank, in rank order. `all_gather` concatenates all ranks' parts, which have the
+/// same length, not 0. Returns `None` if a rank's length is above [`MAX_MESSAGE`]: a failed operation of NCCL
+/// leaves undefined bytes.
 pub(super) fn gather_messages<E>(
     mine: &[u8],
     mut all_gather: impl FnMut(&[u8]) -> Result<Vec<u8>, E>,

@@ -20,15 +20,15 @@ use crate::{Element, Error, ReduceOp};
 
 /// Collectives of the ranks of a [`Job`](super::Job), or of a part of them, over host memory or GPUs.
 ///
-/// All ranks of the group call the same operations in the same order, with the same lengths, element types, operators and
-/// roots. Each operation runs after those called before. Clones are the same rank of the same group; where several threads
-/// call, the program must order their calls alike on all ranks.
+/// All ranks of the group call the same operations in the same order, with the same lengths, element types,
+/// operators and roots. Each operation runs after those called before. Clones are the same rank of the same
+/// group; where several threads call, the program must order their calls alike on all ranks.
 ///
-/// Operations that own their buffers return at once, with a [`Work`] that gives them back. The others return when the
-/// operation is complete.
+/// Operations that own their buffers return at once, with a [`Work`] that gives them back. The others return
+/// when the operation is complete.
 ///
-/// Dropping the last clone waits for the operations under way, and leaves the group; in a waker that a group calls, another thread
-/// does that; while the thread is panicking, it tells the other ranks instead.
+/// Dropping the last clone waits for the operations under way, and leaves the group; in a waker that a group
+/// calls, another thread does that; while the thread is panicking, it tells the other ranks instead.
 ///
 /// # Errors
 /// An operation whose arguments are refused ([`Error::Buffer`], [`Error::Job`]) has sent nothing, and the
@@ -51,8 +51,9 @@ struct Inner {
     reducers: AtomicU32,
     /// Held during a [`split`](Group::split), whose exchanges would mix with those of another thread's.
     splitting: Mutex<()>,
-    /// True for the job's first group of all ranks, which exchanges messages over the world if it is over GPUs. Other groups exchange
-    /// them over NCCL: calls of different groups need not have the same order on all ranks.
+    /// True for the job's first group of all ranks, which exchanges messages over the world if it is over
+    /// GPUs. Other groups exchange them over NCCL: calls of different groups need not have the same order on
+    /// all ranks.
     #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "groups on hosts never do"))]
     over_world: bool,
 }
@@ -91,7 +92,8 @@ impl Group {
         group
     }
 
-    /// The number of a reducer or sharded optimizer, the same on all ranks, which make them in the same order.
+    /// The number of a reducer or sharded optimizer, the same on all ranks, which make them in the same
+    /// order.
     pub(crate) fn next_reducer(&self) -> u32 {
         self.inner.reducers.fetch_add(1, Ordering::Relaxed)
     }
@@ -114,8 +116,9 @@ impl Group {
         &self.inner.members.of_job
     }
 
-    /// The world of the whole job. A job's first group over GPUs uses its collectives ([`all_gather_bytes`](Self::all_gather_bytes),
-    /// [`split`](Self::split)): call both in the same order on all ranks.
+    /// The world of the whole job. A job's first group over GPUs uses its collectives
+    /// ([`all_gather_bytes`](Self::all_gather_bytes), [`split`](Self::split)): call both in the same order on
+    /// all ranks.
     #[must_use]
     pub fn world(&self) -> &world::Handle {
         &self.inner.world
@@ -132,8 +135,8 @@ impl Group {
         }
     }
 
-    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The error of
-    /// [`Backend::Gpu`] has the details.
+    /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The
+    /// error of [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
         let transport = match &self.connection.0 {
@@ -152,7 +155,8 @@ impl Group {
         }
     }
 
-    /// The longest time that an operation waits for other ranks, as [`set_timeout`](Self::set_timeout) has set it.
+    /// The longest time that an operation waits for other ranks, as [`set_timeout`](Self::set_timeout) has
+    /// set it.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         match &self.connection.0 {
@@ -163,14 +167,16 @@ impl Group {
         }
     }
 
-    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits forever. After that,
-    /// and 200 ms in which the other ranks report their calls, it returns [`Error::TimedOut`], which names the ranks that have not
-    /// reported the call, and so do the operations of the other ranks, as far as they can be told. The ranks may set different
-    /// times. On GPUs the time includes the work that is queued on the buffers' streams before the operation.
+    /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits
+    /// forever. After that, and 200 ms in which the other ranks report their calls, it returns
+    /// [`Error::TimedOut`], which names the ranks that have not reported the call, and so do the operations
+    /// of the other ranks, as far as they can be told. The ranks may set different times. On GPUs the time
+    /// includes the work that is queued on the buffers' streams before the operation.
     ///
-    /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and different calls, are
-    /// noticed without. A timeout stops all groups of the job. With a timeout of zero, every operation that waits fails. Parts that
-    /// [`split`](Self::split) makes begin with the timeout of their group.
+    /// A timeout notices ranks that are alive but do not come to the operation. Ranks that have ended, and
+    /// different calls, are noticed without. A timeout stops all groups of the job. With a timeout of zero,
+    /// every operation that waits fails. Parts that [`split`](Self::split) makes begin with the timeout of
+    /// their group.
     pub fn set_timeout(&self, limit: Option<Duration>) {
         match &self.connection.0 {
             #[cfg(feature = "fabric")]
@@ -180,9 +186,9 @@ impl Group {
         }
     }
 
-    /// Returns the error that has stopped the group or the job, without waiting for other ranks. On GPUs, whose operations are
-    /// not complete when calls return: once a stream that waits for an operation is synchronised, `Ok` means that the operation is
-    /// complete.
+    /// Returns the error that has stopped the group or the job, without waiting for other ranks. On GPUs,
+    /// whose operations are not complete when calls return: once a stream that waits for an operation is
+    /// synchronised, `Ok` means that the operation is complete.
     ///
     /// # Errors
     /// See [`Group`].
@@ -195,8 +201,8 @@ impl Group {
         }
     }
 
-    /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is allocated on it make no
-    /// other stream wait.
+    /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is
+    /// allocated on it make no other stream wait.
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
@@ -227,8 +233,9 @@ impl Group {
         }
     }
 
-    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its backend; `None` for
-    /// ranks without a color. Collective: returns when every rank of this group has called it.
+    /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its
+    /// backend; `None` for ranks without a color. Collective: returns when every rank of this group has
+    /// called it.
     ///
     /// # Errors
     /// Those of [`Job::group`](super::Job::group); see [`Group`].
@@ -295,37 +302,40 @@ impl Group {
         Members { of_parent, of_job, position }
     }
 
-    /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element. It has the same length
-    /// on every rank.
+    /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element.
+    /// It has the same length on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
         B::all_reduce(&self.connection, data, op)
     }
 
-    /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every rank.
+    /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every
+    /// rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
         B::broadcast(&self.connection, data, root)
     }
 
-    /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on every rank, and `whole`
-    /// has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
+    /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on
+    /// every rank, and `whole` has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
         B::all_gather(&self.connection, part, whole)
     }
 
-    /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block in `part`. `whole` has
-    /// the same length on every rank, [`size`](Self::size) times that of `part`, and stays as it is. Returns `(whole, part)`.
+    /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block
+    /// in `part`. `whole` has the same length on every rank, [`size`](Self::size) times that of `part`, and
+    /// stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         B::reduce_scatter(&self.connection, whole, part, op)
     }
 
-    /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for each where they
-    /// are small. The list has the same lengths in the same order on every rank; they are compared on hosts.
+    /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for
+    /// each where they are small. The list has the same lengths in the same order on every rank; they are
+    /// compared on hosts.
     pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
         B::all_reduce_list(&self.connection, data, op)
     }
 
-    /// An [`all_reduce`](Self::all_reduce) of borrowed host memory, which returns when it is complete. A group on GPUs copies
-    /// it to the GPU and back.
+    /// An [`all_reduce`](Self::all_reduce) of borrowed host memory, which returns when it is complete. A
+    /// group on GPUs copies it to the GPU and back.
     ///
     /// # Errors
     /// See [`Group`].
@@ -338,8 +348,8 @@ impl Group {
         }
     }
 
-    /// A [`broadcast`](Self::broadcast) of borrowed host memory, which returns when it is complete. A group on GPUs copies it to
-    /// the GPU and back.
+    /// A [`broadcast`](Self::broadcast) of borrowed host memory, which returns when it is complete. A group
+    /// on GPUs copies it to the GPU and back.
     ///
     /// # Errors
     /// See [`Group`].
@@ -352,8 +362,8 @@ impl Group {
         }
     }
 
-    /// Gathers a message of every rank, in rank order; lengths may differ between ranks. For names, shapes and other small
-    /// values.
+    /// Gathers a message of every rank, in rank order; lengths may differ between ranks. For names, shapes
+    /// and other small values.
     ///
     /// # Errors
     /// [`Error::Buffer`] for a message of more than 16 MiB. See [`Group`].

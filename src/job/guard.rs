@@ -3,7 +3,8 @@
 use crate::log;
 use std::cell::Cell;
 
-/// Calls code of the program on a thread of a group, which a panic must not end: operations would never return.
+/// Calls code of the program on a thread of a group, which a panic must not end: operations would never
+/// return.
 pub(super) fn guarded(subject: &str, call: impl FnOnce()) {
     if !log::ignore_panic(call) {
         log::warn(format_args!("{subject} has panicked"));
@@ -19,7 +20,8 @@ pub(super) fn enter_group_thread() {
     IS_OF_GROUP.set(true);
 }
 
-/// True on a thread of any group. It must not wait for the end of another group's thread, which may wait for the end of this one.
+/// True on a thread of any group. It must not wait for the end of another group's thread, which may wait for
+/// the end of this one.
 pub(super) fn is_group_thread() -> bool {
     IS_OF_GROUP.get()
 }

@@ -25,8 +25,9 @@
 //!
 //! # Failures
 //! A rank that fails tells the others its reason with [`Job::fail`]; their operations return
-//! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but does not come to
-//! an operation, set a limit: [`Group::set_timeout`]. The ranks that are left can go on: [`Job::shrink`].
+//! [`Error::RankFailed`] with it. A rank that dies is noticed by its connection. For a rank that is alive but
+//! does not come to an operation, set a limit: [`Group::set_timeout`]. The ranks that are left can go on:
+//! [`Job::shrink`].
 
 mod backend;
 mod buffer;
@@ -87,22 +88,24 @@ use recovery::Preparation;
 
 /// One rank of a job: a process, or a thread of one, among those that a launcher has started together.
 ///
-/// Clones are the same rank. Dropping the last one, with its groups, leaves the job. Rank 0, over which the others learn of failures,
-/// then waits up to a minute for ranks that have not left.
+/// Clones are the same rank. Dropping the last one, with its groups, leaves the job. Rank 0, over which the
+/// others learn of failures, then waits up to a minute for ranks that have not left.
 #[derive(Clone)]
 pub struct Job {
     world: world::Handle,
     preparation: Preparation,
-    /// Number of groups of all ranks. Held while one is made, whose exchanges would mix with those of another thread's.
+    /// Number of groups of all ranks. Held while one is made, whose exchanges would mix with those of another
+    /// thread's.
     groups: Arc<Mutex<usize>>,
 }
 
 impl Job {
-    /// Joins the job in which this process was started: see [`world::from_environment`], with the options that the environment
-    /// sets ([`world::Options::from_environment`]).
+    /// Joins the job in which this process was started: see [`world::from_environment`], with the options
+    /// that the environment sets ([`world::Options::from_environment`]).
     ///
     /// # Errors
-    /// [`Error::World`]: variables of the launcher are missing or contradict each other, or ranks are missing.
+    /// [`Error::World`]: variables of the launcher are missing or contradict each other, or ranks are
+    /// missing.
     pub fn from_environment() -> Result<Self, Error> {
         let options = world::Options::from_environment()?;
         Ok(Self::new(world::from_environment(&options)?))
@@ -121,7 +124,8 @@ impl Job {
     /// Makes several ranks of every process, one for each of its threads: see [`world::threads`]. Collective.
     ///
     /// # Errors
-    /// [`Error::World`] if `per_process` is 0 or differs between processes, or [`Error::RankFailed`] if another process has failed.
+    /// [`Error::World`] if `per_process` is 0 or differs between processes, or [`Error::RankFailed`] if
+    /// another process has failed.
     pub fn threads(self, per_process: usize) -> Result<Vec<Self>, Error> {
         let ranks = world::threads(self.world, per_process)?;
         Ok(ranks.into_iter().map(Self::new).collect())
@@ -157,19 +161,21 @@ impl Job {
         &self.world
     }
 
-    /// Tells all other ranks that this one has failed. Their operations return [`Error::RankFailed`] with `reason`: see
-    /// [`World::fail`](world::World::fail).
+    /// Tells all other ranks that this one has failed. Their operations return [`Error::RankFailed`] with
+    /// `reason`: see [`World::fail`](world::World::fail).
     pub fn fail(&self, reason: &str) {
         self.world.fail(reason.into());
     }
 
-    /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same backend. Ranks may make
-    /// several groups, all in the same order. The first also prepares for failures ([`Job::shrink`]). It waits for missing
-    /// ranks for ever, unless [`World::set_limit`](world::World::set_limit) has set a limit.
+    /// Connects all ranks of the job. Collective: returns when every rank has called it, with the same
+    /// backend. Ranks may make several groups, all in the same order. The first also prepares for failures
+    /// ([`Job::shrink`]). It waits for missing ranks for ever, unless
+    /// [`World::set_limit`](world::World::set_limit) has set a limit.
     ///
     /// # Errors
-    /// A rank that cannot be connected gets its own error, and all others get [`Error::RankFailed`] with its reason. All can make
-    /// another group then, except on GPUs after the ranks have begun to connect over NCCL, where the failure ends the job.
+    /// A rank that cannot be connected gets its own error, and all others get [`Error::RankFailed`] with its
+    /// reason. All can make another group then, except on GPUs after the ranks have begun to connect over
+    /// NCCL, where the failure ends the job.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
         self.make(Choice::Backend(backend))
     }
@@ -182,9 +188,10 @@ impl Job {
         Ok(group)
     }
 
-    /// Connects all ranks of the job on devices that the program uses already, each with one of its own. Collective. For
-    /// programs whose framework has made the device's context (the primary one, as [`CudaContext::new`] makes it). The group's
-    /// collectives run on a new stream of the device, [`Group::stream`].
+    /// Connects all ranks of the job on devices that the program uses already, each with one of its own.
+    /// Collective. For programs whose framework has made the device's context (the primary one, as
+    /// [`CudaContext::new`] makes it). The group's collectives run on a new stream of the device,
+    /// [`Group::stream`].
     ///
     /// ```no_run
     /// # use collectives::{Error, job::Job, nccl::Library};

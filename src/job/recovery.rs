@@ -56,20 +56,23 @@ impl Job {
         self.shrink_within(Recovery::LIMIT)
     }
 
-    /// Goes on without the ranks that are gone: returns a new job of those that are left, renumbered in their old order. Every
-    /// rank that is left calls it when an operation has failed; operations of ranks that still wait for others then fail too.
-    /// This job and its groups are not used again, and may be dropped before or after the new job's first group.
+    /// Goes on without the ranks that are gone: returns a new job of those that are left, renumbered in their
+    /// old order. Every rank that is left calls it when an operation has failed; operations of ranks that
+    /// still wait for others then fail too. This job and its groups are not used again, and may be dropped
+    /// before or after the new job's first group.
     ///
-    /// Returns once all that are left have called; a rank that lives but does not call is waited for up to `limit`, and then
-    /// left out. [`Recovery::shrink`] says which ranks go on, and why two parts of a job never do.
+    /// Returns once all that are left have called; a rank that lives but does not call is waited for up to
+    /// `limit`, and then left out. [`Recovery::shrink`] says which ranks go on, and why two parts of a job
+    /// never do.
     ///
-    /// Local ranks are renumbered, too, and [`Backend::Gpu`](super::Backend::Gpu) chooses GPUs by them. A program that keeps
-    /// buffers on its GPU names this GPU instead (`Job::group_on_gpu`).
+    /// Local ranks are renumbered, too, and [`Backend::Gpu`](super::Backend::Gpu) chooses GPUs by them. A
+    /// program that keeps buffers on its GPU names this GPU instead (`Job::group_on_gpu`).
     ///
     /// # Errors
-    /// [`Error::Job`] if the job had no group yet, since the first one prepares for failures while all ranks live; if a rank failed
-    /// during that, its failure. [`Error::World`] with [`world::Error::LeftOut`] if the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live
-    /// elsewhere or they do not agree, and [`world::Error::Launcher`] over MPI, whose ranks end together, and with
+    /// [`Error::Job`] if the job had no group yet, since the first one prepares for failures while all ranks
+    /// live; if a rank failed during that, its failure. [`Error::World`] with [`world::Error::LeftOut`] if
+    /// the others go on without this rank, [`world::Error::TimedOut`] if too many ranks may live elsewhere or
+    /// they do not agree, and [`world::Error::Launcher`] over MPI, whose ranks end together, and with
     /// [`OnFailure::Exit`](world::OnFailure::Exit).
     pub fn shrink_within(&self, limit: Duration) -> Result<Self, Error> {
         let recovery = self.preparation.0.get().ok_or_else(|| {

@@ -28,7 +28,8 @@ struct Content<T> {
 }
 
 impl<T> ResultSlot<T> {
-    /// A slot and the promise to fill it, which the thread `from` does. Set `spin` if a core is free while a thread waits.
+    /// A slot and the promise to fill it, which the thread `from` does. Set `spin` if a core is free while a
+    /// thread waits.
     pub(crate) fn new(spin: bool, from: Option<ThreadId>) -> (Arc<Self>, Promise<T>) {
         let content = Mutex::new(Content { result: None, waker: None });
         let (done, waiter) = (AtomicBool::new(false), SpinPark::default());

@@ -10,7 +10,8 @@ use crate::{Error, ReduceOp, world};
 /// Far longer than ranks need that begin at the same time, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Checks the errors of an all_reduce of a part of a job. The ranks `late` of the job call it only when the others have failed.
+/// Checks the errors of an all_reduce of a part of a job. The ranks `late` of the job call it only when the
+/// others have failed.
 fn assert_named(ranks: usize, late: &[usize], part: impl Fn(&Group) -> Option<Group> + Sync) {
     let failed = Barrier::new(ranks);
     let errors = world::on_ranks(ranks, |world| {

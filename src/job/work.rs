@@ -15,12 +15,12 @@ use super::slot::ResultSlot;
 use super::work_error::WorkError;
 use crate::Error;
 
-/// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a future, or on GPUs by
-/// `wait_on` a stream.
+/// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a
+/// future, or on GPUs by `wait_on` a stream.
 ///
-/// Operations of a group run in the order of the calls. Dropping a `Work` neither stops the operation nor waits for it; its
-/// buffers are freed afterwards. After an error they are freed, too, unless it is returned with them:
-/// [`wait_or_return`](Work::wait_or_return).
+/// Operations of a group run in the order of the calls. Dropping a `Work` neither stops the operation nor
+/// waits for it; its buffers are freed afterwards. After an error they are freed, too, unless it is returned
+/// with them: [`wait_or_return`](Work::wait_or_return).
 #[must_use = "without waiting, the result and the error of the operation are lost"]
 pub struct Work<B> {
     state: State<B>,
@@ -52,12 +52,14 @@ impl<B> Work<B> {
         Self { state: State::Host(slot) }
     }
 
-    /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then sleeps.
+    /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then
+    /// sleeps.
     ///
     /// # Errors
-    /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which have stopped the
-    /// group; [`Error::Buffer`] for buffers that do not fit, after which the group can still be used; on hosts,
-    /// [`Error::Job`] in a waker that the group calls, whose operations it would stop. The buffers are freed then.
+    /// [`Error::RankFailed`], [`Error::Mismatch`], [`Error::TimedOut`] and the errors of the backend, which
+    /// have stopped the group; [`Error::Buffer`] for buffers that do not fit, after which the group can still
+    /// be used; on hosts, [`Error::Job`] in a waker that the group calls, whose operations it would stop. The
+    /// buffers are freed then.
     pub fn wait(self) -> Result<B, Error> {
         Ok(self.wait_or_return()?)
     }
@@ -66,7 +68,8 @@ impl<B> Work<B> {
     ///
     /// - An operation that was refused ([`Error::Buffer`], [`Error::Job`]) returns them as they were.
     /// - On hosts, an operation that has failed returns them, too, with undefined contents.
-    /// - On GPUs, an operation that has failed may still use them: they are freed in the order of their streams.
+    /// - On GPUs, an operation that has failed may still use them: they are freed in the order of their
+    ///   streams.
     ///
     /// ```
     /// # use collectives::{Error, job::{Backend, Job}, world};
@@ -92,18 +95,19 @@ impl<B> Work<B> {
         }
     }
 
-    /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the host: work that is
-    /// queued on the stream afterwards reads the result. If the group stops before the operation is complete, that work reads
-    /// undefined contents, and the error is returned by a later operation.
+    /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the
+    /// host: work that is queued on the stream afterwards reads the result. If the group stops before the
+    /// operation is complete, that work reads undefined contents, and the error is returned by a later
+    /// operation.
     ///
-    /// A copy from device to pageable host memory holds a lock of the CUDA context until the stream has come to it. If another thread of
-    /// the process is then to call an operation of another group, for which another rank waits in the same way, all wait forever:
-    /// where threads use several groups, wait for the operation ([`wait`](Self::wait)) or for the stream before such a copy, or
-    /// copy to pinned memory.
+    /// A copy from device to pageable host memory holds a lock of the CUDA context until the stream has come
+    /// to it. If another thread of the process is then to call an operation of another group, for which
+    /// another rank waits in the same way, all wait forever: where threads use several groups, wait for the
+    /// operation ([`wait`](Self::wait)) or for the stream before such a copy, or copy to pinned memory.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for which only the host can
-    /// wait, and for a stream that is being captured.
+    /// Those of [`wait`](Self::wait), as far as they are known yet; [`Error::Buffer`] for host memory, for
+    /// which only the host can wait, and for a stream that is being captured.
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
         Ok(self.wait_on_or_return(stream)?)

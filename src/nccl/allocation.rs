@@ -18,8 +18,8 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 const ALLOC: &str = "ncclMemAlloc";
 const FREE: &str = "ncclMemFree";
 
-/// Device memory of one stream. Freed by its last owner: the [`Memory`](super::Memory), a registration, a window, a
-/// graph or prepared operations.
+/// Device memory of one stream. Freed by its last owner: the [`Memory`](super::Memory), a registration, a
+/// window, a graph or prepared operations.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,

@@ -17,8 +17,8 @@ use super::error::Error;
 /// Minimum driver API version, as returned by cuDriverGetVersion: CUDA 12.0.
 const OLDEST: i32 = 12_000;
 
-/// Checks that the CUDA driver library is installed and new enough, and initialises it (`cuInit`). The first result is
-/// cached.
+/// Checks that the CUDA driver library is installed and new enough, and initialises it (`cuInit`). The first
+/// result is cached.
 ///
 /// # Errors
 /// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] if the driver shows this process no GPU.
@@ -28,9 +28,9 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when another crate
-    // of the program has cudarc link libcuda (`dynamic-linking`).
-    // SAFETY: loading libcuda has no preconditions.
+    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing
+    // when another crate of the program has cudarc link libcuda (`dynamic-linking`). SAFETY: loading libcuda
+    // has no preconditions.
     let open = |name| unsafe { Library::new(name) };
     let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
     let opened = opened
@@ -104,8 +104,8 @@ pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Resu
     Err(Error::Stream { operation, reason })
 }
 
-/// Refuses a per-thread default stream: it is a different stream on every thread, so waiting on one thread does not
-/// order work of others.
+/// Refuses a per-thread default stream: it is a different stream on every thread, so waiting on one thread
+/// does not order work of others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
         return Ok(());
@@ -118,8 +118,8 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream that is being captured: a graph can be launched at any time, and does not keep buffers. Its context
-/// is current.
+/// Refuses a stream that is being captured: a graph can be launched at any time, and does not keep buffers.
+/// Its context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
@@ -130,7 +130,8 @@ pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> R
     }
 }
 
-/// `cuStreamIsCapturing` fails for the legacy default stream while a stream that is ordered with it is captured.
+/// `cuStreamIsCapturing` fails for the legacy default stream while a stream that is ordered with it is
+/// captured.
 #[cold]
 fn capture_status_error(operation: &'static str, error: DriverError) -> Error {
     match error.0 {
@@ -144,8 +145,8 @@ thread_local! {
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ensures that this thread has a context before a call in which NCCL changes devices and restores the previous one.
-/// Without a context it would restore the first GPU, and create a context there.
+/// Ensures that this thread has a context before a call in which NCCL changes devices and restores the
+/// previous one. Without a context it would restore the first GPU, and create a context there.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }
@@ -163,8 +164,8 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a recorded
-/// failure.)
+/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a
+/// recorded failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     relaxed(|| wait_unrelaxed(stream))
 }
@@ -194,8 +195,8 @@ pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream
     Ok(unsafe { context.wrap_borrowed_stream(stream.cu_stream()) })
 }
 
-/// Makes `second` wait for the queued work of `first`, which is of the event's context. (cudarc's functions fail after an error
-/// that other code has noted.)
+/// Makes `second` wait for the queued work of `first`, which is of the event's context. (cudarc's functions
+/// fail after an error that other code has noted.)
 pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     record(event.cu_event(), first)?;
     if second.context() != first.context() {
@@ -220,7 +221,8 @@ fn make_wait_for_event(stream: &CudaStream, event: CUevent) -> Result<(), Error>
 /// Driver function of errors about the order of two streams.
 const ORDER: &str = "cuStreamWaitEvent";
 
-/// An event. Its functions return their own errors only; those of cudarc's events also return errors that other code has noted.
+/// An event. Its functions return their own errors only; those of cudarc's events also return errors that
+/// other code has noted.
 pub(crate) struct Event {
     raw: CUevent,
     context: Arc<CudaContext>,
@@ -266,14 +268,15 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the driver frees the event once the work that it was recorded for is done; nothing uses it any more.
+        // SAFETY: the driver frees the event once the work that it was recorded for is done; nothing uses it
+        // any more.
         let _failed_context = bind(&self.context).map(|()| unsafe { result::event::destroy(self.raw) });
     }
 }
 
-/// Calls cudarc for the result of the call itself, which includes an error that it only notes. cudarc notes errors that it cannot
-/// return in the context, and returns them from any later call; those that were noted before stay noted for the code that they
-/// concern.
+/// Calls cudarc for the result of the call itself, which includes an error that it only notes. cudarc notes
+/// errors that it cannot return in the context, and returns them from any later call; those that were noted
+/// before stay noted for the code that they concern.
 pub(crate) fn own_result<T>(
     context: &CudaContext,
     call: impl FnOnce() -> Result<T, DriverError>,
@@ -299,15 +302,15 @@ pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
     relaxed(|| result::ctx::synchronize().map_err(Error::cuda("cuCtxSynchronize")))
 }
 
-/// True while cudarc neither waits for events of this context object nor records them: it does so only while a stream of
-/// [`CudaContext::new_stream`] exists. Another thread may make or drop such a stream at any time, so only the caller's own stream
-/// proves that cudarc respects events ([`track_events`]).
+/// True while cudarc neither waits for events of this context object nor records them: it does so only while
+/// a stream of [`CudaContext::new_stream`] exists. Another thread may make or drop such a stream at any time,
+/// so only the caller's own stream proves that cudarc respects events ([`track_events`]).
 fn ignores_events(context: &CudaContext) -> bool {
     context.is_event_tracking() && !context.is_in_multi_stream_mode()
 }
 
-/// Makes cudarc respect the events of a context object as long as the result lives. Waits for all work of a context object whose
-/// events it has ignored.
+/// Makes cudarc respect the events of a context object as long as the result lives. Waits for all work of a
+/// context object whose events it has ignored.
 pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
     if ignores_events(context) {
         // cudarc waits, too, but counts the stream even if that fails.
@@ -322,7 +325,8 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }
 
-/// Adds a stream of [`track_events`] to those of other context objects in `kept`, unless it has one or event tracking is off.
+/// Adds a stream of [`track_events`] to those of other context objects in `kept`, unless it has one or event
+/// tracking is off.
 pub(crate) fn keep_tracking(
     kept: &mut Vec<Arc<CudaStream>>,
     context: &Arc<CudaContext>,
@@ -335,8 +339,8 @@ pub(crate) fn keep_tracking(
     Ok(())
 }
 
-/// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for `first`, since
-/// memory of `second` may be freed in the order of `second` from then on.
+/// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for
+/// `first`, since memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     order(event, first, second).inspect_err(|_| _ = wait(first))
 }
@@ -350,8 +354,9 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Runs driver calls that concern no captured stream. Otherwise, while this thread captures any stream, or another
-/// thread does in global mode, CUDA would refuse to wait for work, query it or free memory, and invalidate the capture.
+/// Runs driver calls that concern no captured stream. Otherwise, while this thread captures any stream, or
+/// another thread does in global mode, CUDA would refuse to wait for work, query it or free memory, and
+/// invalidate the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
@@ -362,7 +367,8 @@ pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, 
     exchange().map_err(Error::cuda(operation)).and(result)
 }
 
-/// `CUmemAccessDesc` of a device, in the layout of every CUDA version. (cudarc's struct depends on its features.)
+/// `CUmemAccessDesc` of a device, in the layout of every CUDA version. (cudarc's struct depends on its
+/// features.)
 #[repr(C)]
 struct DeviceAccess {
     location: CUmemLocationType,
@@ -372,8 +378,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Gives the process's other GPUs access to the device's memory pool, from which cudarc allocates. Before 2.23, NCCL
-/// accesses the buffers of ranks in its process directly, and requires that access.
+/// Gives the process's other GPUs access to the device's memory pool, from which cudarc allocates. Before
+/// 2.23, NCCL accesses the buffers of ranks in its process directly, and requires that access.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());

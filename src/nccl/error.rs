@@ -60,8 +60,10 @@ impl fmt::Debug for ResultCode {
 
 /// An error of the NCCL layer. Its text names the operation, says what happened and what to do.
 ///
-/// `operation` is the function of NCCL's or the driver's that failed or was not called, `buffer` one of its buffers.
-// The largest variants have no `String`: the compiler would mark `Ok` in its capacity, which is slower to test than a byte.
+/// `operation` is the function of NCCL's or the driver's that failed or was not called, `buffer` one of its
+/// buffers.
+// The largest variants have no `String`: the compiler would mark `Ok` in its capacity, which is slower to
+// test than a byte.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names and the texts say what the fields are")]
@@ -85,11 +87,12 @@ pub enum Error {
     /// A CUDA driver call has failed.
     #[error("{operation} failed: {error}; {}", cuda_advice(*error))]
     Cuda { operation: &'static str, error: DriverError },
-    /// An NCCL call has failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of any
-    /// thread.
+    /// An NCCL call has failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of
+    /// any thread.
     #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.advice())]
     Nccl { operation: &'static str, code: ResultCode, meaning: Box<str>, detail: Box<str> },
-    /// The loaded libnccl would ignore or misread a setting or an element type: `Config::traffic_class`, `f8e4m3`, ...
+    /// The loaded libnccl would ignore or misread a setting or an element type: `Config::traffic_class`,
+    /// `f8e4m3`, ...
     #[error("{what} needs NCCL {since}; loaded {loaded} from {}", path.display())]
     TooOld { what: &'static str, since: Version, loaded: Version, path: &'static Path },
     /// An invalid call, in any state of the communicator.

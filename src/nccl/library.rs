@@ -85,8 +85,8 @@ const MESSAGE: usize = 1024;
 /// Copies one of NCCL's strings, at most `limit` bytes of it.
 ///
 /// # Safety
-/// `string` is null, or has a NUL or `limit` bytes. Another thread may write to it concurrently: each byte is read
-/// once.
+/// `string` is null, or has a NUL or `limit` bytes. Another thread may write to it concurrently: each byte is
+/// read once.
 pub(super) unsafe fn text(string: *const c_char, limit: usize) -> String {
     if string.is_null() {
         return String::new();

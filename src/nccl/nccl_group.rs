@@ -36,8 +36,8 @@ impl Drop for Scope {
     }
 }
 
-/// Runs NCCL calls, and no code of the program, in an NCCL group, which is cancelled if they fail. Returns ncclSuccess
-/// or ncclInProgress, and the value. `operation` names the end of the group in errors.
+/// Runs NCCL calls, and no code of the program, in an NCCL group, which is cancelled if they fail. Returns
+/// ncclSuccess or ncclInProgress, and the value. `operation` names the end of the group in errors.
 pub(crate) fn run<T>(
     library: Library,
     operation: &'static str,
@@ -60,8 +60,8 @@ pub(crate) fn run_until<T>(
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread. NCCL has no function for that, but launches nothing if a call in the group has
-/// failed, so this makes an invalid call.
+/// Cancels NCCL's group of this thread. NCCL has no function for that, but launches nothing if a call in the
+/// group has failed, so this makes an invalid call.
 fn cancel(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());
     let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);

@@ -10,9 +10,9 @@ use super::{error::Error, library::Library};
 const PARAMETER: &str = "ncclParamGetParameter";
 
 impl Library {
-    /// Names and values of NCCL's parameters (`ncclParamGetAllParameterKeys`, NCCL 2.30.4). Up to 2.32, NCCL lists only
-    /// a few of the `NCCL_*` variables, mostly about its log, and a few more with `NCCL_PARAM_DUMP_ALL=true` in the
-    /// environment.
+    /// Names and values of NCCL's parameters (`ncclParamGetAllParameterKeys`, NCCL 2.30.4). Up to 2.32, NCCL
+    /// lists only a few of the `NCCL_*` variables, mostly about its log, and a few more with
+    /// `NCCL_PARAM_DUMP_ALL=true` in the environment.
     ///
     /// ```no_run
     /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
@@ -40,7 +40,8 @@ impl Library {
     /// Value of a parameter, by the name of its environment variable (`ncclParamGetParameter`, NCCL 2.30.4).
     ///
     /// # Errors
-    /// Those of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for a NUL byte.
+    /// Those of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for a
+    /// NUL byte.
     pub fn parameter(self, name: &str) -> Result<String, Error> {
         self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
     }
@@ -66,11 +67,12 @@ impl Library {
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
     }
 
-    /// Enables encryption of NCCL's TCP connections with a pre-shared key, which is the same on all ranks, or disables
-    /// it (`ncclSetEncryption`, NCCL 2.32). Call it before the first communicator is created.
+    /// Enables encryption of NCCL's TCP connections with a pre-shared key, which is the same on all ranks, or
+    /// disables it (`ncclSetEncryption`, NCCL 2.32). Call it before the first communicator is created.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL byte.
+    /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL
+    /// byte.
     pub fn set_encryption(self, pre_shared_key: Option<&str>) -> Result<(), Error> {
         let key = pre_shared_key.map(CString::new).transpose();
         let key = key.map_err(|_| Error::nul("ncclSetEncryption"))?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::error::Error;
 
-/// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its type (none
-/// for a text), its field of the C struct, and the first version of NCCL with that field. Methods under `unsafe` are
-/// unsafe.
+/// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its
+/// type (none for a text), its field of the C struct, and the first version of NCCL with that field. Methods
+/// under `unsafe` are unsafe.
 macro_rules! settings {
     ($owner:ident for $raw:ty {
         $($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*
@@ -79,8 +79,8 @@ macro_rules! settings {
 
 pub(crate) use settings;
 
-/// A C string, or an error for a text with a NUL byte. Clones share it: its address is stable until the last one is
-/// dropped.
+/// A C string, or an error for a text with a NUL byte. Clones share it: its address is stable until the last
+/// one is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Text(Option<Arc<CString>>);
 

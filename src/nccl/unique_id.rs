@@ -6,7 +6,8 @@ use nccl_sys::{NCCL_UNIQUE_ID_BYTES, ncclUniqueId};
 
 use super::{error::Error, library::Library};
 
-/// Id of a new communicator. One rank creates it and sends its bytes to all others. For one communicator only.
+/// Id of a new communicator. One rank creates it and sends its bytes to all others. For one communicator
+/// only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 

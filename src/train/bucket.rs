@@ -47,13 +47,14 @@ fn bf16_of_f64(value: f64) -> bf16 {
     if f64::from(nearest) == value || value.is_nan() {
         return bf16::from_f32(nearest);
     }
-    // The neighbour with an odd last bit is on the same side of every tie between two bfloat16 numbers as the value.
+    // The neighbour with an odd last bit is on the same side of every tie between two bfloat16 numbers as the
+    // value.
     let next_to_zero = nearest.to_bits() - u32::from(f64::from(nearest).abs() > value.abs());
     bf16::from_f32(f32::from_bits(next_to_zero | 1))
 }
 
-/// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a [`Gradient`]. Other types
-/// cannot implement it.
+/// Memory in which gradients are reduced: `Vec<T>` on hosts, and cudarc's `CudaSlice<T>` on GPUs, of a
+/// [`Gradient`]. Other types cannot implement it.
 pub trait Bucket: Buffer {
     /// Borrowed elements: `&[T]`, or cudarc's `CudaView<T>`.
     type View<'a>;

@@ -21,8 +21,8 @@ use crate::nccl::queue_read;
 
 /// The group's stream, and the streams of the program's memory.
 ///
-/// Copies run on the program's streams. So memory of the program is used on its own stream only, and may be freed there at once; and
-/// no stream of the program waits for an operation under way.
+/// Copies run on the program's streams. So memory of the program is used on its own stream only, and may be
+/// freed there at once; and no stream of the program waits for an operation under way.
 pub struct Streams {
     own: Arc<CudaStream>,
     /// Recorded on `own`.
@@ -36,8 +36,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun since the stream was
-    /// registered.
+    /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun
+    /// since the stream was registered.
     fn check(&self) -> Result<(), Error> {
         nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
         self.refuse_captured()?;
@@ -45,8 +45,8 @@ impl Streams {
         iter::once(&*self.own).chain(callers).try_for_each(wait_if_noted)
     }
 
-    /// Refuses captured streams. Waiting for one would make the other stream part of the capture, and waiting on one for work outside
-    /// of the capture would end it.
+    /// Refuses captured streams. Waiting for one would make the other stream part of the capture, and waiting
+    /// on one for work outside of the capture would end it.
     fn refuse_captured(&self) -> Result<(), Error> {
         refuse_captured("the group's stream", &self.own)?;
         self.callers.iter().try_for_each(|(caller, _)| refuse_captured(GRADIENT, caller))
@@ -91,8 +91,8 @@ impl Streams {
         self.callers.iter().try_for_each(|(caller, _)| order(&self.done, &self.own, caller))
     }
 
-    /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails, or where copies
-    /// may have no events, the host waits.
+    /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails,
+    /// or where copies may have no events, the host waits.
     fn settle(&self) -> Result<(), Error> {
         self.refuse_captured()?;
         wait_if_noted(&self.own)?;
@@ -112,8 +112,8 @@ impl Streams {
     }
 }
 
-/// Waits for all work of the context if cudarc has noted an error. The error may concern an event of a gradient, and copies are
-/// then not ordered after that gradient's last use. The error stays noted.
+/// Waits for all work of the context if cudarc has noted an error. The error may concern an event of a
+/// gradient, and copies are then not ordered after that gradient's last use. The error stays noted.
 fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
     let context = stream.context();
     if !context.is_event_tracking() {

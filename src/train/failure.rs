@@ -6,8 +6,8 @@ use crate::log;
 use crate::purpose::MAX_STEP;
 use crate::world::Reason;
 
-/// Tells the other ranks about an error that only this rank has: they wait for operations that it will not start. They know errors of
-/// the group's operations already.
+/// Tells the other ranks about an error that only this rank has: they wait for operations that it will not
+/// start. They know errors of the group's operations already.
 pub(super) fn tell_failure(group: &Group, error: &Error) {
     let is_own = match error {
         #[cfg(feature = "nccl")]

@@ -33,7 +33,8 @@ pub(super) struct Limits {
 }
 
 impl Layout {
-    /// Puts parameters of these numbers of elements into buckets, in an `order` that names each parameter once.
+    /// Puts parameters of these numbers of elements into buckets, in an `order` that names each parameter
+    /// once.
     pub(super) fn new(lens: &[usize], order: impl IntoIterator<Item = usize>, limits: Limits) -> Self {
         let mut places = vec![Place { bucket: 0, range: 0..0 }; lens.len()];
         let mut buckets: Vec<Size> = Vec::new();

@@ -1,6 +1,8 @@
-//! Collectives of a training loop: averages of gradients ([`Reducer`]), and optimizer state in shards ([`Zero1`]).
+//! Collectives of a training loop: averages of gradients ([`Reducer`]), and optimizer state in shards
+//! ([`Zero1`]).
 //!
-//! Gradients are in host memory (`Vec<f32>`) or GPU memory (cudarc's `CudaSlice<f32>`). Five lines make a loop data-parallel:
+//! Gradients are in host memory (`Vec<f32>`) or GPU memory (cudarc's `CudaSlice<f32>`). Five lines make a
+//! loop data-parallel:
 //!
 //! ```
 //! use collectives::job::{Backend, Job};

@@ -9,7 +9,8 @@ pub enum Wire {
     /// The gradients' own type.
     #[default]
     Same,
-    /// bfloat16: half as many bytes as `f32`. Gradients are rounded before they are sent, and so is every partial sum.
+    /// bfloat16: half as many bytes as `f32`. Gradients are rounded before they are sent, and so is every
+    /// partial sum.
     Bf16,
 }
 
@@ -34,8 +35,8 @@ impl Wire {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReducerOptions {
-    /// Bytes of gradients at which a bucket is full, 25 MiB by default. A bucket ends with the parameter that reaches this size,
-    /// and so can be larger.
+    /// Bytes of gradients at which a bucket is full, 25 MiB by default. A bucket ends with the parameter that
+    /// reaches this size, and so can be larger.
     pub bucket_bytes: usize,
     /// The same for the first bucket of a step, 1 MiB by default: communication starts early.
     pub first_bucket_bytes: usize,

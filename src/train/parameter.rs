@@ -15,8 +15,8 @@ const LONGEST: usize = 200;
 
 /// A parameter of a model: its name, which errors use, and its shape.
 ///
-/// All ranks pass the same parameters in the same order, which is that of the forward pass: gradients are expected in the
-/// reverse order.
+/// All ranks pass the same parameters in the same order, which is that of the forward pass: gradients are
+/// expected in the reverse order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parameter {
@@ -51,7 +51,8 @@ impl Parameter {
 /// Compares the parameters and options of all ranks. Collective.
 ///
 /// # Errors
-/// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if the parameters exceed the address space.
+/// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if the parameters exceed
+/// the address space.
 pub(super) fn agree(
     group: &Group,
     parameters: &[Parameter],
@@ -135,7 +136,8 @@ fn describe(parameters: &[Parameter], data_type: DataType, options: &ReducerOpti
     iter::once(options).chain(parameters).collect()
 }
 
-/// Describes the first line in which parts of the lists of all ranks differ. The parts begin with line `start`.
+/// Describes the first line in which parts of the lists of all ranks differ. The parts begin with line
+/// `start`.
 fn first_difference(lines: &[Vec<&str>], start: usize) -> Option<String> {
     let place = first_place(lines)?;
     let mut variants: Vec<(Option<&str>, Vec<usize>)> = Vec::new();

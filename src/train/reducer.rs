@@ -15,48 +15,56 @@ use crate::{Element as _, Error};
 
 /// Reduces the gradients of a model over all ranks of a group, while the backward pass still computes others.
 ///
-/// Gradients are copied into buckets. The reduction of a bucket starts once all its gradients are [`ready`](Step::ready) and the
-/// buckets before it have started, so that all ranks start buckets in the same order. In the first step, buckets have the
-/// parameters in reverse order; afterwards, in the order in which rank 0's gradients became ready in the first step.
+/// Gradients are copied into buckets. The reduction of a bucket starts once all its gradients are
+/// [`ready`](Step::ready) and the buckets before it have started, so that all ranks start buckets in the same
+/// order. In the first step, buckets have the parameters in reverse order; afterwards, in the order in which
+/// rank 0's gradients became ready in the first step.
 ///
 /// All ranks get the same bits, so that replicas with equal parameters stay equal.
 ///
-/// Buckets start at different times on different ranks. So from the first `ready` of a step until `wait`, the program calls no other
-/// operation of the group, and no other reducer in it; [`Group::split`] makes a group for those.
+/// Buckets start at different times on different ranks. So from the first `ready` of a step until `wait`, the
+/// program calls no other operation of the group, and no other reducer in it; [`Group::split`] makes a group
+/// for those.
 ///
 /// # Steps
-/// [`step`](Self::step) begins a step. In it, every parameter is [`ready`](Step::ready) or [`ready_zero`](Step::ready_zero), in any
-/// order; then [`wait`](Step::wait) ends it, and [`gradient`](Self::gradient) returns the averages. To accumulate gradients over
-/// several backward passes, begin the step with the last.
+/// [`step`](Self::step) begins a step. In it, every parameter is [`ready`](Step::ready) or
+/// [`ready_zero`](Step::ready_zero), in any order; then [`wait`](Step::wait) ends it, and
+/// [`gradient`](Self::gradient) returns the averages. To accumulate gradients over several backward passes,
+/// begin the step with the last.
 ///
-/// The program numbers its steps, by its loop over batches: the ranks compare the numbers, so that a rank that has left out a batch is
-/// not averaged with another batch of the other ranks. Count in the loop, also where a batch is left out: a count of the steps that were
-/// begun would be the same number for another batch. If ranks are in different steps, all get [`Error::Mismatch`], which names both
-/// steps; on GPUs a later call returns it.
+/// The program numbers its steps, by its loop over batches: the ranks compare the numbers, so that a rank
+/// that has left out a batch is not averaged with another batch of the other ranks. Count in the loop, also
+/// where a batch is left out: a count of the steps that were begun would be the same number for another
+/// batch. If ranks are in different steps, all get [`Error::Mismatch`], which names both steps; on GPUs a
+/// later call returns it.
 ///
 /// # Errors
-/// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second `ready` of a parameter)
-/// changes nothing, and the step can go on. `wait` with gradients that are missing fails on all ranks: it tells the others, whose
-/// `wait` returns [`Error::RankFailed`] with the names; so does a `ready` of the second step that finds no memory for another order
-/// of the buckets. After that, and after any error of the group, the reducer returns the same
-/// error from all calls. [`job`](crate::job) describes how to go on.
+/// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second
+/// `ready` of a parameter) changes nothing, and the step can go on. `wait` with gradients that are missing
+/// fails on all ranks: it tells the others, whose `wait` returns [`Error::RankFailed`] with the names; so
+/// does a `ready` of the second step that finds no memory for another order of the buckets. After that, and
+/// after any error of the group, the reducer returns the same error from all calls. [`job`](crate::job)
+/// describes how to go on.
 ///
-/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout ([`Group::set_timeout`]). A rank
-/// without a batch calls [`ready_zero`](Step::ready_zero) for every parameter.
+/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout
+/// ([`Group::set_timeout`]). A rank without a batch calls [`ready_zero`](Step::ready_zero) for every
+/// parameter.
 ///
 /// # Memory
-/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in bfloat16. On hosts, steps
-/// allocate no memory for data, except the second one if the order of the buckets changes.
+/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in
+/// bfloat16. On hosts, steps allocate no memory for data, except the second one if the order of the buckets
+/// changes.
 ///
 /// # GPUs
-/// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed right after `ready`.
-/// These streams wait for the reductions from `wait` on, and the host does not wait, except in the first step, in which the ranks
-/// agree on the order. A rank in another step is noticed when the first bucket of the step is reduced, by all ranks: the error is
-/// returned by a later call. Order any other stream that writes gradients or reads averages by events, or cudarc's event tracking.
-/// Per-thread default streams are refused, and so are all calls inside `nccl::group` and while one of these
-/// streams or the group's is captured; a reducer that is dropped during such a capture leaks its memory. A failure
-/// of another rank during the reductions is returned by a later call: before the results of a step are stored, synchronise the stream
-/// and call [`Group::check`].
+/// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed
+/// right after `ready`. These streams wait for the reductions from `wait` on, and the host does not wait,
+/// except in the first step, in which the ranks agree on the order. A rank in another step is noticed when
+/// the first bucket of the step is reduced, by all ranks: the error is returned by a later call. Order any
+/// other stream that writes gradients or reads averages by events, or cudarc's event tracking. Per-thread
+/// default streams are refused, and so are all calls inside `nccl::group` and while one of these streams or
+/// the group's is captured; a reducer that is dropped during such a capture leaks its memory. A failure of
+/// another rank during the reductions is returned by a later call: before the results of a step are stored,
+/// synchronise the stream and call [`Group::check`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
@@ -108,12 +116,14 @@ enum State {
 }
 
 impl<B: Bucket> Reducer<B> {
-    /// Prepares the reduction of these parameters' gradients. Collective: returns when every rank of the group has called it.
+    /// Prepares the reduction of these parameters' gradients. Collective: returns when every rank of the
+    /// group has called it.
     ///
     /// # Errors
-    /// [`Error::Job`] on all ranks if parameters or options differ between ranks (it names the first difference and the ranks), if
-    /// two parameters have one name, or if a rank has too little memory. [`Error::Buffer`] if the group is on another backend than
-    /// the memory. The group can still be used after these. Otherwise errors of the group.
+    /// [`Error::Job`] on all ranks if parameters or options differ between ranks (it names the first
+    /// difference and the ranks), if two parameters have one name, or if a rank has too little memory.
+    /// [`Error::Buffer`] if the group is on another backend than the memory. The group can still be used
+    /// after these. Otherwise errors of the group.
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let number = group.next_reducer();
         let exchange = group.with_purpose(Purpose::NewReducer);
@@ -158,12 +168,12 @@ impl<B: Bucket> Reducer<B> {
         B::make_program_wait(&mut self.streams)
     }
 
-    /// Begins step `number`, or returns it again if it is under way. The number is the program's, below 2^44; each step has another
-    /// one than the step before. See [Steps](Self#steps).
+    /// Begins step `number`, or returns it again if it is under way. The number is the program's, below 2^44;
+    /// each step has another one than the step before. See [Steps](Self#steps).
     ///
     /// # Errors
-    /// [`Error::Job`] if another step is under way, of which a gradient is ready, and if the last step had this number, with nothing
-    /// changed. See [`Reducer`].
+    /// [`Error::Job`] if another step is under way, of which a gradient is ready, and if the last step had
+    /// this number, with nothing changed. See [`Reducer`].
     pub fn step(&mut self, number: u64) -> Result<Step<'_, B>, Error> {
         self.check()?;
         check_step_number(number, self.last)?;
@@ -178,7 +188,8 @@ impl<B: Bucket> Reducer<B> {
         Ok(Step { reducer: self })
     }
 
-    /// The reduced gradient of parameter `index`, from [`wait`](Step::wait) until the next [`ready`](Step::ready).
+    /// The reduced gradient of parameter `index`, from [`wait`](Step::wait) until the next
+    /// [`ready`](Step::ready).
     ///
     /// # Errors
     /// [`Error::Job`] at other times, and if there is no such parameter.
@@ -194,10 +205,12 @@ impl<B: Bucket> Reducer<B> {
         slot.values()?.view(place.range.clone())
     }
 
-    /// Does all of step `number`: replaces the gradients by their reductions. `gradients` has one for each parameter, in their order.
+    /// Does all of step `number`: replaces the gradients by their reductions. `gradients` has one for each
+    /// parameter, in their order.
     ///
     /// # Errors
-    /// Those of [`step`](Self::step). [`Error::Buffer`] for wrong lengths or another number of gradients, with nothing sent.
+    /// Those of [`step`](Self::step). [`Error::Buffer`] for wrong lengths or another number of gradients,
+    /// with nothing sent.
     pub fn average(&mut self, number: u64, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
         self.admit()?;
         if gradients.len() != self.lens.len() {
@@ -235,9 +248,9 @@ impl<B: Bucket> Reducer<B> {
         registered.map_err(|error| self.refuse_or_fail(error))
     }
 
-    /// Exposed communication: the time for which the last [`wait`](Step::wait) blocked the host, since the backward pass did not hide
-    /// all of it. On GPUs, where the streams wait, only the time of the calls. The agreement on the order in the first step is not
-    /// included. Zero before the first step.
+    /// Exposed communication: the time for which the last [`wait`](Step::wait) blocked the host, since the
+    /// backward pass did not hide all of it. On GPUs, where the streams wait, only the time of the calls. The
+    /// agreement on the order in the first step is not included. Zero before the first step.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed
@@ -395,7 +408,8 @@ impl<B: Bucket> Reducer<B> {
         }
     }
 
-    /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this rank's buckets.
+    /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this
+    /// rank's buckets.
     fn fail(&mut self, error: Error) -> Error {
         tell_failure(&self.group, &error);
         self.state = State::Failed(error.clone());
@@ -443,8 +457,8 @@ fn limits<B: Bucket>(options: &ReducerOptions) -> Limits {
 }
 
 impl<B: Bucket> Step<'_, B> {
-    /// Copies the gradient of parameter `index`, of as many elements as the parameter, into its bucket. When the bucket is full, its
-    /// reduction starts.
+    /// Copies the gradient of parameter `index`, of as many elements as the parameter, into its bucket. When
+    /// the bucket is full, its reduction starts.
     ///
     /// # Errors
     /// See [`Reducer`].
@@ -452,7 +466,8 @@ impl<B: Bucket> Step<'_, B> {
         self.reducer.ready(index, gradient)
     }
 
-    /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the average.
+    /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the
+    /// average.
     ///
     /// # Errors
     /// See [`Reducer`].

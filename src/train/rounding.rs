@@ -18,8 +18,8 @@ const THREADS: u32 = 512;
 /// Threads take several elements of larger gradients.
 const MAX_BLOCKS: u64 = 1024;
 
-/// Contexts and their modules. These are never unloaded: kernels may be queued when the last reducer is dropped, and CUDA does not
-/// promise that `cuModuleUnload` waits for them.
+/// Contexts and their modules. These are never unloaded: kernels may be queued when the last reducer is
+/// dropped, and CUDA does not promise that `cuModuleUnload` waits for them.
 static LOADED: Mutex<Vec<(Arc<CudaContext>, Arc<CudaModule>)>> = Mutex::new(Vec::new());
 
 /// The module of a context. At the first call the driver compiles it, unless its cache has the result.
@@ -76,8 +76,8 @@ impl Rounding {
         let stream = gradient.stream();
         let mut launch = stream.launch_builder(&self.encode);
         launch.arg(gradient).arg(wire).arg(&count);
-        // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count` elements of `gradient`,
-        // and writes as many of `wire`. The reducer orders the streams as for a copy.
+        // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count`
+        // elements of `gradient`, and writes as many of `wire`. The reducer orders the streams as for a copy.
         let mut encode = || unsafe { launch.launch(shape) };
         cuda::own_result(stream.context(), || queue_read(gradient, stream, &mut encode))?;
         Ok(())

@@ -57,7 +57,8 @@ impl Schedule {
         }
     }
 
-    /// The next bucket to start, if it is full. Buckets start in their own order, which is the same on all ranks.
+    /// The next bucket to start, if it is full. Buckets start in their own order, which is the same on all
+    /// ranks.
     pub(super) fn next_to_start(&mut self) -> Option<usize> {
         let bucket = self.next;
         let is_full = self.lacking.get(bucket).is_some_and(|&lacking| lacking == 0);

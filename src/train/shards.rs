@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// One rank's shard of all parameters, which follow each other in their order and are padded to a multiple of the number
-/// of ranks.
+/// One rank's shard of all parameters, which follow each other in their order and are padded to a multiple of
+/// the number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shards {
     /// The first element of each parameter, and the number of all elements.
@@ -40,7 +40,8 @@ impl Shards {
         self.len * self.ranks
     }
 
-    /// The elements of this rank's shard, without padding; empty at the end if there are fewer elements than ranks.
+    /// The elements of this rank's shard, without padding; empty at the end if there are fewer elements than
+    /// ranks.
     pub(super) fn own(&self) -> Range<usize> {
         let clip = |element: usize| element.min(self.total());
         clip(self.rank * self.len)..clip((self.rank + 1) * self.len)
@@ -52,7 +53,8 @@ impl Shards {
         at(index)..at(index + 1)
     }
 
-    /// The part of a parameter in this rank's shard, if any: its elements of the parameter, and its place in the shard.
+    /// The part of a parameter in this rank's shard, if any: its elements of the parameter, and its place in
+    /// the shard.
     pub(super) fn part(&self, index: usize) -> Option<(Range<usize>, usize)> {
         let (own, parameter) = (self.own(), self.parameter(index));
         let (start, end) = (own.start.max(parameter.start), own.end.min(parameter.end));

@@ -26,7 +26,8 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
-    /// Leaks the memory, also that of an operation under way: the stream on which it would be freed may be captured.
+    /// Leaks the memory, also that of an operation under way: the stream on which it would be freed may be
+    /// captured.
     fn leak(self) {
         mem::forget(self);
     }

@@ -14,10 +14,10 @@ use crate::{Element as _, Error};
 
 /// An optimizer whose state is divided among the ranks: stage 1 of ZeRO (Rajbhandari and others, 2020).
 ///
-/// All parameters follow each other in their order, and are cut into a shard of equal length for each rank, the last ones with
-/// padding. In a step, every rank receives the average of its shard of the gradients (reduce_scatter), updates its shard of the
-/// parameters, for which it alone has the optimizer's state, and receives the other shards (all_gather). This moves as many bytes
-/// as an all_reduce of the gradients.
+/// All parameters follow each other in their order, and are cut into a shard of equal length for each rank,
+/// the last ones with padding. In a step, every rank receives the average of its shard of the gradients
+/// (reduce_scatter), updates its shard of the parameters, for which it alone has the optimizer's state, and
+/// receives the other shards (all_gather). This moves as many bytes as an all_reduce of the gradients.
 ///
 /// ```
 /// use collectives::job::{Backend, Job};
@@ -42,20 +42,23 @@ use crate::{Element as _, Error};
 /// ```
 ///
 /// # Errors
-/// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again. If an update fails, the
-/// step fails on all ranks: the others return [`Error::RankFailed`] with its reason. After that, and after any error of the group,
-/// all steps return the same error. [`Error::Job`] if the last step had the same number, or the number is 2^44 or more, with nothing
-/// changed. The ranks compare the numbers of their steps, as the ranks of a [`Reducer`](super::Reducer#steps) do; a rank that has
-/// no samples passes gradients of zeros.
+/// Buffers that do not fit are refused ([`Error::Buffer`]), with nothing sent: the step can be tried again.
+/// If an update fails, the step fails on all ranks: the others return [`Error::RankFailed`] with its reason.
+/// After that, and after any error of the group, all steps return the same error. [`Error::Job`] if the last
+/// step had the same number, or the number is 2^44 or more, with nothing changed. The ranks compare the
+/// numbers of their steps, as the ranks of a [`Reducer`](super::Reducer#steps) do; a rank that has no samples
+/// passes gradients of zeros.
 ///
 /// # Memory
 /// Besides the optimizer's state, a rank holds memory for all parameters and for two shards. With
-/// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, it also holds all gradients and one shard in bfloat16.
+/// [`Wire::Bf16`](super::Wire::Bf16), which concerns the gradients only, it also holds all gradients and one
+/// shard in bfloat16.
 ///
 /// # GPUs
-/// Queue the work of `update` on the stream of a gradient or parameter. These streams wait for the shards' values before `update` is
-/// called, and the all_gather waits for what `update` has queued on them. The shards' memory belongs to the group's stream. What a
-/// [`Reducer`](super::Reducer) refuses is refused here, too; a capture that `update` begins fails the step.
+/// Queue the work of `update` on the stream of a gradient or parameter. These streams wait for the shards'
+/// values before `update` is called, and the all_gather waits for what `update` has queued on them. The
+/// shards' memory belongs to the group's stream. What a [`Reducer`](super::Reducer) refuses is refused here,
+/// too; a capture that `update` begins fails the step.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
     group: Group,
     /// Number among the reducers of the group.
@@ -99,8 +102,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl<B: Bucket> Zero1<B> {
-    /// Prepares steps for these parameters. Collective: returns when every rank of the group has called it. Options of buckets have
-    /// no effect.
+    /// Prepares steps for these parameters. Collective: returns when every rank of the group has called it.
+    /// Options of buckets have no effect.
     ///
     /// # Errors
     /// Those of [`Reducer::new`](super::Reducer::new).
@@ -145,15 +148,15 @@ impl<B: Bucket> Zero1<B> {
         })
     }
 
-    /// The elements of this rank's shard, by their position among those of all parameters; without padding, and so empty on ranks
-    /// that have padding only.
+    /// The elements of this rank's shard, by their position among those of all parameters; without padding,
+    /// and so empty on ranks that have padding only.
     #[must_use]
     pub fn shard(&self) -> Range<usize> {
         self.shards.own()
     }
 
-    /// Elements of every rank's shard, with padding at its end: the number of elements of all parameters divided by that of the
-    /// ranks, rounded up.
+    /// Elements of every rank's shard, with padding at its end: the number of elements of all parameters
+    /// divided by that of the ranks, rounded up.
     #[must_use]
     pub fn shard_len(&self) -> usize {
         self.shards.len()
@@ -165,11 +168,12 @@ impl<B: Bucket> Zero1<B> {
         &self.parameters
     }
 
-    /// Does step `number`, as [the program counts them](super::Reducer#steps): below 2^44, and another one than the step before.
-    /// `gradients` and `parameters` are in the order of the parameters. `update` gets this rank's shards of the
-    /// parameters and of the averaged gradients, of [`shard_len`](Self::shard_len) elements each, and updates the parameters in their
-    /// memory. The parameters of the padding have no meaning, and its gradients are 0. All ranks' `parameters` must be equal before the
-    /// step, and are equal after it.
+    /// Does step `number`, as [the program counts them](super::Reducer#steps): below 2^44, and another one
+    /// than the step before. `gradients` and `parameters` are in the order of the parameters. `update` gets
+    /// this rank's shards of the parameters and of the averaged gradients, of [`shard_len`](Self::shard_len)
+    /// elements each, and updates the parameters in their memory. The parameters of the padding have no
+    /// meaning, and its gradients are 0. All ranks' `parameters` must be equal before the step, and are equal
+    /// after it.
     ///
     /// # Errors
     /// See [`Zero1`].
@@ -288,7 +292,8 @@ impl<B: Bucket> Zero1<B> {
         Ok(())
     }
 
-    /// Calls the program's update of the own shard. Tells the other ranks, which wait in the all_gather, if it fails.
+    /// Calls the program's update of the own shard. Tells the other ranks, which wait in the all_gather, if
+    /// it fails.
     fn update(
         &mut self,
         update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,

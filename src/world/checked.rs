@@ -1,5 +1,6 @@
-//! A world whose answers are checked. Any safe program can implement [`World`], and the library relies on ranks, lengths, and on
-//! calls that return: a panic would end a thread on which others wait, or a drop before memory of other ranks is safe.
+//! A world whose answers are checked. Any safe program can implement [`World`], and the library relies on
+//! ranks, lengths, and on calls that return: a panic would end a thread on which others wait, or a drop
+//! before memory of other ranks is safe.
 
 use std::convert::Infallible;
 use std::mem::{self, ManuallyDrop};
@@ -10,7 +11,8 @@ use std::time::Duration;
 use super::options::Rejoin;
 use super::{Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host, process_exit};
 
-/// All methods of the world are called by [`Checked::call`], those with a default, too: it would call the monitor of the world.
+/// All methods of the world are called by [`Checked::call`], those with a default, too: it would call the
+/// monitor of the world.
 struct Checked {
     world: ManuallyDrop<Handle>,
     /// The world's first answer, since later ones may differ.
@@ -19,7 +21,8 @@ struct Checked {
     panicked: OnceLock<&'static str>,
 }
 
-/// Wraps a world: its position does not change, it gathers a message of every rank, or fails, and after a panic it has failed.
+/// Wraps a world: its position does not change, it gathers a message of every rank, or fails, and after a
+/// panic it has failed.
 pub(crate) fn guarded(world: Handle) -> Handle {
     let (position, world) = (world.position(), ManuallyDrop::new(world));
     Arc::new(Checked { world, position, panicked: OnceLock::new() })

@@ -10,13 +10,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Host {
     /// Its name, for messages.
     pub name: String,
-    /// Equal for two processes if and only if they share a host: its name and the kernel's boot identifier, or the value
-    /// of `NCCL_HOSTID`, which NCCL uses too, without surrounding white space.
+    /// Equal for two processes if and only if they share a host: its name and the kernel's boot identifier,
+    /// or the value of `NCCL_HOSTID`, which NCCL uses too, without surrounding white space.
     pub id: String,
 }
 
-/// Identity of the machine that this process runs on: equal for all processes of one machine, also of containers with
-/// other names and whatever `NCCL_HOSTID` says. The kernel's boot identifier; without one, [`Host::id`].
+/// Identity of the machine that this process runs on: equal for all processes of one machine, also of
+/// containers with other names and whatever `NCCL_HOSTID` says. The kernel's boot identifier; without one,
+/// [`Host::id`].
 pub fn machine() -> String {
     match boot_id() {
         boot if boot.is_empty() => host().id,
@@ -66,15 +67,16 @@ pub fn addresses() -> Vec<IpAddr> {
     }
     let mut addresses = Vec::new();
     let mut next = first;
-    // SAFETY: the list is valid until it is freed below, and each entry's pointer is null or leads to the next.
+    // SAFETY: the list is valid until it is freed below, and each entry's pointer is null or leads to the
+    // next.
     while let Some(interface) = unsafe { next.as_ref() } {
         next = interface.ifa_next;
         let up = interface.ifa_flags & (libc::IFF_UP as libc::c_uint) != 0;
         if interface.ifa_addr.is_null() || !up {
             continue;
         }
-        // SAFETY: not null, so it is an address whose family says what it is; the casts follow the family, and an
-        // address need not be aligned for its own type.
+        // SAFETY: not null, so it is an address whose family says what it is; the casts follow the family,
+        // and an address need not be aligned for its own type.
         let address = unsafe {
             match i32::from(interface.ifa_addr.cast::<libc::sa_family_t>().read_unaligned()) {
                 libc::AF_INET => {

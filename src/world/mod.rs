@@ -1,10 +1,11 @@
 //! Worlds: the ranks of a job and their bootstrap communication.
 //!
-//! A [`World`] is one rank's view of a job: its rank, the number of ranks, and slow but reliable operations to exchange
-//! addresses, synchronise and end together. It needs no fast network and no GPU.
+//! A [`World`] is one rank's view of a job: its rank, the number of ranks, and slow but reliable operations
+//! to exchange addresses, synchronise and end together. It needs no fast network and no GPU.
 //!
-//! [`from_environment`] joins the world in which this process was started: without a launcher ([`single`]), by torchrun,
-//! Slurm or Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
+//! [`from_environment`] joins the world in which this process was started: without a launcher ([`single`]),
+//! by torchrun, Slurm or Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes
+//! several ranks of each process.
 //!
 //! A failed world stays failed. The ranks that are left can go on in a new one: [`Recovery`].
 //!
@@ -14,8 +15,8 @@
 //!
 //! - A rank that never starts: [`Options::timeout`].
 //! - A rank that has died or was suspended: [`Options::dead_after`].
-//! - A rank that is alive but does not reach a collective call: [`World::set_limit`]. The program must set it, since the
-//!   duration of its steps is not known here; without it, the others wait forever.
+//! - A rank that is alive but does not reach a collective call: [`World::set_limit`]. The program must set
+//!   it, since the duration of its steps is not known here; without it, the others wait forever.
 //!
 //! ```no_run
 //! use collectives::world::{self, World};
@@ -96,12 +97,12 @@ use options::YEAR;
 ///
 /// Methods may be called from any thread, but by one thread at a time per rank.
 ///
-/// Dropping the last handle leaves the job: without a failure, or as a failure if the thread is panicking. A process that
-/// ends in another way is a failure of this rank.
+/// Dropping the last handle leaves the job: without a failure, or as a failure if the thread is panicking. A
+/// process that ends in another way is a failure of this rank.
 ///
-/// A program's own world should also implement [`World::check`] and [`World::fail`] if it can report failures. Their
-/// defaults report none. A panic of one of its methods is a failure of this rank: jobs, communicators and endpoints get errors from
-/// then on.
+/// A program's own world should also implement [`World::check`] and [`World::fail`] if it can report
+/// failures. Their defaults report none. A panic of one of its methods is a failure of this rank: jobs,
+/// communicators and endpoints get errors from then on.
 pub trait World: Send + Sync {
     /// This rank's position in the job and on its host.
     fn position(&self) -> Position;
@@ -126,7 +127,8 @@ pub trait World: Send + Sync {
         self.position().local_size
     }
 
-    /// One line that describes the transport: `one process`, `Open MPI 4.1.6`, `TCP rendezvous at 10.0.0.1:29500`.
+    /// One line that describes the transport: `one process`, `Open MPI 4.1.6`, `TCP rendezvous at
+    /// 10.0.0.1:29500`.
     fn describe(&self) -> String;
 
     /// Returns once every rank has called it. Ranks return as close in time as the transport allows.
@@ -138,12 +140,12 @@ pub trait World: Send + Sync {
     /// Gathers a message of every rank, in rank order. Lengths may differ between ranks and may be 0.
     ///
     /// # Errors
-    /// If another rank has failed or has left, the ranks do not call the same collectives, or a message is longer than the
-    /// transport supports (16 MiB over TCP).
+    /// If another rank has failed or has left, the ranks do not call the same collectives, or a message is
+    /// longer than the transport supports (16 MiB over TCP).
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Another world that reports failures, notes and calls for this one. Default methods call those of the monitor; if
-    /// there is none, they have no effect.
+    /// Another world that reports failures, notes and calls for this one. Default methods call those of the
+    /// monitor; if there is none, they have no effect.
     #[doc(hidden)]
     fn monitor(&self) -> Option<&dyn World> {
         None
@@ -157,10 +159,11 @@ pub trait World: Send + Sync {
         self.monitor().map_or(Ok(()), World::check)
     }
 
-    /// Reports that this rank has failed, for `reason`, while its process lives on: `world.fail("the loss is NaN".into())`. The methods of all other ranks return
-    /// [`Error::RankFailed`] with this rank and the reason, or their processes exit ([`OnFailure::Exit`]). This cannot be
-    /// undone, and this rank's methods fail too. Returns immediately; only the first failure of a job counts. The report
-    /// reaches the others also if this rank, or rank 0, which forwards it, leaves right afterwards, but not once rank 0's
+    /// Reports that this rank has failed, for `reason`, while its process lives on: `world.fail("the loss is
+    /// NaN".into())`. The methods of all other ranks return [`Error::RankFailed`] with this rank and the
+    /// reason, or their processes exit ([`OnFailure::Exit`]). This cannot be undone, and this rank's methods
+    /// fail too. Returns immediately; only the first failure of a job counts. The report reaches the others
+    /// also if this rank, or rank 0, which forwards it, leaves right afterwards, but not once rank 0's
     /// process has ended.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
@@ -170,30 +173,33 @@ pub trait World: Send + Sync {
         }
     }
 
-    /// Sets a time limit for [`World::barrier`] and [`World::all_gather`]: they fail with [`Error::RankFailed`] if not all
-    /// ranks have called them within `limit` of the first. The error names the late ranks and their notes
-    /// ([`World::note`]). At most a year; `None`, the default, waits forever. All ranks must set the same limit.
+    /// Sets a time limit for [`World::barrier`] and [`World::all_gather`]: they fail with
+    /// [`Error::RankFailed`] if not all ranks have called them within `limit` of the first. The error names
+    /// the late ranks and their notes ([`World::note`]). At most a year; `None`, the default, waits forever.
+    /// All ranks must set the same limit.
     ///
     /// Has no effect inside MPI (see `mpi`): an `MPI_Barrier` cannot be cancelled.
     fn set_limit(&self, limit: Option<Duration>) {
         let _ = limit;
     }
 
-    /// Tells rank 0 the activity of this process, one line per rank, up to 16 KiB. Errors about this process contain it.
-    /// Replaces the previous note. Returns immediately; may be called by any thread at any time, also during a collective
-    /// call. Returns `true` if the transport delivers notes: over TCP, and with MPI if the ranks monitor each other.
+    /// Tells rank 0 the activity of this process, one line per rank, up to 16 KiB. Errors about this process
+    /// contain it. Replaces the previous note. Returns immediately; may be called by any thread at any time,
+    /// also during a collective call. Returns `true` if the transport delivers notes: over TCP, and with MPI
+    /// if the ranks monitor each other.
     fn note(&self, text: &str) -> bool {
         self.note_with(text, &[])
     }
 
-    /// Like [`World::note`], with data for the program in rank 0's process: at most 4 MiB, longer data is not sent.
+    /// Like [`World::note`], with data for the program in rank 0's process: at most 4 MiB, longer data is not
+    /// sent.
     #[doc(hidden)]
     fn note_with(&self, text: &str, data: &[u8]) -> bool {
         self.monitor().is_some_and(|monitor| monitor.note_with(text, data))
     }
 
-    /// Latest notes of the other processes, each with the time since it came. Empty except in rank 0's process, and if the
-    /// transport delivers no notes.
+    /// Latest notes of the other processes, each with the time since it came. Empty except in rank 0's
+    /// process, and if the transport delivers no notes.
     fn notes(&self) -> Vec<(String, Duration)> {
         self.monitor().map(World::notes).unwrap_or_default()
     }
@@ -204,10 +210,10 @@ pub trait World: Send + Sync {
         self.monitor().map(World::note_data).unwrap_or_default()
     }
 
-    /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic` identifies the
-    /// communicator and is the same on all ranks. If two ranks report different calls with the same place and number, the
-    /// operations of all ranks fail with [`Error::CallMismatch`], which describes both. `rank` is [`World::rank`]; a world that
-    /// wraps another passes its own ranks.
+    /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic`
+    /// identifies the communicator and is the same on all ranks. If two ranks report different calls with the
+    /// same place and number, the operations of all ranks fail with [`Error::CallMismatch`], which describes
+    /// both. `rank` is [`World::rank`]; a world that wraps another passes its own ranks.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
@@ -216,22 +222,24 @@ pub trait World: Send + Sync {
         }
     }
 
-    /// Ends the job soon because an operation of a rank has waited for too long: [`World::check`] then returns an error on all ranks,
-    /// which names the awaited ranks that have not reported their calls meanwhile. This rank has reported its own. Returns
-    /// `false`, and does nothing, if the transport does not support that.
+    /// Ends the job soon because an operation of a rank has waited for too long: [`World::check`] then
+    /// returns an error on all ranks, which names the awaited ranks that have not reported their calls
+    /// meanwhile. This rank has reported its own. Returns `false`, and does nothing, if the transport does
+    /// not support that.
     #[doc(hidden)]
     fn time_out(&self, wait: &Wait) -> bool {
         self.monitor().is_some_and(|monitor| monitor.time_out(wait))
     }
 
-    /// True once a rank has called [`World::time_out`]: ranks that wait report their calls at once ([`World::compare`]).
+    /// True once a rank has called [`World::time_out`]: ranks that wait report their calls at once
+    /// ([`World::compare`]).
     #[doc(hidden)]
     fn wants_calls(&self) -> bool {
         self.monitor().is_some_and(World::wants_calls)
     }
 
-    /// While `holds` is true, silence of another process is no failure: this process knows of a limit that has passed before,
-    /// and is about to end the job because of that. The silence counts again afterwards.
+    /// While `holds` is true, silence of another process is no failure: this process knows of a limit that
+    /// has passed before, and is about to end the job because of that. The silence counts again afterwards.
     #[doc(hidden)]
     fn hold_silence(&self, holds: bool) {
         if let Some(monitor) = self.monitor() {
@@ -239,9 +247,10 @@ pub trait World: Send + Sync {
         }
     }
 
-    /// Begins the end of this process for a reason of its own, which a call of [`World::abort`] must follow: until then,
-    /// failures that the transport finds here are neither recorded nor sent to the others, since each process must end for one
-    /// reason. Rank 0 may still send a failure that it has found first. Tells the others nothing.
+    /// Begins the end of this process for a reason of its own, which a call of [`World::abort`] must follow:
+    /// until then, failures that the transport finds here are neither recorded nor sent to the others, since
+    /// each process must end for one reason. Rank 0 may still send a failure that it has found first. Tells
+    /// the others nothing.
     ///
     /// # Errors
     /// The failure of another process for which this one ends already, with its exit code.
@@ -250,53 +259,56 @@ pub trait World: Send + Sync {
         self.monitor().map_or(Ok(()), World::begin_end)
     }
 
-    /// Sends a message to the process of rank 0, or from there to every other process ([`World::take_posted`]). It also arrives after a
-    /// failure of the job, as long as both processes are connected. At most 1 GiB may wait to be taken: more is a failure of the
-    /// sender. Returns immediately; may be called by any thread at any time. Returns `false` if the transport does not support
-    /// that, or the message is too long.
+    /// Sends a message to the process of rank 0, or from there to every other process
+    /// ([`World::take_posted`]). It also arrives after a failure of the job, as long as both processes are
+    /// connected. At most 1 GiB may wait to be taken: more is a failure of the sender. Returns immediately;
+    /// may be called by any thread at any time. Returns `false` if the transport does not support that, or
+    /// the message is too long.
     #[doc(hidden)]
     fn post(&self, message: Vec<u8>) -> bool {
         self.monitor().is_some_and(|monitor| monitor.post(message))
     }
 
-    /// Takes the messages that have arrived ([`World::post`]), each with the number of the process that has sent it.
+    /// Takes the messages that have arrived ([`World::post`]), each with the number of the process that has
+    /// sent it.
     #[doc(hidden)]
     fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
         self.monitor().map(World::take_posted).unwrap_or_default()
     }
 
-    /// True while messages can arrive at another process, and from it. Once it is false, what was received from that process can be
-    /// taken, and nothing more will arrive.
+    /// True while messages can arrive at another process, and from it. Once it is false, what was received
+    /// from that process can be taken, and nothing more will arrive.
     #[doc(hidden)]
     fn is_connected_to(&self, process: usize) -> bool {
         self.monitor().is_some_and(|monitor| monitor.is_connected_to(process))
     }
 
-    /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for ten seconds at
-    /// most. A later hook replaces it; it is called at most once. It must not own a handle of this world, which would then never be
-    /// dropped: capture a `Weak`.
+    /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own,
+    /// for ten seconds at most. A later hook replaces it; it is called at most once. It must not own a handle
+    /// of this world, which would then never be dropped: capture a `Weak`.
     fn before_exit(&self, hook: ExitHook) {
         if let Some(monitor) = self.monitor() {
             monitor.before_exit(hook);
         }
     }
 
-    /// Ends this process with exit code `code`, and all others as soon as the transport can tell them. This rank prints
-    /// `message` on standard error, once; the others name this rank. If another rank is known to have failed before, this
-    /// process exits because of that rank, and prints that instead.
+    /// Ends this process with exit code `code`, and all others as soon as the transport can tell them. This
+    /// rank prints `message` on standard error, once; the others name this rank. If another rank is known to
+    /// have failed before, this process exits because of that rank, and prints that instead.
     ///
     /// Drops nothing and runs no exit handlers, so a thread that is blocked in a driver cannot delay it.
     fn abort(&self, code: i32, message: &str) -> !;
 
-    /// Makes errors and messages name ranks instead of processes, each of which has `per_process` ranks ([`threads`]).
-    /// Returns `true` if the transport supports that.
+    /// Makes errors and messages name ranks instead of processes, each of which has `per_process` ranks
+    /// ([`threads`]). Returns `true` if the transport supports that.
     #[doc(hidden)]
     fn name_ranks(&self, per_process: usize) -> bool {
         let _ = per_process;
         false
     }
 
-    /// The means of this process to join a new world of the ranks that are left after a failure ([`Recovery`]).
+    /// The means of this process to join a new world of the ranks that are left after a failure
+    /// ([`Recovery`]).
     ///
     /// # Errors
     /// If it cannot live longer than this world.
@@ -331,7 +343,8 @@ pub struct Position {
     pub local_size: usize,
 }
 
-/// A hook of [`World::before_exit`]. Its arguments are the error, which names the failed rank, and the exit code of this process.
+/// A hook of [`World::before_exit`]. Its arguments are the error, which names the failed rank, and the exit
+/// code of this process.
 pub type ExitHook = Box<dyn FnOnce(&Error, i32) + Send>;
 
 /// A call of a rank; see [`World::compare`].
@@ -377,8 +390,8 @@ pub enum Error {
     /// The rendezvous has failed.
     #[error("{0}")]
     Rendezvous(String),
-    /// Ranks are missing after [`Options::timeout`]. Names the missing ranks, or the attempted addresses on a rank that has
-    /// not found rank 0.
+    /// Ranks are missing after [`Options::timeout`]. Names the missing ranks, or the attempted addresses on a
+    /// rank that has not found rank 0.
     #[error("{0}")]
     TimedOut(String),
     /// The launcher does not support this way of joining a world.
@@ -414,9 +427,10 @@ fn process_variable(name: &str) -> Option<String> {
 /// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; [`tcp`] without it, which needs rank 0's address if `mpirun` has started ranks on several hosts |
 ///
 /// # Errors
-/// If variables of the launcher are missing or contradict each other; variables of another launcher or scheduler show several processes;
-/// one of MPI's launchers is an ancestor of this process and none of its variables is set; ranks are missing at the rendezvous (the error names them); or the launcher does not fit the MPI
-/// library that this program was built with.
+/// If variables of the launcher are missing or contradict each other; variables of another launcher or
+/// scheduler show several processes; one of MPI's launchers is an ancestor of this process and none of its
+/// variables is set; ranks are missing at the rendezvous (the error names them); or the launcher does not fit
+/// the MPI library that this program was built with.
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
     if let Some(refusal) = started.find_refusal(options.kind) {

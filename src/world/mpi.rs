@@ -22,20 +22,21 @@ const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Initialises MPI and joins its `MPI_COMM_WORLD`. Once per process: MPI cannot be initialised again.
 ///
-/// MPI_Init sets environment variables. Call this before other threads read variables, as the CUDA driver and NCCL do while they start: with
-/// glibc before 2.41 such a process can crash.
+/// MPI_Init sets environment variables. Call this before other threads read variables, as the CUDA driver and
+/// NCCL do while they start: with glibc before 2.41 such a process can crash.
 ///
-/// MPI does not report failed ranks, and waits forever for one that hangs. The ranks therefore monitor each other over TCP
-/// like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`] apply. However,
-/// [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread that waits inside MPI. If the other ranks
-/// cannot connect to rank 0, the world works without monitoring, and logs a warning.
+/// MPI does not report failed ranks, and waits forever for one that hangs. The ranks therefore monitor each
+/// other over TCP like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`]
+/// apply. However, [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread that waits
+/// inside MPI. If the other ranks cannot connect to rank 0, the world works without monitoring, and logs a
+/// warning.
 ///
-/// MPI is finalised when the last handle is dropped, but not after a panic or [`World::abort`], when it could wait forever.
-/// If a process ends without leaving, the launcher ends the others.
+/// MPI is finalised when the last handle is dropped, but not after a panic or [`World::abort`], when it could
+/// wait forever. If a process ends without leaving, the launcher ends the others.
 ///
 /// # Errors
-/// If MPI is initialised already, does not support `MPI_THREAD_SERIALIZED`, or sees fewer processes than the launcher has
-/// started: the launcher then belongs to another MPI library, and every process is rank 0 of 1.
+/// If MPI is initialised already, does not support `MPI_THREAD_SERIALIZED`, or sees fewer processes than the
+/// launcher has started: the launcher then belongs to another MPI library, and every process is rank 0 of 1.
 pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let started = Started::detect();
     let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized) else {
@@ -64,7 +65,8 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
 }
 
 struct Mpi {
-    /// Detects failed ranks. Dropped before MPI is finalised, so that the others do not miss a rank that waits there.
+    /// Detects failed ranks. Dropped before MPI is finalised, so that the others do not miss a rank that
+    /// waits there.
     monitor: Option<Tcp>,
     universe: ManuallyDrop<Universe>,
     /// Held during a call of MPI, which does not support concurrent calls.
@@ -129,7 +131,8 @@ fn index(number: ::mpi::Count) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`, which may have many lines.
+/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`, which may have
+/// many lines.
 fn short(version: &str) -> String {
     let line = version.lines().next().unwrap_or_default();
     let line = line.split(',').next().unwrap_or_default();

@@ -38,7 +38,8 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    /// Advice to choose this kind, as a phrase that follows "or". `option` is the way to do so: `--world tcp`.
+    /// Advice to choose this kind, as a phrase that follows "or". `option` is the way to do so: `--world
+    /// tcp`.
     #[must_use]
     pub fn advice(self, option: &str) -> String {
         match self {
@@ -77,10 +78,10 @@ pub enum OnFailure {
     /// All operations of the world return [`Error::RankFailed`].
     #[default]
     Report,
-    /// Like `Report`; in addition, a line on standard error names the rank, and the process exits one second later, once
-    /// the hook of [`World::before_exit`](super::World::before_exit) is done. The exit code is 1, or that of
-    /// [`World::abort`](super::World::abort). For processes that can be blocked in a GPU or network operation that the failed
-    /// rank will never complete.
+    /// Like `Report`; in addition, a line on standard error names the rank, and the process exits one second
+    /// later, once the hook of [`World::before_exit`](super::World::before_exit) is done. The exit code is 1,
+    /// or that of [`World::abort`](super::World::abort). For processes that can be blocked in a GPU or
+    /// network operation that the failed rank will never complete.
     ///
     /// A rank that has left without a failure before does not exit.
     Exit,
@@ -89,7 +90,8 @@ pub enum OnFailure {
 /// A function that joins a world.
 pub type Join = fn(&Options) -> Result<Handle, Error>;
 
-/// A callback with the reason for which rank 0 has not been found yet: `localhost:7000: Connection refused (os error 111)`.
+/// A callback with the reason for which rank 0 has not been found yet: `localhost:7000: Connection refused
+/// (os error 111)`.
 pub type OnWait = fn(&str);
 
 /// Options for joining a world.
@@ -102,13 +104,14 @@ pub struct Options {
     pub timeout: Duration,
     /// Interval between heartbeats, at most a year. Default: 1 s.
     pub heartbeat: Duration,
-    /// Silence after which a rank with an open connection counts as dead, such as a suspended one or one whose host lost
-    /// power. Default: 8 s; `None` disables the check, for debugging.
+    /// Silence after which a rank with an open connection counts as dead, such as a suspended one or one
+    /// whose host lost power. Default: 8 s; `None` disables the check, for debugging.
     pub dead_after: Option<Duration>,
     /// Reaction of this process to a failure of another rank.
     pub on_failure: OnFailure,
-    /// Function that joins the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. If
-    /// `None`, they use a TCP rendezvous. A program that does not name that function does not link the MPI library.
+    /// Function that joins the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the
+    /// feature `mpi`. If `None`, they use a TCP rendezvous. A program that does not name that function does
+    /// not link the MPI library.
     pub join_mpi: Option<Join>,
     /// Called on the joining thread after each failed attempt to reach rank 0 over TCP.
     pub on_wait: Option<OnWait>,
@@ -128,7 +131,8 @@ impl Default for Options {
     }
 }
 
-/// The means of a process to join a new world of the ranks that are left: see [`World::rejoin`](super::World::rejoin).
+/// The means of a process to join a new world of the ranks that are left: see
+/// [`World::rejoin`](super::World::rejoin).
 #[doc(hidden)]
 #[derive(Clone, Debug, Default)]
 pub struct Rejoin {
@@ -154,8 +158,8 @@ impl Options {
         Self::default().or_environment()
     }
 
-    /// Overrides `timeout` and `dead_after` with the environment variables `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER`,
-    /// in seconds. The second may be 0, which disables the check.
+    /// Overrides `timeout` and `dead_after` with the environment variables `NCCL_BENCH_TIMEOUT` and
+    /// `NCCL_BENCH_DEAD_AFTER`, in seconds. The second may be 0, which disables the check.
     ///
     /// # Errors
     /// If a variable is not a number of seconds.

@@ -11,8 +11,8 @@ pub(crate) const PANICKED: i32 = 101;
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns for the first thread only; others sleep until the process has ended, so that one reason is printed and one exit
-/// code is returned.
+/// Returns for the first thread only; others sleep until the process has ended, so that one reason is printed
+/// and one exit code is returned.
 pub(crate) fn claim() {
     while CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
@@ -33,7 +33,8 @@ pub(crate) fn suppress_report() {
     REPORTED.store(true, Ordering::SeqCst);
 }
 
-/// Ends the process without exit handlers: those of a GPU driver or an MPI library can wait forever for a blocked thread.
+/// Ends the process without exit handlers: those of a GPU driver or an MPI library can wait forever for a
+/// blocked thread.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.
     unsafe { libc::_exit(code) }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Error, Mismatch, Timeout};
 
-/// The reason for which a rank has failed ([`World::fail`](super::World::fail), [`Error::RankFailed`]). It is displayed as a verb phrase:
-/// `failed: the loss is NaN`.
+/// The reason for which a rank has failed ([`World::fail`](super::World::fail), [`Error::RankFailed`]). It is
+/// displayed as a verb phrase: `failed: the loss is NaN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -10,19 +10,22 @@ pub struct RendezvousConfig {
     pub rank: usize,
     /// Number of ranks, at most 262144.
     pub size: usize,
-    /// Names or addresses of rank 0's host. The other ranks try each in turn until rank 0 of this job answers.
+    /// Names or addresses of rank 0's host. The other ranks try each in turn until rank 0 of this job
+    /// answers.
     pub hosts: Vec<String>,
     /// Ports of rank 0, which listens on the first that is available.
     pub ports: Vec<u16>,
-    /// Identifies the job among others at the same address. Not a secret. At most 255 bytes, without control characters.
+    /// Identifies the job among others at the same address. Not a secret. At most 255 bytes, without control
+    /// characters.
     pub key: String,
-    /// Local rank and local size, if the launcher gives them. Otherwise, or if two ranks of a host have the same, ranks are
-    /// counted by host.
+    /// Local rank and local size, if the launcher gives them. Otherwise, or if two ranks of a host have the
+    /// same, ranks are counted by host.
     pub local: Option<(usize, usize)>,
 }
 
 impl RendezvousConfig {
-    /// Creates the configuration of rank `rank` of `size`. `address` is `host:port` or `[IPv6]:port` of rank 0.
+    /// Creates the configuration of rank `rank` of `size`. `address` is `host:port` or `[IPv6]:port` of
+    /// rank 0.
     ///
     /// # Errors
     /// If the address has no port, `rank` is not below `size`, or `size` is above 262144.

@@ -1,7 +1,7 @@
 //! Waiting for a condition that another thread makes true: spin, then yield, then park.
 //!
-//! A barrier that parks its threads at once lets them leave tens of microseconds apart; one that only spins starves
-//! the ranks that have not arrived if there are more ranks than cores.
+//! A barrier that parks its threads at once lets them leave tens of microseconds apart; one that only spins
+//! starves the ranks that have not arrived if there are more ranks than cores.
 
 use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,9 +21,9 @@ pub(crate) struct SpinPark {
 }
 
 impl SpinPark {
-    /// Returns once `done` is true, or at `deadline`, with the last value of `done`. The thread that makes it true calls
-    /// [`SpinPark::notify`] afterwards, and both use sequentially consistent atomics or a lock for the state that `done`
-    /// reads. Set `spin` if a core is free.
+    /// Returns once `done` is true, or at `deadline`, with the last value of `done`. The thread that makes it
+    /// true calls [`SpinPark::notify`] afterwards, and both use sequentially consistent atomics or a lock for
+    /// the state that `done` reads. Set `spin` if a core is free.
     pub(crate) fn wait(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
@@ -60,7 +60,8 @@ impl SpinPark {
         ended
     }
 
-    /// Wakes the parked threads. Takes the lock so that a waiter between its check and its wait is not missed.
+    /// Wakes the parked threads. Takes the lock so that a waiter between its check and its wait is not
+    /// missed.
     pub(crate) fn notify(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.lock));

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Splits every process of a world into `per_process` ranks: thread `t` of process `p` is rank `p * per_process + t`.
-/// Returns a handle per thread, in order. Move each one to its thread: dropping a handle means that its rank leaves.
+/// Splits every process of a world into `per_process` ranks: thread `t` of process `p` is rank `p *
+/// per_process + t`. Returns a handle per thread, in order. Move each one to its thread: dropping a handle
+/// means that its rank leaves.
 ///
 /// A collective call of all processes, with the same `per_process`.
 ///
-/// If a thread panics, fails ([`World::fail`]) or drops its handle, [`World::barrier`] and [`World::all_gather`] of the
-/// others return an error that names its rank; they do not wait for it.
+/// If a thread panics, fails ([`World::fail`]) or drops its handle, [`World::barrier`] and
+/// [`World::all_gather`] of the others return an error that names its rank; they do not wait for it.
 ///
 /// # Errors
 /// If `per_process` is 0 or differs between processes, or another process has failed.
@@ -93,8 +94,8 @@ struct LocalCall {
     arrived: usize,
     /// True while the last thread calls the other processes.
     complete: bool,
-    /// Result of the previous call. All threads read it before it is overwritten, since the next call cannot complete
-    /// without them.
+    /// Result of the previous call. All threads read it before it is overwritten, since the next call cannot
+    /// complete without them.
     result: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
     /// First thread that has left; one with a failure takes precedence.
     departed: Option<(usize, Departure)>,

@@ -48,8 +48,8 @@ pub(crate) enum Knob {
     NoMemory,
     /// Waits of the host for a stream fail, and copies to the host are done at the next wait that does not.
     WaitsFail,
-    /// Operations wait for the other ranks, which are in this process, and exchange data with them: a constant of
-    /// [`aborts`]. Set before communicators are created.
+    /// Operations wait for the other ranks, which are in this process, and exchange data with them: a
+    /// constant of [`aborts`]. Set before communicators are created.
     MovesData,
     /// The log has only mistakes.
     OnlyMistakes,

@@ -1,4 +1,5 @@
-//! Runner of tests on GPUs: one at a time, and counted as ignored, with the reason, if there are too few GPUs.
+//! Runner of tests on GPUs: one at a time, and counted as ignored, with the reason, if there are too few
+//! GPUs.
 
 use std::env;
 use std::panic::resume_unwind;
@@ -18,8 +19,8 @@ const SHARE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 /// Number of ranks that share the GPUs then.
 const RANKS: &str = "COLLECTIVES_TEST_RANKS";
 
-/// Number of ranks of a test that uses the whole machine: one per GPU. If the environment and the loaded NCCL let ranks
-/// share GPUs, at least two, or the number in the environment.
+/// Number of ranks of a test that uses the whole machine: one per GPU. If the environment and the loaded NCCL
+/// let ranks share GPUs, at least two, or the number in the environment.
 pub(crate) fn ranks() -> Result<usize, Error> {
     let gpus = nccl::device_count()?;
     if env::var(SHARE).is_ok_and(|value| value == "1") && Library::load()?.version() >= Version::new(2, 30, 0)
@@ -86,8 +87,8 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Runs the tests that the command line selects, and exits. Each uses all GPUs: more than one at a time only with
-/// `--test-threads`.
+/// Runs the tests that the command line selects, and exits. Each uses all GPUs: more than one at a time only
+/// with `--test-threads`.
 pub(crate) fn run(tests: Vec<Trial>) -> ! {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);

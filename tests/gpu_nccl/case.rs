@@ -1,5 +1,5 @@
-//! Every collective as data: inputs, expected results, and ways to call it. All ways to call collectives and all kinds
-//! of memory are tested with the same cases.
+//! Every collective as data: inputs, expected results, and ways to call it. All ways to call collectives and
+//! all kinds of memory are tested with the same cases.
 
 use std::fmt;
 use std::ops::Range;
@@ -116,7 +116,8 @@ impl Case {
         self.len * ((from + 2 * to) % 3) / 2
     }
 
-    /// Parts of `AllToAllV`, with an unused element between them: in rank order to send, in reverse order to receive.
+    /// Parts of `AllToAllV`, with an unused element between them: in rank order to send, in reverse order to
+    /// receive.
     fn parts(&self, rank: usize, sent: bool) -> Vec<Range<usize>> {
         let mut parts = vec![0..0; self.size];
         let mut start = 1;
@@ -318,7 +319,8 @@ where
     }
 }
 
-/// Fills the memory of this thread's ranks, calls the collective, and checks everything that it may and may not change.
+/// Fills the memory of this thread's ranks, calls the collective, and checks everything that it may and may
+/// not change.
 #[track_caller]
 pub(crate) fn check<T: Value, A: Arena<T>>(
     party: &[Communicator],

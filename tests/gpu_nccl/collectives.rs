@@ -23,7 +23,8 @@ fn is_fp8<T: Value>() -> bool {
     matches!(T::DATA_TYPE, DataType::Float8E4M3 | DataType::Float8E5M2)
 }
 
-/// All collectives of one type. 8-bit floating-point numbers need NCCL 2.24, and Hopper or newer to reduce them.
+/// All collectives of one type. 8-bit floating-point numbers need NCCL 2.24, and Hopper or newer to reduce
+/// them.
 fn of_type<T: Value>(
     gpus: Gpus,
     party: &[Communicator],
@@ -195,7 +196,8 @@ pub(crate) fn a_simulated_group_launches_nothing() {
     }
 }
 
-/// An error in the middle of a group of real operations: nothing is launched, and the communicators still work.
+/// An error in the middle of a group of real operations: nothing is launched, and the communicators still
+/// work.
 pub(crate) fn a_cancelled_group_launches_nothing() {
     const LEN: usize = 1024;
     let gpus = Gpus::all();
@@ -236,7 +238,8 @@ pub(crate) fn a_cancelled_group_launches_nothing() {
     }
 }
 
-/// Every rank has another scalar: on the host, on the device, and on the device in the order of another stream.
+/// Every rank has another scalar: on the host, on the device, and on the device in the order of another
+/// stream.
 pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
     fn scalar<T: Value>(rank: usize) -> T {
         T::small(1 + (rank % 3) as u8)

@@ -1,8 +1,8 @@
 //! Copies between the ranks' memory and the host's.
 //!
-//! The driver copies from and to pageable memory with a lock of the context held, and waits there for what the stream has
-//! to do before. Where that is a collective with another rank of the same GPU, the rank could not launch its kernel. So
-//! these wait for the stream first, which needs no lock.
+//! The driver copies from and to pageable memory with a lock of the context held, and waits there for what
+//! the stream has to do before. Where that is a collective with another rank of the same GPU, the rank could
+//! not launch its kernel. So these wait for the stream first, which needs no lock.
 
 use std::sync::Arc;
 

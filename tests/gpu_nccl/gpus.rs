@@ -1,4 +1,5 @@
-//! The machine's GPUs, with a rank on each, or several if they share: one thread per rank, or all in one thread.
+//! The machine's GPUs, with a rank on each, or several if they share: one thread per rank, or all in one
+//! thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,7 +96,8 @@ impl Gpus {
         });
     }
 
-    /// Runs a thread per rank. If one panics, the communicators of all are aborted, so that none waits for it.
+    /// Runs a thread per rank. If one panics, the communicators of all are aborted, so that none waits for
+    /// it.
     pub(crate) fn threads(&self, body: impl Fn(usize, &Crew) + Sync) {
         let crew = Crew::default();
         thread::scope(|scope| {

@@ -38,7 +38,8 @@ pub(crate) fn every_collective_in_graphs() {
     cudarc::<f64>(&party, seed);
 }
 
-/// Expected result of `launches` in-place sums: the first is the sum of the ranks' inputs, each later one a multiple.
+/// Expected result of `launches` in-place sums: the first is the sum of the ranks' inputs, each later one a
+/// multiple.
 fn repeated(seed: u64, ranks: usize, index: usize, launches: u32) -> f64 {
     let inputs = (0..ranks).map(|rank| f64::contribution(bits(seed, rank, index), ReduceOp::Sum, ranks));
     reduced(ReduceOp::Sum, inputs) * (ranks as f64).powi(launches as i32 - 1)
@@ -91,7 +92,8 @@ pub(crate) fn a_graph_launched_ten_times() {
     });
 }
 
-/// The same with all ranks in one thread, in one graph with a group. Ranks that share a GPU are refused there.
+/// The same with all ranks in one thread, in one graph with a group. Ranks that share a GPU are refused
+/// there.
 pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let party = gpus.together(&Config::new());
@@ -131,8 +133,8 @@ pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
     }
 }
 
-/// New values before every launch, on the communicator's stream or another; the results are read there. One of the two
-/// buffers is an adopted slice.
+/// New values before every launch, on the communicator's stream or another; the results are read there. One
+/// of the two buffers is an adopted slice.
 pub(crate) fn a_graph_refilled_between_launches() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
@@ -202,7 +204,8 @@ pub(crate) fn a_capture_of_ones_own() {
         let refused = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
         assert!(matches!(refused, Err(Error::Stream { .. })), "{refused:?}");
         stream.memcpy_dtod(&source, &mut buffer).unwrap();
-        // SAFETY: communicator and buffers live longer than the graph, and nothing else uses them while it runs.
+        // SAFETY: communicator and buffers live longer than the graph, and nothing else uses them while it
+        // runs.
         unsafe { communicator.captured() }.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
         assert_eq!(stream.read(&buffer), [0.0; LEN], "nothing has run");

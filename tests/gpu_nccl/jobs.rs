@@ -75,7 +75,8 @@ pub(crate) fn a_rank_that_left() {
     });
 }
 
-/// Rank 0 drops a group whose operation is under way while the group's stream is being captured. The others come late.
+/// Rank 0 drops a group whose operation is under way while the group's stream is being captured. The others
+/// come late.
 pub(crate) fn a_group_dropped_in_a_capture() {
     const LEN: usize = 1000;
     let gpus = Gpus::all();
@@ -102,7 +103,8 @@ pub(crate) fn a_group_dropped_in_a_capture() {
     });
 }
 
-/// A buffer of a context object without counted streams, whose earlier work CUDA cannot wait for beside a capture on the device.
+/// A buffer of a context object without counted streams, whose earlier work CUDA cannot wait for beside a
+/// capture on the device.
 pub(crate) fn a_context_object_without_counted_streams() {
     on_groups(Gpus::all(), |group| {
         let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();

@@ -1,5 +1,5 @@
-//! A rank that is killed while the others are inside a collective. Each rank is a process: this program again, with its
-//! rank in the environment. They exchange lines with the test over standard input and output.
+//! A rank that is killed while the others are inside a collective. Each rank is a process: this program
+//! again, with its rank in the environment. They exchange lines with the test over standard input and output.
 
 use std::env;
 use std::fmt::Display;

@@ -25,8 +25,9 @@ fn unusable(communicator: &Communicator) {
     assert!(matches!(error, Error::Unusable { .. }), "{error}");
 }
 
-/// A watchdog aborts a collective whose peer never arrives, while the owner waits for its stream. With `connected`, the
-/// ranks have worked together before, so that it hangs on the device; otherwise it hangs while NCCL connects.
+/// A watchdog aborts a collective whose peer never arrives, while the owner waits for its stream. With
+/// `connected`, the ranks have worked together before, so that it hangs on the device; otherwise it hangs
+/// while NCCL connects.
 fn abort_alone(config: &Config, connected: bool) {
     let gpus = Gpus::all();
     let streams = &gpus.streams()[..2];
@@ -75,8 +76,8 @@ pub(crate) fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
     abort_alone(&Config::new().blocking(false), false);
 }
 
-/// A graph hangs because the peers do not launch theirs. The watchdog's abort ends it, and the owner, which still has
-/// its graph, gets an error.
+/// A graph hangs because the peers do not launch theirs. The watchdog's abort ends it, and the owner, which
+/// still has its graph, gets an error.
 pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     let gpus = Gpus::all();
     let (all_launched, aborted) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
@@ -111,7 +112,8 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     });
 }
 
-/// The last rank never arrives: the others stop their collective, which frees their streams, and continue without it.
+/// The last rank never arrives: the others stop their collective, which frees their streams, and continue
+/// without it.
 pub(crate) fn revoke_then_shrink() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommRevoke");

@@ -41,8 +41,9 @@ pub(crate) fn every_collective_over_registered_memory() {
     });
 }
 
-/// A part of some memory, and a slice of cudarc: each is registered by two communicators, and outlives one of the
-/// registrations. Slices of cudarc are from the driver's pool, which NCCL refuses since 2.30.3, unless it has no cuMem.
+/// A part of some memory, and a slice of cudarc: each is registered by two communicators, and outlives one of
+/// the registrations. Slices of cudarc are from the driver's pool, which NCCL refuses since 2.30.3, unless it
+/// has no cuMem.
 pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
     const LEN: usize = 10_007;
     let gpus = Gpus::all();
@@ -97,7 +98,8 @@ pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
     });
 }
 
-/// A window outlives its communicator, and is dropped by another thread; the program can use its memory all the time.
+/// A window outlives its communicator, and is dropped by another thread; the program can use its memory all
+/// the time.
 pub(crate) fn windows_dropped_after_their_communicators() {
     const LEN: usize = 1_001;
     let gpus = Gpus::all();
@@ -224,8 +226,8 @@ pub(crate) fn memory_of_non_blocking_communicators() {
     });
 }
 
-/// Every rank writes into its right neighbour's window and waits for its left one's data, several times: the neighbour
-/// signals that it has read it.
+/// Every rank writes into its right neighbour's window and waits for its left one's data, several times: the
+/// neighbour signals that it has read it.
 pub(crate) fn one_sided_writes_and_signals() {
     const LEN: usize = 10_007;
     const ROUNDS: usize = 5;
@@ -245,8 +247,8 @@ pub(crate) fn one_sided_writes_and_signals() {
         }
         let put = |memory: &Memory, offset| {
             let source = memory.slice::<u64>(..LEN).unwrap();
-            // SAFETY: all ranks keep their windows to the end, which each reaches after its last wait, and use the part that
-            // is written only between waiting for it and allowing the next write.
+            // SAFETY: all ranks keep their windows to the end, which each reaches after its last wait, and
+            // use the part that is written only between waiting for it and allowing the next write.
             unsafe { communicator.put(&source, &window, offset, Signal::new(right)) }
         };
         let too_far = put(&memory, 2 * LEN + 1);
@@ -294,7 +296,8 @@ pub(crate) fn raw_memory() {
     });
 }
 
-/// While the memory's stream is captured, views have no address for copies on other streams, which the driver refuses.
+/// While the memory's stream is captured, views have no address for copies on other streams, which the driver
+/// refuses.
 pub(crate) fn copies_that_cannot_be_ordered() {
     const LEN: usize = 1_001;
     let gpus = Gpus::all();

@@ -21,8 +21,8 @@ pub(crate) fn bits(seed: u64, rank: usize, index: usize) -> u64 {
     state ^ (state >> 31)
 }
 
-/// Arithmetic of the reference. Inputs are such that every order of reduction is exact, except for averages of
-/// floating-point numbers over a number of ranks that is not a power of two.
+/// Arithmetic of the reference. Inputs are such that every order of reduction is exact, except for averages
+/// of floating-point numbers over a number of ranks that is not a power of two.
 pub(crate) trait Value: Element + DeviceRepr + ValidAsZeroBits + PartialOrd {
     /// Any value that equals itself.
     fn any(bits: u64) -> Self;

@@ -75,7 +75,8 @@ pub(crate) fn lost_processes() {
     }
 }
 
-/// Starts this program as each rank of a job. Returns the exit codes; `None` for ranks that a signal has ended.
+/// Starts this program as each rank of a job. Returns the exit codes; `None` for ranks that a signal has
+/// ended.
 fn run_processes(ranks: usize, variables: &[(&str, &str)]) -> Vec<Option<i32>> {
     let address = format!("127.0.0.1:{}", reserve_port());
     let start = |rank: usize| {

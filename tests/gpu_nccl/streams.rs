@@ -100,8 +100,8 @@ pub(crate) fn communicators_on_other_streams() {
     });
 }
 
-/// The other ranks enter the collective only after rank 0's call has returned: if the call waited for them, the test
-/// would hang. Its queued work cannot be done yet.
+/// The other ranks enter the collective only after rank 0's call has returned: if the call waited for them,
+/// the test would hang. Its queued work cannot be done yet.
 pub(crate) fn the_host_does_not_wait() {
     const LEN: usize = 1 << 20;
     let gpus = Gpus::all();

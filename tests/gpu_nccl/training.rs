@@ -90,7 +90,8 @@ pub(crate) fn gradients_that_travel_as_bfloat16() {
         let widened = |value: bf16| value.to_f32();
         check_rounding(group, &singles, bf16::from_f32, widened);
 
-        // Slightly larger ones, which are ties if they are first rounded to single precision. An odd number is no tie.
+        // Slightly larger ones, which are ties if they are first rounded to single precision. An odd number
+        // is no tie.
         let doubles: Vec<f64> = singles.iter().map(|&value| f64::from(value) * (1.0 + 1e-12)).collect();
         let round = |value: f64| {
             let single = value as f32;

@@ -113,8 +113,8 @@ fn ranks_that_have_left_are_told_to_those_that_come_late() {
     });
 }
 
-/// Panics unless a victim that leaves succeeds, and every other rank that waits for it fails with an error that names
-/// it.
+/// Panics unless a victim that leaves succeeds, and every other rank that waits for it fails with an error
+/// that names it.
 fn leave(carrier: &str, operation: &str, phase: &str, victim: usize) {
     let fault = format!("{carrier} {operation} {phase} {victim}");
     let (ended, left) = play(&fault);
@@ -296,7 +296,8 @@ fn connected_ranks_leave_nothing_when_all_are_killed() {
     }
 }
 
-/// True when a process has mapped the memory of all ranks' endpoints and their board, none of which has a name any more.
+/// True when a process has mapped the memory of all ranks' endpoints and their board, none of which has a
+/// name any more.
 fn has_mapped_what_has_no_name(process: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
     let nameless = maps.lines().filter(|line| line.ends_with(" (deleted)"));

@@ -1,5 +1,5 @@
-//! Ranks whose calls differ: none receives data of another operation, none hangs, and each gets an error with both
-//! calls.
+//! Ranks whose calls differ: none receives data of another operation, none hangs, and each gets an error with
+//! both calls.
 
 use crate::rank::{CARRIERS, options};
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
@@ -74,8 +74,8 @@ pub(crate) fn call<E: Element + From<u8>>(
     }
 }
 
-/// The error of each rank, with a communicator of threads, in which each calls `operation` until it fails, at most
-/// twice, and then closes; with `at_once` every rank must fail in the first.
+/// The error of each rank, with a communicator of threads, in which each calls `operation` until it fails, at
+/// most twice, and then closes; with `at_once` every rank must fail in the first.
 fn told(
     carrier: &str,
     at_once: bool,
@@ -116,8 +116,8 @@ fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     }
 }
 
-/// Plays all cases concurrently, over each carrier and for short and long messages: rank 1 calls `wrong` of the others'
-/// call.
+/// Plays all cases concurrently, over each carrier and for short and long messages: rank 1 calls `wrong` of
+/// the others' call.
 fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> String) {
     thread::scope(|scope| {
         for &name in names {
@@ -166,7 +166,8 @@ fn other_lengths_are_told() {
         "send/recv",
         "exchange",
     ];
-    // Shorter and longer than the others' messages, by an element, or by so much that another algorithm is selected.
+    // Shorter and longer than the others' messages, by an element, or by so much that another algorithm is
+    // selected.
     play(&names, |right| Call { count: right.count + 1, ..right }, text);
     play(&names, |right| Call { count: right.count / 20, ..right }, text);
 }

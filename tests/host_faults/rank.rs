@@ -25,8 +25,8 @@ pub(crate) const OPERATIONS: [&str; 12] = [
     "exchange",
 ];
 
-/// Transports of three ranks: shared memory as the rules select it, mostly through the shared segment; libfabric
-/// messages in shared memory wherever there is an algorithm for them; and a network.
+/// Transports of three ranks: shared memory as the rules select it, mostly through the shared segment;
+/// libfabric messages in shared memory wherever there is an algorithm for them; and a network.
 pub(crate) const CARRIERS: [&str; 3] = ["shm", MESSAGES, "tcp"];
 const MESSAGES: &str = "shm-messages";
 
@@ -50,8 +50,8 @@ pub(crate) fn options(carrier: &str) -> Options {
 const SHORT: usize = 4;
 const LONG: usize = 300_000;
 
-/// Plays `carrier operation phase victim`: the victim kills itself in the phase, and the others print the error that
-/// they get for it as `error: ...` and end with code 3.
+/// Plays `carrier operation phase victim`: the victim kills itself in the phase, and the others print the
+/// error that they get for it as `error: ...` and end with code 3.
 pub(crate) fn run(fault: &str) {
     let words: Vec<&str> = fault.split(' ').collect();
     let [carrier, operation, phase, victim] = words[..] else { panic!("not a fault: {fault}") };

@@ -53,8 +53,9 @@ fn survive(how: &str) {
     }
 }
 
-/// Rank 1 kills itself in the middle of an unexpected message to rank 0, which then reads it, gets an error, closes its
-/// endpoint, and prints the error after that. If the failure goes unnoticed, there is nothing to wait for.
+/// Rank 1 kills itself in the middle of an unexpected message to rank 0, which then reads it, gets an error,
+/// closes its endpoint, and prints the error after that. If the failure goes unnoticed, there is nothing to
+/// wait for.
 pub(crate) fn run(words: &str) {
     let (provider, how) = words.split_once(' ').unwrap();
     let world = world::from_environment(&world::Options::from_environment().unwrap()).unwrap();

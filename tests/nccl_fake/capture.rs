@@ -1,5 +1,5 @@
-//! Streams that are being captured into a CUDA graph: everything is refused and nothing is queued, since later launches
-//! of the graph would use buffers that nothing keeps alive.
+//! Streams that are being captured into a CUDA graph: everything is refused and nothing is queued, since
+//! later launches of the graph would use buffers that nothing keeps alive.
 
 use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Config, Error, Memory, group};
@@ -153,8 +153,9 @@ fn memory_is_neither_made_nor_freed_in_a_capture() {
     fake.set(Knob::Captured, 0);
 }
 
-/// Ends a group after a capture began in its closure, which then returns `end`. A copy of another stream into the slice,
-/// queued before, is still known to cudarc when it frees the slice: the fake would report the race.
+/// Ends a group after a capture began in its closure, which then returns `end`. A copy of another stream into
+/// the slice, queued before, is still known to cudarc when it frees the slice: the fake would report the
+/// race.
 fn capture_in_a_group(end: Result<(), Error>) -> Result<(), Error> {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());

@@ -8,8 +8,8 @@ use collectives::nccl::{Collectives, Communicator, Config, Error, Graph};
 
 use crate::fake::{Fake, Knob};
 
-/// The other thread closes the communicator during the capture, or before the graph is complete. Several times, since the order
-/// of the threads is not known: none may end the communicator before its graph.
+/// The other thread closes the communicator during the capture, or before the graph is complete. Several
+/// times, since the order of the threads is not known: none may end the communicator before its graph.
 #[test]
 fn a_graph_is_known_to_a_communicator_that_another_thread_closes() {
     let fake = Fake::new();

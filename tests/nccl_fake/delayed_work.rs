@@ -1,5 +1,5 @@
-//! Non-blocking communicators with delayed work of NCCL's own thread: nothing is ordered after it, freed or read too
-//! early.
+//! Non-blocking communicators with delayed work of NCCL's own thread: nothing is ordered after it, freed or
+//! read too early.
 
 use std::thread;
 use std::time::Duration;

@@ -101,7 +101,8 @@ impl World for Late {
     }
 }
 
-/// Rank 0 fails, or panics, and ends its group in a capture or outside of one, while it and rank 1 wait for rank 2.
+/// Rank 0 fails, or panics, and ends its group in a capture or outside of one, while it and rank 1 wait for
+/// rank 2.
 #[test]
 fn other_ranks_learn_of_a_failure_before_the_end_of_the_group_aborts() {
     for (is_captured, panics) in [(false, false), (false, true), (true, false), (true, true)] {

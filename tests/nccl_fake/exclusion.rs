@@ -1,4 +1,5 @@
-//! While a thread is inside NCCL with a communicator, no other thread is, for all calls: the fake detects two.
+//! While a thread is inside NCCL with a communicator, no other thread is, for all calls: the fake detects
+//! two.
 
 use std::sync::mpsc;
 use std::thread;
@@ -201,8 +202,8 @@ fn launches_and_groups_of_the_same_communicators_do_not_wait_for_each_other() {
     }
 }
 
-/// Another thread aborts the first communicator once the calls have reached the second one, inside an NCCL group with
-/// both.
+/// Another thread aborts the first communicator once the calls have reached the second one, inside an NCCL
+/// group with both.
 fn excludes_an_abort_of_the_first(fake: &Fake, line: &str, first: &Communicator, calls: impl FnOnce()) {
     let handle = first.abort_handle();
     fake.set(Knob::CallMillis, 20);

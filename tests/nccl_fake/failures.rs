@@ -1,4 +1,5 @@
-//! One failure does not stop the rest: every communicator is waited for, every stream ordered, every graph launched.
+//! One failure does not stop the rest: every communicator is waited for, every stream ordered, every graph
+//! launched.
 
 use std::sync::Arc;
 use std::thread;
@@ -173,7 +174,8 @@ fn the_graph_of_each_device_is_launched_and_waited_for() {
     assert_eq!(log[log.len() - 2..], ["synchronize s1", "synchronize s2"]);
 }
 
-/// Errors that cudarc records in both contexts while NCCL is called: the events of neither buffer are recorded.
+/// Errors that cudarc records in both contexts while NCCL is called: the events of neither buffer are
+/// recorded.
 #[test]
 fn each_device_of_a_group_is_asked_for_noted_errors() {
     let fake = Fake::new();

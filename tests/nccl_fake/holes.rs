@@ -63,7 +63,8 @@ fn hole_7_a_root_has_its_buffer() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// Operators, results and states that NCCL numbers beyond what this build knows are numbers, not values of Rust enums.
+/// Operators, results and states that NCCL numbers beyond what this build knows are numbers, not values of
+/// Rust enums.
 #[test]
 fn hole_10_numbers_of_nccl_that_this_build_does_not_know() {
     let fake = Fake::new();

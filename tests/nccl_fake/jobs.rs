@@ -16,7 +16,8 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroB
 use crate::REMOTE_ERROR;
 use crate::fake::{Fake, Knob, aborts};
 
-/// Runs `body` on a thread for each rank, which owns a group on a device of its own. Operations wait for all ranks.
+/// Runs `body` on a thread for each rank, which owns a group on a device of its own. Operations wait for all
+/// ranks.
 pub(crate) fn with_groups<T: Send>(fake: &Fake, ranks: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let jobs = Job::new(world::single()).threads(ranks).unwrap();
     let library = fake.library();
@@ -175,7 +176,8 @@ fn a_missing_rank_is_noticed_after_the_timeout() {
     assert!(fake.log().iter().any(|line| line.starts_with("abort")));
 }
 
-/// Rank 1 does not call the operation until the others have failed; the group has the ranks 1, 2 and 3 of the job.
+/// Rank 1 does not call the operation until the others have failed; the group has the ranks 1, 2 and 3 of the
+/// job.
 #[test]
 fn all_ranks_name_the_ranks_that_are_late() {
     let fake = Fake::new();
@@ -228,7 +230,8 @@ fn a_rank_without_memory_ends_the_operations_of_the_others() {
                 waits.wait();
                 return work.wait().map(drop).unwrap_err();
             }
-            // While it is under way, a thread of the group asks the world for failures, which has this rank's own, too.
+            // While it is under way, a thread of the group asks the world for failures, which has this rank's
+            // own, too.
             let under_way = group.all_reduce(memory::<f32>(group, 5), ReduceOp::Sum);
             waits.wait();
             fake.set(Knob::NoMemory, 1);
@@ -297,7 +300,8 @@ fn bytes_that_other_ranks_do_not_gather_are_noticed() {
                 _ => group.all_gather_bytes(b"name").unwrap_err(),
             }
         });
-        // The timeout has the calls compared early. Rank 0 may report its call too late for that on a busy machine.
+        // The timeout has the calls compared early. Rank 0 may report its call too late for that on a busy
+        // machine.
         if let (Some(_), Error::TimedOut { operation, late, .. }) = (timeout, &errors[1]) {
             assert_eq!((operation.as_str(), late[0].0), ("all_gather_bytes", 0));
             assert_eq!(errors[0].to_string(), errors[1].to_string());
@@ -402,8 +406,8 @@ fn a_waker_can_drop_the_last_handle() {
     }
 }
 
-/// Thread 2 of rank 0 queues a second operation while thread 1 waits for the first. Rank 1 calls the second one once thread 1 has
-/// returned.
+/// Thread 2 of rank 0 queues a second operation while thread 1 waits for the first. Rank 1 calls the second
+/// one once thread 1 has returned.
 #[test]
 fn an_operation_on_host_memory_does_not_wait_for_later_ones() {
     let fake = Fake::new();

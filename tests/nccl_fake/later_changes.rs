@@ -1,4 +1,5 @@
-//! Streams whose use changes after they were checked: they are captured, come to a reducer late, or miss an event.
+//! Streams whose use changes after they were checked: they are captured, come to a reducer late, or miss an
+//! event.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Guards that a program leaks (`mem::forget`, a cycle of `Rc`s), so that they are never dropped: NCCL uses no freed
-//! memory, and the communicator still ends.
+//! Guards that a program leaks (`mem::forget`, a cycle of `Rc`s), so that they are never dropped: NCCL uses
+//! no freed memory, and the communicator still ends.
 
 use std::mem;
 

@@ -17,7 +17,8 @@ fn pair(fake: &Fake) -> (Communicator, Communicator) {
     (first, second)
 }
 
-/// A launch that waits for another communicator must not come between the end of the work and that of a registration.
+/// A launch that waits for another communicator must not come between the end of the work and that of a
+/// registration.
 #[test]
 fn a_launch_and_the_close_of_its_communicator_exclude_each_other() {
     let fake = Fake::new();

@@ -1,5 +1,5 @@
-//! The safe NCCL layer on a fake NCCL and a fake CUDA driver that record what is queued, launched and freed. Numbers in
-//! names are those of the holes in other wrappers that the layer closes.
+//! The safe NCCL layer on a fake NCCL and a fake CUDA driver that record what is queued, launched and freed.
+//! Numbers in names are those of the holes in other wrappers that the layer closes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![allow(clippy::disallowed_methods, reason = "an error ends the test")]

@@ -78,8 +78,8 @@ fn a_thread_that_panics_does_not_wait_for_memory() {
     communicator.abort_handle().abort().unwrap();
 }
 
-/// During a capture, CUDA refuses to wait for work and to allocate and free memory, and invalidates the capture.
-/// (Before NCCL 2.19 the memory is CUDA's.)
+/// During a capture, CUDA refuses to wait for work and to allocate and free memory, and invalidates the
+/// capture. (Before NCCL 2.19 the memory is CUDA's.)
 #[test]
 fn memory_is_allocated_and_freed_while_its_thread_captures_another_stream() {
     for mode in [

@@ -79,7 +79,8 @@ fn operations_of_a_group_in_a_graph_may_use_neighbours() {
     }
 }
 
-/// The caller of the unsafe constructor guarantees that nothing else writes the memory while a collective uses it.
+/// The caller of the unsafe constructor guarantees that nothing else writes the memory while a collective
+/// uses it.
 #[test]
 fn memory_by_its_address_is_its_makers_matter() {
     let fake = Fake::new();

@@ -1,5 +1,5 @@
-//! Safe programs that once made NCCL use freed memory or left work unordered: each is now refused, ordered, or an
-//! owner.
+//! Safe programs that once made NCCL use freed memory or left work unordered: each is now refused, ordered,
+//! or an owner.
 
 use std::mem;
 use std::thread;
@@ -241,8 +241,8 @@ fn a_part_owns_the_texts_that_it_inherits() {
     assert_eq!(fake.log().last().unwrap(), "destroy comm3");
 }
 
-/// Memory is freed in the order of its own stream only: the host waits for a copy on another device's. (Copies between
-/// devices are cudarc's: docs/limits.md.)
+/// Memory is freed in the order of its own stream only: the host waits for a copy on another device's.
+/// (Copies between devices are cudarc's: docs/limits.md.)
 #[test]
 fn a_copy_on_a_stream_of_another_device_is_waited_for() {
     let fake = Fake::new();
@@ -294,7 +294,8 @@ fn a_leaked_communicator_keeps_its_registered_memory() {
     assert_eq!(fake.log(), ["destroy graph1", "synchronize s1", "ncclMemFree m1"]);
 }
 
-/// Versions whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch early.
+/// Versions whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch
+/// early.
 #[test]
 fn operations_in_symmetric_windows_are_ordered_after_earlier_work() {
     let fake = Fake::new();

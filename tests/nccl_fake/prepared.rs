@@ -1,4 +1,5 @@
-//! Prepared operations: ownership of their buffers, order of streams, groups, states of the communicator, and refusals.
+//! Prepared operations: ownership of their buffers, order of streams, groups, states of the communicator, and
+//! refusals.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;

@@ -11,8 +11,8 @@ use crate::fake::{self, Fake, Knob, worker};
 const CASE: &str = "COLLECTIVES_TEST_CASE";
 const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 
-/// Runs the test again for each case, in a process whose variable has the case's value and whose NCCL is a fake. That
-/// process calls `body`.
+/// Runs the test again for each case, in a process whose variable has the case's value and whose NCCL is a
+/// fake. That process calls `body`.
 pub(crate) fn in_processes(test: &str, cases: &[(&str, Option<&str>)], body: impl Fn(&str)) {
     if let Ok(case) = env::var(CASE) {
         return body(&case);

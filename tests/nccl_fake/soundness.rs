@@ -1,4 +1,5 @@
-//! Waits that memory depends on, and streams that change after they were checked: copies of host memory, reducers, sharded optimizers.
+//! Waits that memory depends on, and streams that change after they were checked: copies of host memory,
+//! reducers, sharded optimizers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -110,8 +111,8 @@ fn copies_of_host_memory_do_not_become_part_of_a_graph() {
     assert!(!log.iter().any(|line| line.starts_with("capture ")), "{log:#?}");
 }
 
-/// An event that orders the program's stream before the release of a bucket fails. cudarc's wait would return an error that was
-/// noted meanwhile.
+/// An event that orders the program's stream before the release of a bucket fails. cudarc's wait would return
+/// an error that was noted meanwhile.
 #[test]
 fn buckets_are_freed_after_the_copies_into_them() {
     for waits_fail in [false, true] {
@@ -285,7 +286,8 @@ fn an_error_that_other_code_has_noted_is_not_the_groups() {
     });
 }
 
-/// The calls of the group itself that cudarc makes take an error of another thread for their own. Whatever is noted, nothing races.
+/// The calls of the group itself that cudarc makes take an error of another thread for their own. Whatever is
+/// noted, nothing races.
 #[test]
 fn errors_of_other_threads_do_not_hide_waits() {
     let fake = Fake::new();

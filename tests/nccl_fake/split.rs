@@ -292,8 +292,8 @@ fn busy(fake: &Fake, config: &Config) -> Communicator {
 
 const SPLIT: &str = "split comm1 color 0 key 0 into comm2 rank 1/2 device 0 non-blocking inheriting";
 
-/// NCCL returns "success" or "in progress" for a non-blocking parent while it continues, and the handle is null until
-/// it has finished.
+/// NCCL returns "success" or "in progress" for a non-blocking parent while it continues, and the handle is
+/// null until it has finished.
 #[test]
 fn hole_14_a_part_is_waited_for_until_the_parent_is_done() {
     for answer in [0, IN_PROGRESS] {

@@ -12,7 +12,8 @@ use crate::fake::{Fake, Knob, aborts};
 use crate::jobs::on_gpus;
 use crate::training::{compute, options, parameters};
 
-/// Does a step of each kind; the host waits for nothing. Returns the texts of their first operations, without the number.
+/// Does a step of each kind; the host waits for nothing. Returns the texts of their first operations, without
+/// the number.
 fn each_kind(group: &Group, kind: usize, number: u64) -> Result<[String; 2], Error> {
     let stream = compute(group);
     let gradient = stream.clone_htod(&[1.0_f32; 8])?;

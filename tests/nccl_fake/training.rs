@@ -76,8 +76,8 @@ fn gradients_are_copied_and_reduced_in_the_order_of_the_streams() {
     let fake = Fake::new();
     on_gpus(&fake, 2, steps);
     let log = fake.log();
-    // On two ranks: two buckets, then one in each step, since the largest gradient is ready last, and a comparison of the steps in
-    // each. The order is broadcast once.
+    // On two ranks: two buckets, then one in each step, since the largest gradient is ready last, and a
+    // comparison of the steps in each. The order is broadcast once.
     let launched =
         |name: &str| log.iter().filter(|line| line.starts_with(&format!("launch {name} "))).count();
     assert_eq!((launched("all_reduce"), launched("broadcast")), (8 + 6, 2), "{log:#?}");

@@ -1,5 +1,5 @@
-//! A subscriber of the program's log that panics, and errors that cudarc notes after a training step has looked for them:
-//! neither lets memory be freed, or read, before it may be.
+//! A subscriber of the program's log that panics, and errors that cudarc notes after a training step has
+//! looked for them: neither lets memory be freed, or read, before it may be.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Reads of one slice on two streams, or writes of its halves: cudarc keeps the event of the last read, and of the last write, only.
+//! Reads of one slice on two streams, or writes of its halves: cudarc keeps the event of the last read, and
+//! of the last write, only.
 
 use std::sync::Barrier;
 use std::thread;

@@ -1,4 +1,5 @@
-//! Context objects whose streams cudarc does not count, or that have none left: cudarc ignores the events of buffers then.
+//! Context objects whose streams cudarc does not count, or that have none left: cudarc ignores the events of
+//! buffers then.
 
 use std::sync::Arc;
 
@@ -131,8 +132,8 @@ fn events_of_gradients_are_tracked_without_a_stream_of_the_program() {
     });
 }
 
-/// On rank 0, a side stream reads a parameter of the other rank's shard, and the update drops that stream. (The fake has one default
-/// stream, that of device 0.)
+/// On rank 0, a side stream reads a parameter of the other rank's shard, and the update drops that stream.
+/// (The fake has one default stream, that of device 0.)
 #[test]
 fn parameters_are_written_after_reads_of_a_stream_that_the_update_drops() {
     let fake = Fake::new();

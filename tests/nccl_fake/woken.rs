@@ -27,8 +27,8 @@ impl Wake for Sender {
     }
 }
 
-/// Two ranks of a communicator on two devices, the first one on the group's. An operation of the first one is under way until
-/// the second one calls it.
+/// Two ranks of a communicator on two devices, the first one on the group's. An operation of the first one is
+/// under way until the second one calls it.
 fn two_ranks(fake: &Fake, streams: &[Arc<CudaStream>; 2]) -> [Communicator; 2] {
     let id = fake.id();
     thread::scope(|scope| {
@@ -40,7 +40,8 @@ fn two_ranks(fake: &Fake, streams: &[Arc<CudaStream>; 2]) -> [Communicator; 2] {
     })
 }
 
-/// Calls an operation, which is inside NCCL while another thread runs `meanwhile`. It waits for `buffer`'s earlier use.
+/// Calls an operation, which is inside NCCL while another thread runs `meanwhile`. It waits for `buffer`'s
+/// earlier use.
 fn wakes(fake: &Fake, group: &Group, buffer: CudaSlice<f32>, meanwhile: impl FnOnce(), end: impl FnOnce()) {
     fake.set(Knob::CallMillis, -1);
     let work = thread::scope(|scope| {

@@ -75,8 +75,8 @@ fn operators(
     communicator.close()
 }
 
-/// Registrations and windows are values: of memory that the program keeps, shared by communicators, dropped in any
-/// order.
+/// Registrations and windows are values: of memory that the program keeps, shared by communicators, dropped
+/// in any order.
 struct Known {
     registrations: [Registration; 2],
     window: Window,

@@ -1,5 +1,5 @@
-//! Gradients of one bucket are reduced while the next is computed: two communicators, two streams, and a third for
-//! computing.
+//! Gradients of one bucket are reduced while the next is computed: two communicators, two streams, and a
+//! third for computing.
 
 use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Library, Split, UniqueId, device_count};

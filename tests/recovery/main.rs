@@ -1,6 +1,7 @@
 //! Ranks that are left after a failure go on: real processes that are killed, stopped, leave, or do not call.
 //!
-//! The tests start this program again, once per rank, with `RECOVERY_FATES` set: then it is a rank (see `rank`).
+//! The tests start this program again, once per rank, with `RECOVERY_FATES` set: then it is a rank (see
+//! `rank`).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 

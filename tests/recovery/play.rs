@@ -11,8 +11,8 @@ pub(crate) struct Play {
 }
 
 impl Play {
-    /// Starts a job in which the ranks have these fates, and `left` are left at the end. In the values of variables, `{rank}` is
-    /// the number of a process.
+    /// Starts a job in which the ranks have these fates, and `left` are left at the end. In the values of
+    /// variables, `{rank}` is the number of a process.
     pub(crate) fn start(
         processes: usize,
         carrier: &str,
@@ -71,7 +71,8 @@ impl Play {
         self.processes[process].ended(soon())
     }
 
-    /// Waits for the ends of all processes. Panics unless those in `going_on` have gone on together, as the ranks of these bits.
+    /// Waits for the ends of all processes. Panics unless those in `going_on` have gone on together, as the
+    /// ranks of these bits.
     pub(crate) fn assert_goes_on(&mut self, going_on: &[usize], bits: u64) -> Vec<Ended> {
         let ended: Vec<Ended> = (0..self.processes.len()).map(|process| self.ended(process)).collect();
         for (rank, &process) in going_on.iter().enumerate() {

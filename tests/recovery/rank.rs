@@ -16,8 +16,9 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// Runs a rank of a job. `fates` is a list of `step:rank:fate`, separated by spaces, with ranks as they were numbered at first. The
-/// other ranks go on, and end once `RECOVERY_LEFT` ranks have made some steps together.
+/// Runs a rank of a job. `fates` is a list of `step:rank:fate`, separated by spaces, with ranks as they were
+/// numbered at first. The other ranks go on, and end once `RECOVERY_LEFT` ranks have made some steps
+/// together.
 pub(crate) fn run(fates: &str) {
     let mut options = world::Options::from_environment().unwrap();
     if fates == "exit-on-failure" {

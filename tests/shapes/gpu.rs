@@ -31,8 +31,8 @@ impl Memory for Gpu {
     }
 
     fn download<T: Value>(&self, buffer: &CudaSlice<T>) -> Vec<T> {
-        // A copy to pageable memory would hold the context's lock while it waits, and the operation of another thread, for which
-        // another rank waits, could not begin.
+        // A copy to pageable memory would hold the context's lock while it waits, and the operation of
+        // another thread, for which another rank waits, could not begin.
         self.results.context().bind_to_thread().unwrap();
         // SAFETY: the stream is alive.
         unsafe { result::stream::synchronize(self.results.cu_stream()) }.unwrap();

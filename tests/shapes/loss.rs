@@ -68,8 +68,8 @@ pub(crate) struct Observed {
     later: Error,
 }
 
-/// Loses the last rank of the job, while the other ranks are in an operation. `meet` waits for all ranks, and `lose` is called by the
-/// lost rank; it returns if the rank only drops its groups.
+/// Loses the last rank of the job, while the other ranks are in an operation. `meet` waits for all ranks, and
+/// `lose` is called by the lost rank; it returns if the rank only drops its groups.
 pub(crate) fn lose_last<M: Memory>(
     group: &Group,
     (shape, place, _): Case,
@@ -96,7 +96,8 @@ pub(crate) fn lose_last<M: Memory>(
 }
 
 impl Observed {
-    /// The operations for which the lost rank is needed have ended with an error that names it; those of other parts may be complete.
+    /// The operations for which the lost rank is needed have ended with an error that names it; those of
+    /// other parts may be complete.
     pub(crate) fn assert_named(self, case: Case, rank: usize, lost: usize) {
         let (shape, place, loss) = case;
         let subject = format!("{shape:?}, {place:?}, {loss:?}: rank {rank}");

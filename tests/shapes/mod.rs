@@ -1,5 +1,6 @@
-//! Shapes of groups: bodies of tests for any backend, and two ranks or more. Each is called by all ranks, with the group
-//! of all ranks of a job. Values come from the ranks of the job, so that a mix of two groups is noticed.
+//! Shapes of groups: bodies of tests for any backend, and two ranks or more. Each is called by all ranks,
+//! with the group of all ranks of a job. Values come from the ranks of the job, so that a mix of two groups
+//! is noticed.
 
 #![allow(dead_code, reason = "not every program has all of these tests")]
 
@@ -43,8 +44,8 @@ pub(crate) trait Memory: Sized {
     /// The buffers of an operation, for use on this memory's stream.
     fn finish<B>(&self, work: Work<B>) -> Result<B, Error>;
 
-    /// Averages gradients of parameters of these lengths in some steps of a reducer. `average` receives step, parameter
-    /// and values.
+    /// Averages gradients of parameters of these lengths in some steps of a reducer. `average` receives step,
+    /// parameter and values.
     fn train(
         group: &Group,
         lens: &[usize],
@@ -54,8 +55,8 @@ pub(crate) trait Memory: Sized {
     );
 }
 
-/// Runs `body` on a thread for each rank of a job, with the group that `form` makes. Returns the results by rank; those of
-/// ranks that have panicked are errors.
+/// Runs `body` on a thread for each rank of a job, with the group that `form` makes. Returns the results by
+/// rank; those of ranks that have panicked are errors.
 pub(crate) fn on_ranks<T: Send>(
     ranks: usize,
     form: impl Fn(&Job) -> Group + Sync,
@@ -138,7 +139,8 @@ pub(crate) fn each_shape<M: Memory>(group: &Group) {
     works::<M>(group);
 }
 
-/// Two parts are used at the same time, on a thread for each: two of all ranks, and the rows and columns of a mesh.
+/// Two parts are used at the same time, on a thread for each: two of all ranks, and the rows and columns of a
+/// mesh.
 pub(crate) fn parts_at_once<M: Memory>(group: &Group) {
     let row = |rank| Some(rank as u32 / 2);
     let meshes =
@@ -214,7 +216,8 @@ pub(crate) fn dropped_parts<M: Memory>(group: &Group) {
     }
 }
 
-/// Data parallel inside of tensor parallel: gradients are averaged over one part, activations summed over another one.
+/// Data parallel inside of tensor parallel: gradients are averaged over one part, activations summed over
+/// another one.
 pub(crate) fn reducers<M: Memory>(group: &Group) {
     const LENS: [usize; 4] = [40, 3, 1700, 200];
     let (tensor, data) = (split(group, |rank| Some(rank as u32 / 2)).unwrap(), split(group, parity).unwrap());

@@ -72,7 +72,8 @@ fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 
 impl Process {
     pub(crate) fn signal(&self, signal: libc::c_int) {
-        // SAFETY: `kill` touches no memory, and the child has not been waited for, so the number is still its own.
+        // SAFETY: `kill` touches no memory, and the child has not been waited for, so the number is still its
+        // own.
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
@@ -151,8 +152,8 @@ pub(crate) fn assert_all_well(job: &[Ended]) {
     }
 }
 
-/// Panics unless in every barrier the last rank had entered before the first left. Takes the outputs of all ranks after
-/// the step `barriers`.
+/// Panics unless in every barrier the last rank had entered before the first left. Takes the outputs of all
+/// ranks after the step `barriers`.
 pub(crate) fn assert_barriers_hold(outputs: &[&str], count: usize) {
     let mut last_entered = vec![0_u128; count];
     let mut first_left = vec![u128::MAX; count];

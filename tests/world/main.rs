@@ -1,7 +1,7 @@
 //! Worlds between real processes.
 //!
-//! The tests start this program again, once per rank, with `WORLD_STEPS` set: it then joins a world and runs those
-//! steps instead of tests (see `rank`).
+//! The tests start this program again, once per rank, with `WORLD_STEPS` set: it then joins a world and runs
+//! those steps instead of tests (see `rank`).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 

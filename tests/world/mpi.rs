@@ -29,7 +29,8 @@ fn launcher(own: bool) -> &'static str {
     if open_mpi() == own { "mpirun.openmpi" } else { "mpirun.mpich" }
 }
 
-/// With a folder of its own: Open MPI's launchers that start at the same time interfere with each other in `/tmp`.
+/// With a folder of its own: Open MPI's launchers that start at the same time interfere with each other in
+/// `/tmp`.
 fn under(launcher: &str, count: usize, steps: &str) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(launcher);

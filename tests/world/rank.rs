@@ -4,11 +4,11 @@ use collectives::world::{self, Handle, OnFailure, Options, World};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Joins the world of the environment and runs the steps, which are separated by spaces: `name`, `name:argument`, or
-/// `name@rank:argument` for one rank only.
+/// Joins the world of the environment and runs the steps, which are separated by spaces: `name`,
+/// `name:argument`, or `name@rank:argument` for one rank only.
 ///
-/// `exit-on-failure` must be first; it and `threads:N` configure the world. An error of the world is printed as `error:
-/// ...` and ends the process with code 3.
+/// `exit-on-failure` must be first; it and `threads:N` configure the world. An error of the world is printed
+/// as `error: ...` and ends the process with code 3.
 pub(crate) fn run(steps: &str) {
     let mut steps: Vec<&str> = steps.split(' ').collect();
     let mut options = Options::from_environment().unwrap();

@@ -23,7 +23,8 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the header of this version of NCCL declares exactly the functions that [`API`] has for that version.
+/// Fails unless the header of this version of NCCL declares exactly the functions that [`API`] has for that
+/// version.
 fn compare(version: &str, header: &str) -> Result<()> {
     let number = number(version)?;
     let declared = nccl::parse(header, CodegenConfig::FUNCTIONS)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data, and of gradients that travel as bfloat16, to PTX.
+//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data, and of gradients that travel as
+//! bfloat16, to PTX.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;

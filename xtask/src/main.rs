@@ -23,7 +23,8 @@ struct Arguments {
 enum Command {
     /// Generate the committed bindings of the raw crates from the C headers
     Bindings(bindings::Arguments),
-    /// Compare the table of NCCL's functions with the nccl.h of NVIDIA's newest wheels (asks the package index)
+    /// Compare the table of NCCL's functions with the nccl.h of NVIDIA's newest wheels (asks the package
+    /// index)
     Functions,
     /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
     Kernels(kernels::Arguments),

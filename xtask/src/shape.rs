@@ -1,4 +1,5 @@
-//! `cargo xtask shape`: lengths of files and functions, circles among modules, and other measures of a checkout.
+//! `cargo xtask shape`: lengths of files and functions, circles among modules, and other measures of a
+//! checkout.
 
 mod modules;
 mod report;

@@ -1,5 +1,5 @@
-//! Files from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, a libfabric that is newer than
-//! Debian's, and the data that the training examples learn.
+//! Files from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, a libfabric that
+//! is newer than Debian's, and the data that the training examples learn.
 //!
 //! Only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
 
@@ -111,7 +111,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The `nccl.h` of this version of a package. Packages for different CUDA versions have the same one, and share it.
+/// The `nccl.h` of this version of a package. Packages for different CUDA versions have the same one, and
+/// share it.
 pub(crate) fn nccl_header(package: &str, version: &str) -> Result<String> {
     let wheel = Wheel { library: "nccl", package, version, folder: version, files: &[NCCL_HEADER] };
     let path = wheel.unpacked()?.join(NCCL_HEADER.1);

@@ -1,5 +1,5 @@
-//! Data-parallel training with burn: every rank of a job has the same module and data of its own, and the gradients of a step
-//! are averaged over the ranks before the optimizer takes them.
+//! Data-parallel training with burn: every rank of a job has the same module and data of its own, and the
+//! gradients of a step are averaged over the ranks before the optimizer takes them.
 //!
 //! - [`broadcast`] gives all ranks the parameters of one, once at the start.
 //! - [`Reducer`] averages the gradients of a module.
@@ -30,9 +30,9 @@
 //! ```
 //!
 //! # Backends
-//! Any backend of burn whose gradients are `f32`, with a group of hosts. Gradients pass through burn's `TensorData`: they are
-//! copied out of the backend, into the reducer's buckets, and back. For a backend on GPUs that is a transfer to host memory and
-//! back, so that this crate is meant for CPU backends.
+//! Any backend of burn whose gradients are `f32`, with a group of hosts. Gradients pass through burn's
+//! `TensorData`: they are copied out of the backend, into the reducer's buckets, and back. For a backend on
+//! GPUs that is a transfer to host memory and back, so that this crate is meant for CPU backends.
 
 mod broadcast;
 mod parameters;

@@ -1,4 +1,5 @@
-//! Parameters of a module in its own order, which is the same on all ranks. (Their ids are random, and differ.)
+//! Parameters of a module in its own order, which is the same on all ranks. (Their ids are random, and
+//! differ.)
 
 use std::collections::HashSet;
 

@@ -14,20 +14,21 @@ use crate::parameters::{Parameter, Path, trained};
 
 /// Averages the gradients of a module over the ranks of a group.
 ///
-/// The gradients are reduced in buckets, in the reverse of the module's order; a bucket is reduced while the next one is
-/// filled. burn returns all gradients together, at the end of `backward`, so that the exchange begins only then.
+/// The gradients are reduced in buckets, in the reverse of the module's order; a bucket is reduced while the
+/// next one is filled. burn returns all gradients together, at the end of `backward`, so that the exchange
+/// begins only then.
 pub struct Reducer {
     reducer: train::Reducer<Vec<f32>>,
     parameters: Vec<Parameter>,
 }
 
 impl Reducer {
-    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare names and shapes of
-    /// their parameters.
+    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare
+    /// names and shapes of their parameters.
     ///
     /// # Errors
-    /// If the parameters of the ranks differ: names the first difference. [`Error::Buffer`] for a group of GPUs. Otherwise
-    /// those of [`train::Reducer::new`].
+    /// If the parameters of the ranks differ: names the first difference. [`Error::Buffer`] for a group of
+    /// GPUs. Otherwise those of [`train::Reducer::new`].
     pub fn new<B: AutodiffBackend, M: AutodiffModule<B>>(group: &Group, module: &M) -> Result<Self, Error> {
         Self::with_options(group, module, &ReducerOptions::default())
     }
@@ -46,14 +47,15 @@ impl Reducer {
         Ok(Self { reducer: train::Reducer::new(group, &described, options)?, parameters })
     }
 
-    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average over the ranks, in step
-    /// `step`. The program counts the steps, and the ranks compare their numbers ([`train::Reducer`]). Gradients of other modules in
-    /// `gradients` stay as they are.
+    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average
+    /// over the ranks, in step `step`. The program counts the steps, and the ranks compare their numbers
+    /// ([`train::Reducer`]). Gradients of other modules in `gradients` stay as they are.
     ///
     /// # Errors
-    /// [`Error::Job`] if a parameter has no gradient, one was added or unfrozen after [`Reducer::new`], or the last step had this
-    /// number; [`Error::Buffer`] if a gradient is not `f32`. The other ranks get [`Error::RankFailed`] with that reason. Otherwise
-    /// the errors of [`train::Step::wait`]. The gradients are lost after an error.
+    /// [`Error::Job`] if a parameter has no gradient, one was added or unfrozen after [`Reducer::new`], or
+    /// the last step had this number; [`Error::Buffer`] if a gradient is not `f32`. The other ranks get
+    /// [`Error::RankFailed`] with that reason. Otherwise the errors of [`train::Step::wait`]. The gradients
+    /// are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         step: u64,

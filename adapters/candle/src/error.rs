@@ -27,7 +27,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if other ranks or the communication failed, after which the ranks that are left can go on in a new job.
+    /// True if other ranks or the communication failed, after which the ranks that are left can go on in a
+    /// new job.
     #[must_use]
     pub fn is_of_group(&self) -> bool {
         use collectives::Error as Of;

@@ -1,7 +1,8 @@
 //! Memory of candle's tensors on CUDA devices.
 //!
-//! candle's work is on the stream of its device, and collectives are on the group's stream. Each waits for the other by events, and the
-//! host for neither: `collectives::train` makes the group's stream wait for gradients, and candle's stream for averages.
+//! candle's work is on the stream of its device, and collectives are on the group's stream. Each waits for
+//! the other by events, and the host for neither: `collectives::train` makes the group's stream wait for
+//! gradients, and candle's stream for averages.
 
 use std::cell::Cell;
 

@@ -1,7 +1,8 @@
-//! Data-parallel training with candle: averages of gradients ([`Reducer`]), and AdamW with its state in shards ([`Zero1`]).
+//! Data-parallel training with candle: averages of gradients ([`Reducer`]), and AdamW with its state in
+//! shards ([`Zero1`]).
 //!
-//! Every rank computes the gradients of its part of the batch. Five lines make a training loop data-parallel, under mpirun,
-//! torchrun, Slurm or Kubernetes, on CPUs, and on GPUs with the feature `cuda`:
+//! Every rank computes the gradients of its part of the batch. Five lines make a training loop data-parallel,
+//! under mpirun, torchrun, Slurm or Kubernetes, on CPUs, and on GPUs with the feature `cuda`:
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

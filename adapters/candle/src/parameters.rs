@@ -15,7 +15,8 @@ use crate::named::Named;
 /// The variables of a model, sorted by name.
 ///
 /// # Errors
-/// If there are none, one has two names, one is not contiguous, or their devices differ or do not fit the group.
+/// If there are none, one has two names, one is not contiguous, or their devices differ or do not fit the
+/// group.
 pub(crate) fn sorted(group: &Group, variables: &VarMap) -> Result<Vec<Named>, Error> {
     let Ok(data) = variables.data().lock() else { return Err(poisoned()) };
     let mut all: Vec<Named> =
@@ -69,7 +70,8 @@ impl Watch {
     pub(crate) fn check(&self, user: &str) -> Result<(), Error> {
         let data = match self.map.data().try_lock() {
             Ok(data) => data,
-            // The next step checks it. The map can be locked by this thread, so that a wait would have no end.
+            // The next step checks it. The map can be locked by this thread, so that a wait would have no
+            // end.
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Poisoned(_)) => return Err(poisoned()),
         };

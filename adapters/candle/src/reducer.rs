@@ -18,12 +18,13 @@ use crate::parameters::{self, Watch};
 
 /// Averages the gradients of a model over all ranks of a group.
 ///
-/// Its variables are those of a [`VarMap`], sorted by name, with the same names and shapes on every rank, of the types f32, f64,
-/// bf16 and f16. Gradients travel in their own type, or in bfloat16 ([`train::Wire::Bf16`]).
+/// Its variables are those of a [`VarMap`], sorted by name, with the same names and shapes on every rank, of
+/// the types f32, f64, bf16 and f16. Gradients travel in their own type, or in bfloat16
+/// ([`train::Wire::Bf16`]).
 ///
 /// # Memory
-/// Contiguous gradients are copied once into the reducer's buckets, and once back into the tensors that replace them. The others are
-/// made contiguous first.
+/// Contiguous gradients are copied once into the reducer's buckets, and once back into the tensors that
+/// replace them. The others are made contiguous first.
 pub struct Reducer {
     group: Group,
     watch: Watch,
@@ -31,20 +32,23 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
+    /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when
+    /// every rank has called it.
     ///
     /// # Errors
-    /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this rank, if a variable has
-    /// another type, or is on a device that does not fit the group; the others then get
-    /// [`RankFailed`](collectives::Error::RankFailed).
+    /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this
+    /// rank, if a variable has another type, or is on a device that does not fit the group; the others then
+    /// get [`RankFailed`](collectives::Error::RankFailed).
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
         Self::with_options(group, variables, &ReducerOptions::default())
     }
 
-    /// The same with options, which must be equal on all ranks. `op` is [`ReduceOp::Avg`] or [`ReduceOp::Sum`].
+    /// The same with options, which must be equal on all ranks. `op` is [`ReduceOp::Avg`] or
+    /// [`ReduceOp::Sum`].
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and for another `op`; the other ranks then get [`RankFailed`](collectives::Error::RankFailed).
+    /// Those of [`new`](Self::new), and for another `op`; the other ranks then get
+    /// [`RankFailed`](collectives::Error::RankFailed).
     pub fn with_options(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
         let all = tell(group, Self::checked(group, variables, options))?;
         let mut types: Vec<Box<dyn Average + Send>> = Vec::new();
@@ -66,7 +70,8 @@ impl Reducer {
 
     /// The variables, and checks of this rank alone.
     fn checked(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Vec<Named>, Error> {
-        // The mask of present gradients is reduced with the same operator: for others, it would not say which any rank has.
+        // The mask of present gradients is reduced with the same operator: for others, it would not say which
+        // any rank has.
         if !matches!(options.op, ReduceOp::Avg | ReduceOp::Sum) {
             return Err(Error::Tensor(format!(
                 "the option op is {}: gradients are averaged (avg) or added (sum)",
@@ -81,15 +86,17 @@ impl Reducer {
         Ok(all)
     }
 
-    /// Replaces the gradients of the variables by their averages over all ranks, in step `step`. Collective: returns when every rank
-    /// has called it. The program counts the steps, and the ranks compare their numbers ([`train::Reducer`]).
+    /// Replaces the gradients of the variables by their averages over all ranks, in step `step`. Collective:
+    /// returns when every rank has called it. The program counts the steps, and the ranks compare their
+    /// numbers ([`train::Reducer`]).
     ///
-    /// A variable that has a gradient on some ranks only counts as zero on the others, and gets the average on all. One that has
-    /// none on any rank gets none.
+    /// A variable that has a gradient on some ranks only counts as zero on the others, and gets the average
+    /// on all. One that has none on any rank gets none.
     ///
     /// # Errors
-    /// If another rank has failed, or is in another step. If a gradient does not fit its variable, the [`VarMap`] has other variables
-    /// than in [`new`](Self::new), or the last step had this number; then all ranks fail.
+    /// If another rank has failed, or is in another step. If a gradient does not fit its variable, the
+    /// [`VarMap`] has other variables than in [`new`](Self::new), or the last step had this number; then all
+    /// ranks fail.
     pub fn average(&mut self, step: u64, gradients: &mut GradStore) -> Result<(), Error> {
         let result = self.run(step, gradients);
         tell(&self.group, result)
@@ -103,8 +110,8 @@ impl Reducer {
         self.types.iter_mut().try_for_each(|of_type| of_type.finish(step, gradients))
     }
 
-    /// Time for which the last [`average`](Self::average) waited until the reductions were complete. On GPUs, where streams wait,
-    /// only the time of the calls.
+    /// Time for which the last [`average`](Self::average) waited until the reductions were complete. On GPUs,
+    /// where streams wait, only the time of the calls.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.types.iter().map(|of_type| of_type.exposed()).sum()
@@ -125,8 +132,8 @@ trait Average {
 }
 
 struct Typed<B: Memory> {
-    /// Its parameters are the variables, and a last one that says which of them have a gradient on this rank: 1 for each that has
-    /// one, 0 for the others.
+    /// Its parameters are the variables, and a last one that says which of them have a gradient on this rank:
+    /// 1 for each that has one, 0 for the others.
     reducer: train::Reducer<B>,
     variables: Vec<Named>,
 }

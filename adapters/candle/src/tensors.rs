@@ -25,11 +25,13 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
     Ok(Device::new_cuda_with_stream(job.local_rank())?)
 }
 
-/// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has called it.
+/// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has
+/// called it.
 ///
-/// On a GPU, its collectives run on a stream of the group's own, on candle's device. This stream and candle's wait for each other by
-/// events, and the thread waits for neither. [`device`] makes a device with one stream for all threads. Tensors of a device of
-/// `Device::new_cuda` are refused: its stream is another one in every thread.
+/// On a GPU, its collectives run on a stream of the group's own, on candle's device. This stream and candle's
+/// wait for each other by events, and the thread waits for neither. [`device`] makes a device with one stream
+/// for all threads. Tensors of a device of `Device::new_cuda` are refused: its stream is another one in every
+/// thread.
 ///
 /// # Errors
 /// If a rank cannot be connected, or NCCL cannot be loaded.
@@ -53,7 +55,8 @@ fn on_gpu(job: &Job, device: &candle_core::CudaDevice) -> Result<Group, Error> {
     Ok(group?)
 }
 
-/// The reduction of all ranks' tensors, which have the same shape and type on every rank. Collective. The result has no gradient.
+/// The reduction of all ranks' tensors, which have the same shape and type on every rank. Collective. The
+/// result has no gradient.
 ///
 /// # Errors
 /// If another rank has failed, or the tensor has another type than f32, f64, bf16 and f16.

@@ -20,9 +20,9 @@ use crate::parameters::{self, Watch};
 
 /// AdamW with its state divided among the ranks: stage 1 of ZeRO ([`train::Zero1`]).
 ///
-/// A rank has the moments of its shard of the parameters only. The shards of all ranks together are as large as the state that
-/// [`AdamW`](crate::AdamW) keeps on every rank. It averages the gradients itself, so that it replaces a
-/// [`Reducer`](crate::Reducer), too. All variables have one type.
+/// A rank has the moments of its shard of the parameters only. The shards of all ranks together are as large
+/// as the state that [`AdamW`](crate::AdamW) keeps on every rank. It averages the gradients itself, so that
+/// it replaces a [`Reducer`](crate::Reducer), too. All variables have one type.
 pub struct Zero1 {
     group: Group,
     watch: Watch,
@@ -30,7 +30,8 @@ pub struct Zero1 {
 }
 
 impl Zero1 {
-    /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every rank has called it.
+    /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every
+    /// rank has called it.
     ///
     /// # Errors
     /// Those of [`Reducer::new`](crate::Reducer::new), and if variables have different types.
@@ -73,20 +74,21 @@ impl Zero1 {
         Ok((all, first))
     }
 
-    /// Does step `step`: averages the gradients, updates this rank's shard of the variables, and gets the other shards. Collective:
-    /// returns when every rank has called it. `gradients` are unchanged. The program counts the steps, and the ranks compare their
-    /// numbers ([`train::Zero1`]).
+    /// Does step `step`: averages the gradients, updates this rank's shard of the variables, and gets the
+    /// other shards. Collective: returns when every rank has called it. `gradients` are unchanged. The
+    /// program counts the steps, and the ranks compare their numbers ([`train::Zero1`]).
     ///
     /// # Errors
-    /// If another rank has failed, or is in another step. If a gradient is missing or does not fit its variable, the [`VarMap`] has
-    /// other variables than in [`new`](Self::new), or the last step had this number; then all ranks fail. After an error, all steps
-    /// fail.
+    /// If another rank has failed, or is in another step. If a gradient is missing or does not fit its
+    /// variable, the [`VarMap`] has other variables than in [`new`](Self::new), or the last step had this
+    /// number; then all ranks fail. After an error, all steps fail.
     pub fn step(&mut self, step: u64, gradients: &GradStore) -> Result<(), Error> {
         let result = self.watch.check("Zero1").and_then(|()| self.typed.step(step, gradients));
         tell(&self.group, result)
     }
 
-    /// The state of all shards, to save: a tensor for each name, as [`AdamW::state`](crate::AdamW::state). Collective.
+    /// The state of all shards, to save: a tensor for each name, as [`AdamW::state`](crate::AdamW::state).
+    /// Collective.
     ///
     /// # Errors
     /// If another rank has failed.
@@ -94,8 +96,8 @@ impl Zero1 {
         tell(&self.group, self.typed.state(&self.group))
     }
 
-    /// Takes this rank's shard of a state that [`state`](Self::state) has returned, with any number of ranks, or
-    /// [`AdamW::state`](crate::AdamW::state).
+    /// Takes this rank's shard of a state that [`state`](Self::state) has returned, with any number of ranks,
+    /// or [`AdamW::state`](crate::AdamW::state).
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.
@@ -109,8 +111,8 @@ impl Zero1 {
         self.typed.state_bytes()
     }
 
-    /// Time of the last [`step`](Self::step) without the update: communication, with its copies and the wait for other ranks. On
-    /// GPUs, where streams wait, only the time of the calls.
+    /// Time of the last [`step`](Self::step) without the update: communication, with its copies and the wait
+    /// for other ranks. On GPUs, where streams wait, only the time of the calls.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.typed.exposed()
@@ -169,7 +171,8 @@ fn storage(tensor: &Tensor) -> usize {
 }
 
 impl<B: Memory> Typed<B> {
-    /// Contiguous gradients of all variables, in other memory than the variables, which are locked while the gradients are read.
+    /// Contiguous gradients of all variables, in other memory than the variables, which are locked while the
+    /// gradients are read.
     fn contiguous(&self, gradients: &GradStore) -> Result<Vec<Tensor>, Error> {
         let of_variables: HashSet<usize> = self.variables.iter().map(|named| storage(&named.var)).collect();
         let of = |named: &Named| match gradients.get(&named.var) {

@@ -1,7 +1,8 @@
-//! One small network, trained with candle or burn on processors, for programs that differ only in how they average gradients.
+//! One small network, trained with candle or burn on processors, for programs that differ only in how they
+//! average gradients.
 //!
-//! Each program in `src/bin` marks the lines that a user writes to average gradients: those between `// begin` and `// end`,
-//! without imports, comments and lines of braces alone.
+//! Each program in `src/bin` marks the lines that a user writes to average gradients: those between `//
+//! begin` and `// end`, without imports, comments and lines of braces alone.
 
 pub mod burn_net;
 pub mod candle_net;
@@ -88,7 +89,8 @@ impl Ranks for Group {
 
 /// A network in training.
 pub trait Training {
-    /// Forward and backward pass, averages of the gradients over the ranks if `is_averaged`, and the optimizer's step.
+    /// Forward and backward pass, averages of the gradients over the ranks if `is_averaged`, and the
+    /// optimizer's step.
     ///
     /// # Errors
     /// If the framework or the communication fails.

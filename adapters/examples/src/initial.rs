@@ -6,7 +6,8 @@ use candle_nn::VarMap;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Sets all weights: matrices to random numbers, the weights of norms to 1, biases to 0. (candle's generator on CPUs has no seed.)
+/// Sets all weights: matrices to random numbers, the weights of norms to 1, biases to 0. (candle's generator
+/// on CPUs has no seed.)
 pub(crate) fn set(variables: &VarMap, seed: u64) -> Result<()> {
     let data = variables.data().lock().ok().context("a thread has panicked")?;
     let mut names: Vec<&String> = data.keys().collect();

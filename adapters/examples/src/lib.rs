@@ -1,7 +1,7 @@
 //! Data-parallel training: the parts that the example programs share.
 //!
-//! A [`Task`] is a model and its data; [`run`] trains it on all ranks of a job. The batch of a step is the same for any number of
-//! ranks, which divide it, so that they all draw the same curve.
+//! A [`Task`] is a model and its data; [`run`] trains it on all ranks of a job. The batch of a step is the
+//! same for any number of ranks, which divide it, so that they all draw the same curve.
 
 mod checkpoint;
 mod data;

@@ -29,8 +29,8 @@ impl Optimizer {
         Ok(Self::Replicated(Reducer::new(group, variables)?, AdamW::new(group, variables, params)?))
     }
 
-    /// Updates the variables. Without shards they change only when the averages are complete, so that they are whole after a
-    /// failure of another rank.
+    /// Updates the variables. Without shards they change only when the averages are complete, so that they
+    /// are whole after a failure of another rank.
     pub(crate) fn step(
         &mut self,
         step: u64,
@@ -78,8 +78,8 @@ impl Optimizer {
     }
 }
 
-/// Waits for what the device has to do, and returns the failure of another rank. On GPUs, calls return earlier, and the results of
-/// a step in which a rank fails are undefined.
+/// Waits for what the device has to do, and returns the failure of another rank. On GPUs, calls return
+/// earlier, and the results of a step in which a rank fails are undefined.
 pub(crate) fn settle(group: &Group, device: &Device) -> Result<(), Error> {
     if !device.is_cpu() {
         device.synchronize()?;

@@ -31,8 +31,8 @@ pub struct Common {
     /// Where to compute
     #[arg(long, value_enum, default_value_t = Processor::Cpu)]
     pub device: Processor,
-    /// Save parameters, optimizer state and step to this safetensors file at the end and every --checkpoint-every steps; rank 0
-    /// writes, and replaces the file when it is complete
+    /// Save parameters, optimizer state and step to this safetensors file at the end and every
+    /// --checkpoint-every steps; rank 0 writes, and replaces the file when it is complete
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Steps between two checkpoints

@@ -63,7 +63,8 @@ impl Team {
         Ok((team, step))
     }
 
-    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or on CPUs without moments.
+    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or on CPUs
+    /// without moments.
     fn restart(&mut self, step: u64, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
         let saved = path.filter(|path| path.is_file());
         let mut agreed = [step, u64::from(saved.is_some())];

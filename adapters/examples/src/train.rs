@@ -30,8 +30,8 @@ pub fn main<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) 
 /// Joins the job, and trains the task that `make` makes for this rank's device.
 ///
 /// # Errors
-/// If options contradict each other or the job, files cannot be read or written, or the ranks that are left cannot go on after a
-/// failure.
+/// If options contradict each other or the job, files cannot be read or written, or the ranks that are left
+/// cannot go on after a failure.
 pub fn run<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> Result<()> {
     let job = Job::from_environment()?;
     let trained = train(&job, options, make);

@@ -1,4 +1,5 @@
-//! A small transformer that predicts the next character of English text: the descriptions of scikit-learn's data sets.
+//! A small transformer that predicts the next character of English text: the descriptions of scikit-learn's
+//! data sets.
 
 use std::path::Path;
 

@@ -21,8 +21,8 @@ pub(crate) struct Job(Owned<job::Job>);
 
 #[pymethods]
 impl Job {
-    /// Joins the job in which this process was started: by torchrun, mpirun, Slurm or Kubernetes, or with NCCL_BENCH_RANK,
-    /// NCCL_BENCH_SIZE and NCCL_BENCH_ADDR. Without any, a job of one rank.
+    /// Joins the job in which this process was started: by torchrun, mpirun, Slurm or Kubernetes, or with
+    /// NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR. Without any, a job of one rank.
     #[staticmethod]
     fn from_environment(py: Python<'_>) -> PyResult<Self> {
         interruptible(py, job::Job::from_environment).map(|job| Self(Owned::new(job)))
@@ -52,7 +52,8 @@ impl Job {
         Ok(self.0.get()?.local_size())
     }
 
-    /// A group of all ranks, which all make together. `backend` is "host", "gpu", or "auto": GPUs if every rank has one.
+    /// A group of all ranks, which all make together. `backend` is "host", "gpu", or "auto": GPUs if every
+    /// rank has one.
     #[pyo3(signature = (backend = "auto"))]
     fn group(&self, py: Python<'_>, backend: &str) -> PyResult<Group> {
         let backend = backend.parse::<Backend>().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -225,7 +226,8 @@ impl Group {
         self.start(tensor.py(), Operation::Broadcast(root), tensors, async_op)
     }
 
-    /// Writes the parts of all ranks to `whole`, in rank order. `whole` has `size` times as many elements as `part`.
+    /// Writes the parts of all ranks to `whole`, in rank order. `whole` has `size` times as many elements as
+    /// `part`.
     #[pyo3(signature = (part, whole, *, async_op = false, stream = None))]
     fn all_gather(
         &self,
@@ -238,7 +240,8 @@ impl Group {
         self.start(part.py(), Operation::AllGather, tensors, async_op)
     }
 
-    /// Writes this rank's part of the reduction of `whole` to `part`. `whole` has `size` times as many elements as `part`.
+    /// Writes this rank's part of the reduction of `whole` to `part`. `whole` has `size` times as many
+    /// elements as `part`.
     #[pyo3(signature = (whole, part, op = "sum", *, async_op = false, stream = None))]
     fn reduce_scatter(
         &self,

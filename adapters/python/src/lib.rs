@@ -1,5 +1,5 @@
-//! The Python module `nccl_collectives`: collectives of a job over numpy arrays and tensors of torch, without copies. Its
-//! README.md is the documentation; `nccl_collectives.pyi` has the types.
+//! The Python module `nccl_collectives`: collectives of a job over numpy arrays and tensors of torch, without
+//! copies. Its README.md is the documentation; `nccl_collectives.pyi` has the types.
 
 mod device;
 mod error;

@@ -66,8 +66,9 @@ impl Operation {
             return self.start_on(group, tensors, |tensor| device::memory::<T>(group, tensor));
         }
         self.start_on(group, tensors, |tensor| {
-            // SAFETY: DLPack describes so many initialised elements of this type, aligned (`Tensor` checks it), which stay
-            // allocated until `Pending` drops the tensor, after the operation. The program leaves them alone until then (README.md).
+            // SAFETY: DLPack describes so many initialised elements of this type, aligned (`Tensor` checks
+            // it), which stay allocated until `Pending` drops the tensor, after the operation. The program
+            // leaves them alone until then (README.md).
             Ok(unsafe { HostMemory::from_raw(tensor.address as *mut T, tensor.len, ()) })
         })
     }

@@ -14,8 +14,8 @@ use crate::error::{CollectiveError, exception};
 /// A waiting thread looks for signals (Ctrl-C) at this interval.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(100);
 
-/// An object of the process that made it. A forked process has its memory, but not its threads, and shares its sockets:
-/// there it is neither used nor dropped.
+/// An object of the process that made it. A forked process has its memory, but not its threads, and shares
+/// its sockets: there it is neither used nor dropped.
 pub(crate) struct Owned<T: Send + Sync> {
     // `None` once it is being dropped.
     value: Option<Arc<T>>,
@@ -48,7 +48,8 @@ impl<T: Send + Sync> Drop for Owned<T> {
     fn drop(&mut self) {
         let Some(value) = self.value.take() else { return };
         if self.process == process::id() {
-            // The last one waits for operations under way, while other threads use Python, unless it is ending.
+            // The last one waits for operations under way, while other threads use Python, unless it is
+            // ending.
             let mut value = Some(value);
             Python::try_attach(|py| py.detach(|| drop(value.take())));
         } else {
@@ -57,8 +58,8 @@ impl<T: Send + Sync> Drop for Owned<T> {
     }
 }
 
-/// Calls a function on a thread of its own and without the GIL, and waits for its result. On an error of Python (Ctrl-C), the
-/// function goes on.
+/// Calls a function on a thread of its own and without the GIL, and waits for its result. On an error of
+/// Python (Ctrl-C), the function goes on.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, Error> + Send + 'static,

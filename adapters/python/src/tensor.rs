@@ -33,8 +33,8 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The memory of `object`, to be read and written. `stream` is the CUDA stream in whose order it is used, as an address;
-    /// without it, torch is asked. `check` may refuse the place of the memory.
+    /// The memory of `object`, to be read and written. `stream` is the CUDA stream in whose order it is used,
+    /// as an address; without it, torch is asked. `check` may refuse the place of the memory.
     pub(crate) fn written(
         object: &Bound<'_, PyAny>,
         stream: Option<usize>,
@@ -139,7 +139,8 @@ fn torch_stream(object: &Bound<'_, PyAny>, device: usize) -> PyResult<usize> {
     torch.getattr("cuda")?.call_method1("current_stream", (device,))?.getattr("cuda_stream")?.extract()
 }
 
-/// Calls `__dlpack__`, for a tensor that is used on `stream`. Objects of before DLPack 1.0 do not know `max_version`.
+/// Calls `__dlpack__`, for a tensor that is used on `stream`. Objects of before DLPack 1.0 do not know
+/// `max_version`.
 fn export<'py>(object: &Bound<'py, PyAny>, stream: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
     let arguments = PyDict::new(object.py());
     if let Some(stream) = stream {
@@ -187,8 +188,8 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
     Ok(Described { place: place_of(tensor.device())?, data_type, len, address })
 }
 
-/// True if the elements are in C order without gaps. A dimension of one element may have any stride, as in numpy and torch, whose
-/// copies of such tensors are the tensors themselves.
+/// True if the elements are in C order without gaps. A dimension of one element may have any stride, as in
+/// numpy and torch, whose copies of such tensors are the tensors themselves.
 fn is_contiguous(tensor: &TensorRef<'_>) -> bool {
     let Some(strides) = tensor.strides() else { return true };
     if tensor.shape().contains(&0) {

@@ -91,8 +91,8 @@ impl Pending {
         self.running.as_ref().is_none_or(|running| running.is_done())
     }
 
-    /// Waits for the end of the operation: the host does, or with `block = false` and for tensors of a device their stream
-    /// alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
+    /// Waits for the end of the operation: the host does, or with `block = false` and for tensors of a device
+    /// their stream alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
     pub(crate) fn wait(&mut self, py: Python<'_>, block: bool) -> PyResult<()> {
         if let Some(streams) = self.streams.as_ref().filter(|_| !block) {
             // The operation goes on.
@@ -186,9 +186,10 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits until the tensors can be used again, and raises the error of the operation. For tensors of a GPU, the current
-    /// stream of the operation's call waits, and the host does not, unless `block` is true; the group's timeout and failures
-    /// of other ranks are noticed by waits of the host. A second call returns at once.
+    /// Waits until the tensors can be used again, and raises the error of the operation. For tensors of a
+    /// GPU, the current stream of the operation's call waits, and the host does not, unless `block` is true;
+    /// the group's timeout and failures of other ranks are noticed by waits of the host. A second call
+    /// returns at once.
     #[pyo3(signature = (block = false))]
     fn wait(&self, py: Python<'_>, block: bool) -> PyResult<()> {
         let Some(mut pending) = self.take(py)? else { return Ok(()) };

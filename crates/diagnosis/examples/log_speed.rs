@@ -1,7 +1,7 @@
 //! Speed and memory of reading a log: `cargo run --release --example log_speed -- [MIB [hostile] | FILE]`.
 //!
-//! The log has jobs of eight ranks, one after the other, with lines of other programs between. With `hostile`, every
-//! line has another writer, communicator, pair of ranks and text.
+//! The log has jobs of eight ranks, one after the other, with lines of other programs between. With
+//! `hostile`, every line has another writer, communicator, pair of ranks and text.
 
 use std::error::Error;
 use std::fmt::Write as _;

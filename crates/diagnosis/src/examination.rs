@@ -1,5 +1,5 @@
-//! Examinations: the facts and findings about a log, a job, an environment or a host, in a form that every report can
-//! print.
+//! Examinations: the facts and findings about a log, a job, an environment or a host, in a form that every
+//! report can print.
 
 use std::fmt;
 
@@ -31,7 +31,8 @@ pub struct Examination {
     pub proof: Vec<String>,
     /// Sentences that state what could not be seen, and why.
     pub unseen: Vec<String>,
-    /// Sentences that name the checks that do not apply to the subject, and why. They do not count for the health.
+    /// Sentences that name the checks that do not apply to the subject, and why. They do not count for the
+    /// health.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_applicable: Vec<String>,
     /// The signal that ended the examination before it was complete: `SIGINT`.
@@ -128,8 +129,8 @@ impl Examination {
         }
     }
 
-    /// The health that follows from findings and proof. Without proof nothing is healthy, and an interrupted examination
-    /// tells nothing.
+    /// The health that follows from findings and proof. Without proof nothing is healthy, and an interrupted
+    /// examination tells nothing.
     pub fn health(&self) -> Health {
         if self.interrupted.is_some() {
             return Health::CannotTell;

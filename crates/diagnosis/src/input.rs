@@ -1,4 +1,5 @@
-//! Files that a person names: regular ones, up to a limit. A pipe could make the program wait, and a device never ends.
+//! Files that a person names: regular ones, up to a limit. A pipe could make the program wait, and a device
+//! never ends.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,7 +1,7 @@
 //! Comparison of the processes' settings, before anything is opened or measured.
 //!
-//! Ranks that were started with different options would wait for each other forever. So every process sends its
-//! options to all others, and all refuse alike.
+//! Ranks that were started with different options would wait for each other forever. So every process sends
+//! its options to all others, and all refuse alike.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,8 @@ const MOST_COMPARED: usize = 256;
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
     host: String,
-    /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
+    /// The command line, preceded by the variables that are set: those of nccl-tests, and
+    /// [`SYMMETRIC_FENCE`].
     command: String,
     /// Options and variables that must be equal, by name, as text made for comparison.
     options: Vec<(String, String)>,
@@ -39,8 +40,8 @@ struct Asked {
     problem: Option<String>,
 }
 
-/// Returns `own` when every process has the same options and none has a problem. `own` is the result of this process's
-/// preparation.
+/// Returns `own` when every process has the same options and none has a problem. `own` is the result of this
+/// process's preparation.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
@@ -77,7 +78,8 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
 pub(crate) struct Discovery<T> {
     /// The name of the process's host.
     pub host: String,
-    /// Identity of the machine, whose GPUs its processes share, whatever NCCL takes for a host (`NCCL_HOSTID`).
+    /// Identity of the machine, whose GPUs its processes share, whatever NCCL takes for a host
+    /// (`NCCL_HOSTID`).
     pub machine: String,
     /// The search's result, or the reason for which nothing can be used.
     pub result: Result<T, String>,

@@ -50,7 +50,8 @@ impl Participant {
         (self.rank + self.ranks - 1) % self.ranks
     }
 
-    /// The exchanges of a hypercube, in order: of all parts that are known, with partners at doubling distance.
+    /// The exchanges of a hypercube, in order: of all parts that are known, with partners at doubling
+    /// distance.
     pub(crate) fn hypercube(&self) -> impl Iterator<Item = HypercubeStep> {
         let rank = self.rank;
         (0..self.ranks.ilog2()).map(move |step| {
@@ -85,8 +86,8 @@ impl HypercubeStep {
 }
 
 impl Counts {
-    /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is rounded down
-    /// to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
+    /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is
+    /// rounded down to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
     pub fn new(
         collective: Collective,
         bytes: u64,
@@ -153,7 +154,8 @@ impl Work {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
-    /// The parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other collectives.
+    /// The parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other
+    /// collectives.
     pub(crate) fn parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
         let rank = self.participant.rank;
         self.traffic
@@ -186,16 +188,16 @@ impl Work {
         !matches!(self.collective, Collective::Broadcast | Collective::Scatter) || self.participant.is_root()
     }
 
-    /// Returns true when this rank's receive buffer must stay unchanged, and is not its input. It is filled with the
-    /// input beforehand.
+    /// Returns true when this rank's receive buffer must stay unchanged, and is not its input. It is filled
+    /// with the input beforehand.
     pub(crate) fn keeps_receive(&self) -> bool {
         self.collective == Collective::Reduce
             && !self.participant.is_root()
             && self.placement == Placement::OutOfPlace
     }
 
-    /// The expected result of this rank; empty for a rank without a result. A rank that is not the root of a reduce
-    /// must find its receive buffer unchanged ([`Work::keeps_receive`]).
+    /// The expected result of this rank; empty for a rank without a result. A rank that is not the root of a
+    /// reduce must find its receive buffer unchanged ([`Work::keeps_receive`]).
     pub(crate) fn result(&self) -> Vec<ExpectedSegment> {
         let Participant { rank, ranks, root } = self.participant;
         let Counts { send, receive, parameter, .. } = self.counts;
@@ -226,8 +228,8 @@ impl Work {
         }
     }
 
-    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other ranks
-    /// count.
+    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other
+    /// ranks count.
     pub(crate) fn moved(&self) -> usize {
         let elements = match self.collective {
             Collective::Hypercube => self.counts.parameter * (self.participant.ranks - 1),
@@ -241,8 +243,8 @@ impl Work {
         DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 
-    /// The expected bits of element `index` of the result with a bit flipped that exceeds the tolerance, so that a check
-    /// must find it; `None` when there is no such element.
+    /// The expected bits of element `index` of the result with a bit flipped that exceeds the tolerance, so
+    /// that a check must find it; `None` when there is no such element.
     pub(crate) fn wrong_bits(&self, seed: u64, index: usize) -> anyhow::Result<Option<u64>> {
         let spec = self.data_spec(seed);
         // Exceeds the tolerance even for an element at its edge.
@@ -286,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
-        // Bytes over the busiest link: a ring moves each rank's n-1 parts twice in allreduce, once in the others; a
-        // root's link carries all parts but its own.
+        // Bytes over the busiest link: a ring moves each rank's n-1 parts twice in allreduce, once in the
+        // others; a root's link carries all parts but its own.
         let (ranks, bytes, link) = (8_usize, 8_000_000_usize, 100e9);
         let part = bytes as f64 / ranks as f64;
         for (collective, carried) in [

@@ -1,4 +1,5 @@
-//! The measurement of collectives: requests, backends, timing, verification, and ends before the last measurement.
+//! The measurement of collectives: requests, backends, timing, verification, and ends before the last
+//! measurement.
 
 // Several processes share standard error: `print_message` writes a message as a whole.
 #![deny(clippy::print_stderr)]

@@ -1,4 +1,5 @@
-//! A process of a job: its signals, its world, and its end. The same for measurements, the doctor and tests of libfabric.
+//! A process of a job: its signals, its world, and its end. The same for measurements, the doctor and tests
+//! of libfabric.
 
 use std::io;
 
@@ -14,8 +15,8 @@ pub struct Process {
     interrupt: Interrupt,
 }
 
-/// A process that has joined the world of its job. A signal stops all ranks at the same point, and the end of another process saves
-/// the results of this one.
+/// A process that has joined the world of its job. A signal stops all ranks at the same point, and the end of
+/// another process saves the results of this one.
 #[derive(Debug)]
 pub struct Joined {
     world: world::Handle,
@@ -24,10 +25,12 @@ pub struct Joined {
 }
 
 impl Process {
-    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU).
+    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1,
+    /// SIGUSR2, SIGALRM, SIGXCPU).
     ///
-    /// Call it in `main`, before the process starts threads or loads libraries: threads that run already would still receive the
-    /// signals. A program that has installed an [`Interrupt`] before has taken over the signals already.
+    /// Call it in `main`, before the process starts threads or loads libraries: threads that run already
+    /// would still receive the signals. A program that has installed an [`Interrupt`] before has taken over
+    /// the signals already.
     ///
     /// # Errors
     /// When the thread that waits for the signals cannot be started.
@@ -74,7 +77,8 @@ impl Joined {
         self.salvage.set(save);
     }
 
-    /// Ends this process and the job with this exit code because of an error, which may be the consequence of another rank's failure.
+    /// Ends this process and the job with this exit code because of an error, which may be the consequence of
+    /// another rank's failure.
     pub fn fail(&self, error: &anyhow::Error, code: u8) -> ! {
         fail(error, code, &*self.world, &self.salvage)
     }

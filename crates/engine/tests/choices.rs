@@ -1,4 +1,5 @@
-//! A session prepares the record of NCCL's choices before its process has a second thread, which would be too late.
+//! A session prepares the record of NCCL's choices before its process has a second thread, which would be too
+//! late.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 

@@ -1,5 +1,5 @@
-//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test does not
-//! use the usual harness.
+//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test
+//! does not use the usual harness.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,8 @@ use engine::nccl_choice::{Bytes, Log, OperationKey, chosen, own_variables, profi
 /// Where a library can be found, when this program is started again.
 const AGAIN: &str = "LD_LIBRARY_PATH";
 
-/// NCCL would find a profiler by itself: another process, since libraries are looked for where they were at its start.
+/// NCCL would find a profiler by itself: another process, since libraries are looked for where they were at
+/// its start.
 fn start_again_with_another_profiler() {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("profiler.c"), folder.path().join("libnccl-profiler.so"));

@@ -1,4 +1,5 @@
-//! A session in this process, over host memory. It takes over the signals, so this test has a process of its own.
+//! A session in this process, over host memory. It takes over the signals, so this test has a process of its
+//! own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

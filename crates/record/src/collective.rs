@@ -1,8 +1,8 @@
 //! Collectives by name, and their bandwidths.
 //!
-//! The definitions are those of nccl-tests (`doc/PERFORMANCE.md`): `algbw` is the size divided by the time; `busbw`
-//! multiplies it by the share of the data that each rank's link must carry at least, so that it is comparable with the
-//! hardware's speed for any number of ranks.
+//! The definitions are those of nccl-tests (`doc/PERFORMANCE.md`): `algbw` is the size divided by the time;
+//! `busbw` multiplies it by the share of the data that each rank's link must carry at least, so that it is
+//! comparable with the hardware's speed for any number of ranks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,8 +94,8 @@ impl Collective {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Returns true when it can run in place. The others are run in one buffer as well, as in nccl-tests, but their
-    /// result is undefined.
+    /// Returns true when it can run in place. The others are run in one buffer as well, as in nccl-tests, but
+    /// their result is undefined.
     pub const fn has_in_place(self) -> bool {
         !matches!(self, Self::AllToAll | Self::AllToAllV | Self::SendRecv)
     }

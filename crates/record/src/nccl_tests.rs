@@ -19,8 +19,8 @@ pub fn program(collective: &str) -> &str {
     collective.parse::<Collective>().map_or(collective, |known| known.nccl_tests_name())
 }
 
-/// The operator's cell. nccl-tests prints an operator for sendrecv, which reduces nothing, and a blank one for
-/// hypercube.
+/// The operator's cell. nccl-tests prints an operator for sendrecv, which reduces nothing, and a blank one
+/// for hypercube.
 pub fn operator(measurement: &Measurement) -> &str {
     match (measurement.op.as_deref(), measurement.collective.as_str()) {
         (Some(op), _) => op,
@@ -35,7 +35,8 @@ pub fn root(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
-/// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three numbers.
+/// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three
+/// numbers.
 pub fn nccl_code(version: &str) -> Option<u32> {
     let mut numbers = version.split('.').map(|part| {
         part.split(|letter: char| !letter.is_ascii_digit())
@@ -51,8 +52,8 @@ pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
     provenance.environment.get("NCCL_TESTS_MIN_BW")?.trim().parse().ok()
 }
 
-/// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` when there is no request. NaN,
-/// the mean of no measurement, is not enough.
+/// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` when there is no
+/// request. NaN, the mean of no measurement, is not enough.
 pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
@@ -74,8 +75,8 @@ pub fn local_time(utc: &str, zone: &TimeZone) -> String {
     }
 }
 
-/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In this
-/// program's files the first argument names it.
+/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In
+/// this program's files the first argument names it.
 pub(crate) fn collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {

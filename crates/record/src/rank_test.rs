@@ -1,16 +1,16 @@
 //! The two-sided Mann-Whitney U test (Wilcoxon's rank-sum test), exact also with ties.
 //!
-//! H. B. Mann, D. R. Whitney: On a test of whether one of two random variables is stochastically larger than the other.
-//! Annals of Mathematical Statistics 18 (1947), 50-60.
+//! H. B. Mann, D. R. Whitney: On a test of whether one of two random variables is stochastically larger than
+//! the other. Annals of Mathematical Statistics 18 (1947), 50-60.
 
 /// Level of significance: differences with a smaller p are significant.
 pub const LEVEL: f64 = 0.05;
 
-/// Probability that samples of one distribution differ in their ranks at least as much as these; `None` without values on
-/// a side.
+/// Probability that samples of one distribution differ in their ranks at least as much as these; `None`
+/// without values on a side.
 ///
-/// It counts the sums of ranks of all choices of `before.len()` values out of all; the number of steps grows with the
-/// fourth power of the number of values.
+/// It counts the sums of ranks of all choices of `before.len()` values out of all; the number of steps grows
+/// with the fourth power of the number of values.
 pub fn mann_whitney(before: &[f64], after: &[f64]) -> Option<f64> {
     if before.is_empty() || after.is_empty() {
         return None;

@@ -27,8 +27,8 @@ impl Ratios {
         }
     }
 
-    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float
-    /// sum, in place`. `None` without ratios.
+    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
+    /// of float sum, in place`. `None` without ratios.
     pub fn summary(&self) -> Option<String> {
         let (worst, what) = self.worst.as_ref()?;
         Some(format!(

@@ -1,8 +1,9 @@
 //! The record of a run, the source of all reports and files.
 //!
-//! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose version
-//! is [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of version *n*:
-//! fields are only added, with a default. A number that is not finite is `null` there, and NaN when it was read.
+//! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose
+//! version is [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of
+//! version *n*: fields are only added, with a default. A number that is not finite is `null` there, and NaN
+//! when it was read.
 
 use std::collections::BTreeMap;
 
@@ -93,11 +94,13 @@ pub struct Provenance {
     /// Transport, if it is known: `shm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`, or `one process`.
+    /// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`,
+    /// or `one process`.
     pub world: String,
     /// System of rank 0's host: `Linux 6.8.0 x86_64`.
     pub system: String,
-    /// Variables of rank 0's process that affect the measurement: those of NCCL, CUDA, libfabric, UCX and MPI.
+    /// Variables of rank 0's process that affect the measurement: those of NCCL, CUDA, libfabric, UCX and
+    /// MPI.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -139,8 +142,8 @@ pub struct Settings {
     pub cycles: usize,
     /// Verifications per size and placement (`-c`).
     pub checks: usize,
-    /// Rounds of the check on the stream per size and placement, eager, and as many or a few more in a CUDA graph
-    /// (`--check-on-stream`); absent without.
+    /// Rounds of the check on the stream per size and placement, eager, and as many or a few more in a CUDA
+    /// graph (`--check-on-stream`); absent without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_checks: Option<usize>,
     /// Reduction of the ranks' times to one (`-a`).
@@ -278,8 +281,8 @@ pub struct Measurement {
     pub bytes: u64,
     /// Count parameter of the library's function.
     pub count: u64,
-    /// Microseconds per operation, as the table has it: the mean of each rank, or the median of its rounds, reduced
-    /// over the ranks according to `average`.
+    /// Microseconds per operation, as the table has it: the mean of each rank, or the median of its rounds,
+    /// reduced over the ranks according to `average`.
     #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
     /// The first rank's time to enqueue an operation (`-C`).
@@ -296,14 +299,15 @@ pub struct Measurement {
     pub wrong: Option<u64>,
     /// Timed operations behind `time_us`.
     pub operations: usize,
-    /// Microseconds per operation of each round, reduced over the ranks according to `average`; empty for a single
-    /// round.
+    /// Microseconds per operation of each round, reduced over the ranks according to `average`; empty for a
+    /// single round.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
     pub rounds_us: Vec<f64>,
     /// With `until_stable`: false when the budget ended before the requested precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stable: Option<bool>,
-    /// The baseline's result (`--vs`); absent without a baseline, and when the baseline does not support this.
+    /// The baseline's result (`--vs`); absent without a baseline, and when the baseline does not support
+    /// this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versus: Option<Versus>,
     /// Statistics of single operations, each with the slowest rank's time; absent when operations were not
@@ -393,8 +397,8 @@ pub struct RankTimes {
 /// Algorithm, protocol and channels of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives. Over libfabric, `hierarchical+ring`: with a ring between
-    /// hosts.
+    /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives. Over libfabric, `hierarchical+ring`: with a
+    /// ring between hosts.
     pub algorithm: String,
     /// `ll`, `ll128`, `simple`; absent when there is none, or it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -440,7 +444,8 @@ impl Measurement {
         (self.mismatches.len() + theirs) as u64
     }
 
-    /// Returns true when a backend's ranks with wrong elements are listed, but its wrong elements are not counted.
+    /// Returns true when a backend's ranks with wrong elements are listed, but its wrong elements are not
+    /// counted.
     pub(crate) fn has_uncounted_mismatch(&self) -> bool {
         let uncounted = |wrong: Option<u64>, found: &[Mismatch]| wrong.unwrap_or(0) == 0 && !found.is_empty();
         uncounted(self.wrong, &self.mismatches)

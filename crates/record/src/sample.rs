@@ -11,8 +11,8 @@ use crate::run::{
 };
 use crate::statistics::Statistics;
 
-/// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an allgather with
-/// nothing that can be absent.
+/// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an
+/// allgather with nothing that can be absent.
 pub fn full() -> Run {
     Run {
         schema_version: SCHEMA_VERSION,

@@ -15,8 +15,8 @@ pub enum SelectedSide {
 }
 
 impl SelectedSide {
-    /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when the run
-    /// lacks the selected one.
+    /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when
+    /// the run lacks the selected one.
     pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
         let other = other(&run);
         match (self, other) {

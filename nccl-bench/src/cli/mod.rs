@@ -63,7 +63,8 @@ pub fn definition() -> clap::Command {
     allow_negative_numbers(root)
 }
 
-/// Makes options of the command and those below it take a negative number, so that the refusal says which values they have.
+/// Makes options of the command and those below it take a negative number, so that the refusal says which
+/// values they have.
 fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     let takes_values =
         |argument: &clap::Arg| !argument.is_positional() && argument.get_action().takes_values();
@@ -81,8 +82,8 @@ fn collective_of_program(program: &Path) -> Option<Collective> {
     stem.parse().ok()
 }
 
-/// Parses a command line, in which the program's name can stand for a command, and a list of collectives for a command
-/// with a flag.
+/// Parses a command line, in which the program's name can stand for a command, and a list of collectives for
+/// a command with a flag.
 ///
 /// # Errors
 /// The parser's answer, which includes those to `--help` and `--version`.
@@ -104,8 +105,9 @@ where
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
 }
 
-/// Replaces the parser's suggestions for an unknown command by the command that needs the fewest corrections, if there is a
-/// similar one: the parser also suggests beginnings of the name. Of text that is no whole number, it says which are.
+/// Replaces the parser's suggestions for an unknown command by the command that needs the fewest corrections,
+/// if there is a similar one: the parser also suggests beginnings of the name. Of text that is no whole
+/// number, it says which are.
 fn with_advice(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)

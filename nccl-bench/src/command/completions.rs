@@ -47,8 +47,8 @@ fn completions(shell: Shell, command: clap::Command) -> String {
     clap_complete::generate(shell, &mut command, name.clone(), &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match shell {
-        // clap_complete replaces the hyphen of a program's name in one way where it sets a variable, and in another one in
-        // the cases of this variable.
+        // clap_complete replaces the hyphen of a program's name in one way where it sets a variable, and in
+        // another one in the cases of this variable.
         Shell::Bash => text.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")),
         // It leaves out the values of positional arguments.
         Shell::Fish => text + &positional_values_for_fish(&command),
@@ -75,7 +75,8 @@ fn positional_values_for_fish(root: &clap::Command) -> String {
     lines
 }
 
-/// The command with the values of arguments that accept more than these, as lists, and so have a parser of their own.
+/// The command with the values of arguments that accept more than these, as lists, and so have a parser of
+/// their own.
 fn with_values(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     names.iter().fold(command, |command, name| {

@@ -103,12 +103,12 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
     Ok(())
 }
 
-/// Writes all manual pages below `folder`, which is created if needed: those of commands to `man1`, those of topics to
-/// `man7`. Returns the paths of the written files.
+/// Writes all manual pages below `folder`, which is created if needed: those of commands to `man1`, those of
+/// topics to `man7`. Returns the paths of the written files.
 ///
 /// # Errors
-/// When a folder or file cannot be written, or a file is no manual page of this program and `force` is not set; the error
-/// names it.
+/// When a folder or file cannot be written, or a file is no manual page of this program and `force` is not
+/// set; the error names it.
 fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
     let mut texts = Vec::new();
     for page in pages(command)? {

@@ -29,8 +29,8 @@ pub trait Command {
     /// Its name, flags and help.
     fn definition(&self) -> clap::Command;
 
-    /// True if the command takes over the signals itself: it first sets environment variables, for which this process must
-    /// have a single thread. Until then, signals wait.
+    /// True if the command takes over the signals itself: it first sets environment variables, for which this
+    /// process must have a single thread. Until then, signals wait.
     fn takes_over_signals(&self) -> bool {
         false
     }
@@ -42,8 +42,8 @@ pub trait Command {
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
 }
 
-/// Makes a signal end this process with a message and the signal's exit code. Before libraries are loaded: libfabric's providers
-/// install handlers of their own, which end the process with code 1 and no message.
+/// Makes a signal end this process with a message and the signal's exit code. Before libraries are loaded:
+/// libfabric's providers install handlers of their own, which end the process with code 1 and no message.
 ///
 /// # Errors
 /// [`Stop::Failed`] when no thread can be started.

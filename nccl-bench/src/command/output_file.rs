@@ -1,4 +1,5 @@
-//! Files that a command writes: an earlier file is replaced only when the same command made it, or it is empty.
+//! Files that a command writes: an earlier file is replaced only when the same command made it, or it is
+//! empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ impl Maker {
         files.iter().try_for_each(|(path, content)| self.write_whole(path, content.as_ref()))
     }
 
-    /// Refuses to replace files that this command has not written, unless `force` is set, and the inputs in any case.
+    /// Refuses to replace files that this command has not written, unless `force` is set, and the inputs in
+    /// any case.
     ///
     /// # Errors
     /// When the file must not be replaced.
@@ -61,8 +63,8 @@ impl Maker {
         Ok(())
     }
 
-    /// Writes a file under another name and renames it: a reader never sees half of it, and a full disk leaves the
-    /// previous file as it was.
+    /// Writes a file under another name and renames it: a reader never sees half of it, and a full disk
+    /// leaves the previous file as it was.
     fn write_whole(&self, path: &Path, content: &[u8]) -> anyhow::Result<()> {
         // A symbolic link stays one.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());

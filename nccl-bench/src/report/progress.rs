@@ -1,7 +1,7 @@
 //! The progress bar on a terminal: the current measurement, the progress of the run, and the time left.
 //!
-//! It is shown on standard error if that is a terminal, but not while standard output is a pipe: its reader may write
-//! rows to the same terminal (`nccl-bench all | tee log`), and the bar would garble them.
+//! It is shown on standard error if that is a terminal, but not while standard output is a pipe: its reader
+//! may write rows to the same terminal (`nccl-bench all | tee log`), and the bar would garble them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -74,8 +74,8 @@ impl Progress {
     }
 }
 
-/// True if the locale's characters are UTF-8. `variable` returns the value of a variable that is set; as for the C library, the
-/// first that is not empty counts.
+/// True if the locale's characters are UTF-8. `variable` returns the value of a variable that is set; as for
+/// the C library, the first that is not empty counts.
 fn has_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name| variable(name).filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();

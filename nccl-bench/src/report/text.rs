@@ -50,8 +50,8 @@ struct SectionTotals {
 }
 
 impl<W: Write> TextReport<W> {
-    /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the first
-    /// `collective`, and the devices. Time stamps are in `zone`.
+    /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the
+    /// first `collective`, and the devices. Time stamps are in `zone`.
     pub fn start(
         mut out: W,
         run: &Run,
@@ -89,8 +89,9 @@ impl<W: Write> TextReport<W> {
         })
     }
 
-    /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them, and the columns'
-    /// names. `reduced_to` is the largest size in bytes where memory did not allow the requested one.
+    /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them,
+    /// and the columns' names. `reduced_to` is the largest size in bytes where memory did not allow the
+    /// requested one.
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
@@ -109,8 +110,8 @@ impl<W: Write> TextReport<W> {
         self.write(&text)
     }
 
-    /// Takes one placement's measurement. The row is written when both are there, or when the next row begins, with the
-    /// wrong elements below.
+    /// Takes one placement's measurement. The row is written when both are there, or when the next row
+    /// begins, with the wrong elements below.
     pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         if measurement.placement == Placement::OutOfPlace {
             self.end_row("", None)?;
@@ -177,7 +178,8 @@ impl<W: Write> TextReport<W> {
         self.write(&(foot.failures() + &foot.render()))
     }
 
-    /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for success. An incomplete row becomes a comment, which parsers skip.
+    /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for
+    /// success. An incomplete row becomes a comment, which parsers skip.
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
         self.end_row("# Unfinished row: ", None)?;
         let wrong = match self.section.failed_checks {
@@ -211,8 +213,8 @@ fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and of the baseline
-/// `WRONG mpi out of place: ...`.
+/// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and
+/// of the baseline `WRONG mpi out of place: ...`.
 fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
     let placement = placement.words();
     let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {

@@ -45,7 +45,8 @@ fn a_stopped_rank_is_named() {
     }
 }
 
-/// Panics unless this process ended because the watchdog found that rank 1, which is stopped, keeps the others waiting.
+/// Panics unless this process ended because the watchdog found that rank 1, which is stopped, keeps the
+/// others waiting.
 pub(crate) fn assert_watchdog_named_rank_1(stderr: &str) {
     let named = stderr.contains(&format!("rank 1 on {} (host memory) was last heard ", host()));
     // Which rank is behind depends on the moment of the stop.

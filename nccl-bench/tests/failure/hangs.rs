@@ -30,8 +30,9 @@ pub(crate) const TESTS: crate::Tests = tests![
     what_is_not_limited_may_take_its_time,
 ];
 
-/// Performs the steps as one rank of the job, or as two or four with `threads` or `threads=4` first. A step is for all
-/// ranks, or for one as `step@rank`. The watchdog's limit is two seconds. Saved results are printed.
+/// Performs the steps as one rank of the job, or as two or four with `threads` or `threads=4` first. A step
+/// is for all ranks, or for one as `step@rank`. The watchdog's limit is two seconds. Saved results are
+/// printed.
 pub(crate) fn rank(steps: &str) {
     let mut steps: Vec<&str> = steps.split(' ').collect();
     let mut options = Options::from_environment().unwrap();
@@ -128,7 +129,8 @@ pub(crate) fn assert_timed_out(mut job: Vec<Process>, expected: &str) {
     }
 }
 
-/// Panics unless this process ended with code 4 and the message `expected`, which rank 0 found and this rank saved.
+/// Panics unless this process ended with code 4 and the message `expected`, which rank 0 found and this rank
+/// saved.
 fn assert_rank_timed_out(rank: usize, ended: &Ended, expected: &str) {
     assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
     let who = format!("rank 0 on host {}", host());
@@ -245,7 +247,8 @@ fn saving_cannot_hold_up_the_end() {
     }
 }
 
-/// The rank stops once rank 0 has begun to save, which takes longer than the silence after which a rank is dead.
+/// The rank stops once rank 0 has begun to save, which takes longer than the silence after which a rank is
+/// dead.
 fn a_timeout_is_the_only_reason_when_a_rank_falls_silent_later() {
     let steps = "stuck-hook init hang@1 barrier";
     let mut job = start_job(3, || this_program(steps), &[("NCCL_BENCH_DEAD_AFTER", "3")]);
@@ -258,8 +261,9 @@ fn a_timeout_is_the_only_reason_when_a_rank_falls_silent_later() {
     }
 }
 
-/// The rank stops in a step of which it has told nobody: after a barrier, to which rank 0 comes once it has heard that the
-/// others wait there. The time limit passes before the silence after which a rank is dead, which ends before the watchdog acts.
+/// The rank stops in a step of which it has told nobody: after a barrier, to which rank 0 comes once it has
+/// heard that the others wait there. The time limit passes before the silence after which a rank is dead,
+/// which ends before the watchdog acts.
 fn a_stopped_rank_is_named_with_the_time_at_which_it_was_heard() {
     for dead_after in ["3.5", "0"] {
         let steps = "init heard@0 barrier init stop@1 barrier";
@@ -279,7 +283,8 @@ fn a_stopped_rank_is_named_with_the_time_at_which_it_was_heard() {
 }
 
 fn the_results_are_saved_when_another_rank_dies() {
-    // One waits for it in a call of the world, which fails; the other hangs elsewhere, and its process is ended.
+    // One waits for it in a call of the world, which fails; the other hangs elsewhere, and its process is
+    // ended.
     let mut job = start_job(3, || this_program("init barrier kill@1 hang@2 barrier"), &[]);
     for rank in [0, 2] {
         let ended = job[rank].ended();

@@ -1,4 +1,5 @@
-//! The logs of a complete measurement of `doctor`, which rank 0 gathers: each is whole, and each process is there.
+//! The logs of a complete measurement of `doctor`, which rank 0 gathers: each is whole, and each process is
+//! there.
 //!
 //! NCCL and the CUDA driver are fakes; this NCCL writes a log.
 
@@ -43,8 +44,8 @@ impl Fakes {
         self.0.path().join("libnccl.so.2")
     }
 
-    /// Starts the doctor as several processes, which divide the four GPUs of the fake driver among them. `change` changes the
-    /// command of a rank's process.
+    /// Starts the doctor as several processes, which divide the four GPUs of the fake driver among them.
+    /// `change` changes the command of a rank's process.
     fn start(&self, processes: usize, change: impl Fn(usize, &mut Command)) -> Vec<Process> {
         let port = reserve_port();
         let start_rank = |rank: usize| {
@@ -100,8 +101,8 @@ fn assert_death_is_reported(ends: &[Ended], dead: usize) {
     }
 }
 
-/// NCCL destroys the communicator of a rank without waiting for other processes, and writes the end of all those of a process
-/// when the last one is destroyed.
+/// NCCL destroys the communicator of a rank without waiting for other processes, and writes the end of all
+/// those of a process when the last one is destroyed.
 fn the_lines_of_a_rank_that_closes_late_are_in_the_report() {
     let fakes = Fakes::build();
     for (processes, late) in [(4, "1"), (2, "3"), (1, "2")] {

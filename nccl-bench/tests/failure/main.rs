@@ -1,7 +1,9 @@
-//! Ranks that crash, hang or are interrupted: whoever is left names them and ends, in time and with the right code.
+//! Ranks that crash, hang or are interrupted: whoever is left names them and ends, in time and with the right
+//! code.
 //!
-//! Real processes over libfabric and host memory. Some tests start this program again as a rank (`FAILURE_STEPS`), to
-//! have a rank hang at a place of their choice. The only assertion about time is that a job does not hang.
+//! Real processes over libfabric and host memory. Some tests start this program again as a rank
+//! (`FAILURE_STEPS`), to have a rank hang at a place of their choice. The only assertion about time is that a
+//! job does not hang.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 

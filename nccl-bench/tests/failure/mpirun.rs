@@ -133,7 +133,8 @@ pub(crate) fn is_running(process: u32) -> bool {
     status.is_ok_and(|status| !status.contains("State:\tZ"))
 }
 
-/// MPI_Init sets environment variables, which the CUDA driver reads while it starts: at the same time, the process can crash.
+/// MPI_Init sets environment variables, which the CUDA driver reads while it starts: at the same time, the
+/// process can crash.
 #[cfg(feature = "mpi")]
 fn the_driver_starts_after_mpi() {
     let fakes = Fakes::build();

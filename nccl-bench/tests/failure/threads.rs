@@ -16,7 +16,8 @@ pub(crate) const TESTS: Tests = tests![
 const ADVICE: &str = "raise the limit on processes and threads (ulimit -u; of a container or pod: pids.max, podPidsLimit) or on \
                       memory (ulimit -v), or start fewer ranks on this host";
 
-/// A command with address space for 25 threads, whose stacks are a gigabyte each, and for 7 gigabytes besides.
+/// A command with address space for 25 threads, whose stacks are a gigabyte each, and for 7 gigabytes
+/// besides.
 fn with_few_threads(arguments: &str) -> Command {
     let mut command = bench(arguments);
     command.env("RUST_MIN_STACK", (1_u64 << 30).to_string());

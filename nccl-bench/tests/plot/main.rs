@@ -1,4 +1,5 @@
-//! `nccl-bench plot` on numbers that nccl-tests measured. The output is parsed as XML, and its values are compared.
+//! `nccl-bench plot` on numbers that nccl-tests measured. The output is parsed as XML, and its values are
+//! compared.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -2,7 +2,8 @@
 
 use std::process::{Command, Output};
 
-/// `nccl-bench` without what a launcher or the user's own environment would add, but for the libfabric that is tested.
+/// `nccl-bench` without what a launcher or the user's own environment would add, but for the libfabric that
+/// is tested.
 pub(crate) fn nccl_bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.args(arguments.split_whitespace());

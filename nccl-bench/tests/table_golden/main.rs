@@ -1,7 +1,7 @@
 //! The text and the JSON against nccl-tests 2.19.6: the same numbers in, the same bytes out.
 //!
-//! Most files in `data/` were printed on 8 H200. For options that were not used there, those named `made_up_...` were
-//! printed by nccl-tests' output code alone, from made-up numbers.
+//! Most files in `data/` were printed on 8 H200. For options that were not used there, those named
+//! `made_up_...` were printed by nccl-tests' output code alone, from made-up numbers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -56,7 +56,8 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
         // NCCL's last error is not printed here.
         let expected = expected.lines().map(|line| if line.starts_with("# error: ") { "" } else { line });
         let expected: String = expected.map(|line| format!("{line}\n")).collect();
-        // What the foot says was not made from rounded numbers, and the rows do not show where wrong data was.
+        // What the foot says was not made from rounded numbers, and the rows do not show where wrong data
+        // was.
         let foot = Foot {
             brief: false,
             collective: &found.run.measurements[0].collective,

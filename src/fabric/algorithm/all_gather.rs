@@ -1,7 +1,7 @@
 //! Algorithms for all_gather.
 //!
-//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; every algorithm sends the
-//! (p-1) n bytes that every rank must receive.
+//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; every algorithm
+//! sends the (p-1) n bytes that every rank must receive.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -58,8 +58,8 @@ fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut R
     }
 }
 
-/// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory that starts with the own
-/// block, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
+/// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory that starts with
+/// the own block, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
 fn bruck(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let Position { rank, ranks, .. } = spec.at;
     let block = spec.bytes();

@@ -10,27 +10,26 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let chunk = || spec.segments().part(0, ranks).largest();
     let fold = Fold::new(spec.at);
     match algorithm {
-        // SAFETY: one round; each peer has a part of the scratch memory of its own, and the result is written when all
-        // sends are over.
+        // SAFETY: one round; each peer has a part of the scratch memory of its own, and the result is written
+        // when all sends are over.
         Algorithm::Direct => unsafe { Schedule::new(spec, Pipeline::WHOLE, 1, ranks * spec.bytes(), direct) },
-        // SAFETY: a round receives into scratch memory only, but for the last one, which receives into a target that
-        // this rank no longer sends.
+        // SAFETY: a round receives into scratch memory only, but for the last one, which receives into a
+        // target that this rank no longer sends.
         Algorithm::RecursiveDoubling => unsafe {
             let rounds = fold.steps() + 2 * fold.outer_rounds();
             Schedule::new(spec, Pipeline::WHOLE, rounds, spec.bytes(), recursive_doubling)
         },
-        // SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this rank gave
-        // away while halving and does not send in that round. Segments are disjoint.
+        // SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this
+        // rank gave away while halving and does not send in that round. Segments are disjoint.
         Algorithm::Rabenseifner => unsafe {
             let rounds = 2 * fold.steps() + 2 * fold.outer_rounds();
             Schedule::new(spec, pipeline, rounds, spec.segments().largest(), rabenseifner).ordered()
         },
-        // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks of the
-        // target that are not this rank's, while it sends its own. Segments are disjoint.
+        // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks
+        // of the target that are not this rank's, while it sends its own. Segments are disjoint.
         Algorithm::Pairwise => unsafe { Schedule::new(spec, pipeline, 2, chunk() * (ranks - 1), pairwise) },
-        // The ring serves any number of ranks.
-        // SAFETY: a reducing round receives into scratch memory, a gathering one into a chunk of the target next to the
-        // one that it sends. Segments are disjoint.
+        // The ring serves any number of ranks. SAFETY: a reducing round receives into scratch memory, a
+        // gathering one into a chunk of the target next to the one that it sends. Segments are disjoint.
         _ => unsafe { Schedule::new(spec, pipeline, 2 * (ranks - 1), chunk(), ring) },
     }
 }
@@ -56,8 +55,8 @@ fn direct(spec: &Spec, _segment: usize, _number: usize, round: &mut Round) {
     round.finish(target(0), len);
 }
 
-/// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it sends its
-/// vector first and from which it receives the result last.
+/// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it
+/// sends its vector first and from which it receives the result last.
 #[derive(Clone, Copy)]
 struct Fold {
     rank: usize,
@@ -126,8 +125,8 @@ impl Fold {
     }
 }
 
-/// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (for a
-/// number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
+/// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (for
+/// a number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
 fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let fold = Fold::new(spec.at);
     let len = spec.bytes();
@@ -151,8 +150,9 @@ fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut R
     }
 }
 
-/// Rabenseifner's: reduce-scatter by recursive halving, then all-gather by recursive doubling: 2 lg p messages,
-/// 2 n (p-1)/p bytes (for a number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
+/// Rabenseifner's: reduce-scatter by recursive halving, then all-gather by recursive doubling: 2 lg p
+/// messages, 2 n (p-1)/p bytes (for a number of ranks that is no power of two: 2 messages and up to 2 n bytes
+/// more).
 fn rabenseifner(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let fold = Fold::new(spec.at);
     let chunks = spec.segments().part(segment, fold.workers);
@@ -187,7 +187,8 @@ fn rabenseifner(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     }
 }
 
-/// Reduce-scatter and all-gather, each by direct exchange: 2 messages of n/p bytes to each peer, 2 n (p-1)/p bytes.
+/// Reduce-scatter and all-gather, each by direct exchange: 2 messages of n/p bytes to each peer, 2 n (p-1)/p
+/// bytes.
 fn pairwise(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let at = spec.at;
     let chunks = spec.segments().part(segment, at.ranks);
@@ -209,7 +210,8 @@ fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, ranks) = (spec.at, spec.at.ranks);
     let chunks = spec.segments().part(segment, ranks);
     let steps = ranks - 1;
-    // The gathering steps go on where the reducing ones end: each rank sends what it has got in the step before.
+    // The gathering steps go on where the reducing ones end: each rank sends what it has got in the step
+    // before.
     let (give, give_len) = chunks.span(at.below(number % ranks));
     let (take, len) = chunks.span(at.below((number + 1) % ranks));
     if number < steps {

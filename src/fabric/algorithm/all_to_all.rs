@@ -1,7 +1,7 @@
 //! Algorithms for all_to_all, with parts of one length or of any lengths.
 //!
-//! Costs for `p` ranks and `n` bytes in each rank's buffer, as messages on the critical path and bytes sent by each
-//! rank.
+//! Costs for `p` ranks and `n` bytes in each rank's buffer, as messages on the critical path and bytes sent
+//! by each rank.
 
 use std::ops::Range;
 
@@ -54,8 +54,8 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Segments of the longest part. Their number may differ between ranks: only the sender and the receiver of a part
-    /// need the same segments of it.
+    /// Segments of the longest part. Their number may differ between ranks: only the sender and the receiver
+    /// of a part need the same segments of it.
     fn pipeline(&self) -> Pipeline {
         let longest = self.sent.longest().max(self.received.longest());
         Pipeline { segments: longest.div_ceil(self.segment.max(1)).max(1), in_flight: self.in_flight }
@@ -87,19 +87,19 @@ impl Message<'_> {
     }
 }
 
-/// Returns the schedule of an algorithm. In place it is that of [`in_one_buffer`], unless the algorithm is Bruck's.
+/// Returns the schedule of an algorithm. In place it is that of [`in_one_buffer`], unless the algorithm is
+/// Bruck's.
 pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: bool) -> Schedule<Message<'_>> {
     let at = message.at;
     match (algorithm, message.received) {
-        // The first round only sorts the parts by distance.
-        // SAFETY: sends one part of the scratch memory and receives into another; the target is written after the last
-        // message.
+        // The first round only sorts the parts by distance. SAFETY: sends one part of the scratch memory and
+        // receives into another; the target is written after the last message.
         (Algorithm::Bruck, Parts::Equal(part)) => unsafe {
             let scratch_len = (at.ranks + 2 * (at.ranks / 2)) * part;
             Schedule::new(message, Pipeline::WHOLE, 1 + at.steps(), scratch_len, bruck)
         },
-        // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent. Segments
-        // are disjoint: those of equal parts lie at the same places of all parts.
+        // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent.
+        // Segments are disjoint: those of equal parts lie at the same places of all parts.
         (_, Parts::Equal(part)) if in_place => unsafe {
             Schedule::new(
                 message,
@@ -114,16 +114,16 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
             let elements: usize = ranges.iter().map(|range| range.len()).sum();
             Schedule::new(message, Pipeline::WHOLE, 1, elements * element_size, in_one_buffer)
         },
-        // SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap, nor do
-        // segments.
+        // SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap,
+        // nor do segments.
         (Algorithm::Direct, _) => unsafe { Schedule::new(message, message.pipeline(), 1, 0, direct) },
         // Pairwise serves any number of ranks.
         // SAFETY: as for `direct`.
         (_, Parts::Equal(_)) => unsafe {
             Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise)
         },
-        // Parts of different lengths have different numbers of segments, so that later segments overtake earlier ones.
-        // SAFETY: as for `direct`.
+        // Parts of different lengths have different numbers of segments, so that later segments overtake
+        // earlier ones. SAFETY: as for `direct`.
         (_, Parts::Ranges { .. }) => unsafe {
             Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise).ordered()
         },
@@ -140,8 +140,8 @@ fn direct(message: &Message<'_>, segment: usize, _number: usize, round: &mut Rou
     message.keep(segment, round);
 }
 
-/// Every rank sends to the one at growing distance above, and receives from the one below: p-1 messages, n (p-1)/p
-/// bytes.
+/// Every rank sends to the one at growing distance above, and receives from the one below: p-1 messages, n
+/// (p-1)/p bytes.
 fn pairwise(message: &Message<'_>, segment: usize, number: usize, round: &mut Round) {
     let at = message.at;
     message.receive(at.below(number + 1), segment, round);
@@ -151,8 +151,8 @@ fn pairwise(message: &Message<'_>, segment: usize, number: usize, round: &mut Ro
     }
 }
 
-/// [`direct`] in one buffer: received parts wait in scratch memory until all are sent. Equal parts are cut into segments.
-/// Others are not: a received segment could overwrite a part that is sent later.
+/// [`direct`] in one buffer: received parts wait in scratch memory until all are sent. Equal parts are cut
+/// into segments. Others are not: a received segment could overwrite a part that is sent later.
 fn in_one_buffer(message: &Message<'_>, segment: usize, _number: usize, round: &mut Round) {
     let part = |parts: &Parts<'_>, rank: usize| match parts {
         Parts::Equal(_) => message.segment(segment, parts.span(rank)),
@@ -176,12 +176,13 @@ fn in_one_buffer(message: &Message<'_>, segment: usize, _number: usize, round: &
     }
 }
 
-/// Bruck's algorithm, for parts of one length: every part travels the distance to its rank in steps of powers of two,
-/// together with others: lg p messages, rounded up, n/2 lg p bytes.
+/// Bruck's algorithm, for parts of one length: every part travels the distance to its rank in steps of powers
+/// of two, together with others: lg p messages, rounded up, n/2 lg p bytes.
 fn bruck(message: &Message<'_>, _segment: usize, number: usize, round: &mut Round) {
     let (at, part) = (message.at, message.received.longest());
     let Position { rank, ranks, .. } = at;
-    // Send and receive buffer in scratch memory, behind the parts. At most half of the distances have a given bit.
+    // Send and receive buffer in scratch memory, behind the parts. At most half of the distances have a given
+    // bit.
     let packed = ranks * part;
     let arrived = packed + ranks / 2 * part;
     // Distances whose binary representation has bit `step`.

@@ -128,8 +128,8 @@ struct SegmentSlot {
 /// operation's memory or the workspace is touched.
 ///
 /// # Safety
-/// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing else
-/// uses it until this returns, and, after an error or a panic, until the transport has been closed.
+/// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing
+/// else uses it until this returns, and, after an error or a panic, until the transport has been closed.
 pub(crate) unsafe fn run<T: Transport, P>(
     transport: &mut T,
     workspace: &mut Workspace,
@@ -210,9 +210,9 @@ pub(crate) unsafe fn run<T: Transport, P>(
 
 /// The order in which all ranks begin the rounds of all segments, for ordered schedules.
 ///
-/// A network may hold up all messages from one rank to another behind an unexpected one (TCP does when it is long or
-/// there are many). Ranks that begin the same rounds in the same order post receives in the order of the sends, so that
-/// none is held up forever.
+/// A network may hold up all messages from one rank to another behind an unexpected one (TCP does when it is
+/// long or there are many). Ranks that begin the same rounds in the same order post receives in the order of
+/// the sends, so that none is held up forever.
 #[derive(Clone, Copy)]
 struct RoundOrder {
     rounds: usize,
@@ -257,8 +257,8 @@ impl SegmentSlot {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
         schedule.fill(segment, self.number, &mut self.round);
-        // A receive does not match a segment of a message of another length. The transport mixes in the segment's own length, which
-        // the same hash of the whole's would cancel.
+        // A receive does not match a segment of a message of another length. The transport mixes in the
+        // segment's own length, which the same hash of the whole's would cancel.
         let tag = |sequence: u64, transfer: &Transfer| {
             tag(
                 sequence ^ of_length(transfer.whole.wrapping_mul(3)) << 5,
@@ -268,8 +268,8 @@ impl SegmentSlot {
             )
         };
         for transfer in &self.round.receives {
-            // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
-            // before the request is done, or, if this fails, before the caller has closed the transport.
+            // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches
+            // it before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
                 let data = buffers.locate(transfer.location, transfer.len);
                 let tag = tag(operation.sequence.received, transfer);
@@ -299,9 +299,9 @@ impl SegmentSlot {
     }
 }
 
-/// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index within a
-/// round and 16 of the round, which leaves two for the transport. Each wraps around; messages in flight are never that
-/// far apart, and those of one tag are matched in the order in which they were sent.
+/// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index
+/// within a round and 16 of the round, which leaves two for the transport. Each wraps around; messages in
+/// flight are never that far apart, and those of one tag are matched in the order in which they were sent.
 fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
     let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
     (sequence & 0x3f_ffff) << 40 | within

@@ -1,7 +1,7 @@
 //! Algorithms for gather.
 //!
-//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives (p-1) n
-//! bytes. Only the root has a target.
+//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives
+//! (p-1) n bytes. Only the root has a target.
 
 use super::{Pipeline, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -13,8 +13,8 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
             // SAFETY: receives into scratch memory behind the blocks that are there already, and sends those.
             unsafe { Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, binomial) }
         }
-        // Direct serves any number of ranks.
-        // SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
+        // Direct serves any number of ranks. SAFETY: the root only receives, into blocks of the target that
+        // are not its own. Segments are disjoint.
         _ => unsafe { Schedule::new(spec, spec.pipeline(), 1, 0, direct) },
     }
 }
@@ -32,8 +32,8 @@ pub(super) fn direct(spec: &Spec, segment: usize, _number: usize, round: &mut Ro
     round.copy_meanwhile(source(start), target(at.rank * block + start), len);
 }
 
-/// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks pass
-/// through other ranks on their way.
+/// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks
+/// pass through other ranks on their way.
 pub(super) fn binomial(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let (at, block) = (spec.at, spec.bytes());
     let me = at.number();

@@ -1,17 +1,19 @@
 //! Collective algorithms, as schedules of rounds.
 //!
-//! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts receives and
-//! sends, and when they are complete it combines or copies what arrived. The engine keeps several segments in flight,
-//! so that the combination of one overlaps with the transfer of others. A schedule is a function of rank, number of
-//! ranks, size, segment and round, so every rank knows its peers' rounds without communication.
+//! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts
+//! receives and sends, and when they are complete it combines or copies what arrived. The engine keeps
+//! several segments in flight, so that the combination of one overlaps with the transfer of others. A
+//! schedule is a function of rank, number of ranks, size, segment and round, so every rank knows its peers'
+//! rounds without communication.
 //!
-//! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
-//! Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient
-//! Algorithms for All-to-All Communications in Multiport Message-Passing Systems" (1997).
+//! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D.
+//! Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems"
+//! (1997).
 //!
-//! Every element of a reduction is combined in an order that depends only on the number of ranks, the algorithm and the
-//! element's position, and then copied, or combined in the same order on every rank: all ranks get the same bits
-//! (except for a NaN's payload).
+//! Every element of a reduction is combined in an order that depends only on the number of ranks, the
+//! algorithm and the element's position, and then copied, or combined in the same order on every rank: all
+//! ranks get the same bits (except for a NaN's payload).
 
 mod all_gather;
 mod all_reduce;
@@ -186,9 +188,9 @@ impl Round {
         }
     }
 
-    /// Sends every other rank its part of the source, receives this rank's part from all of them, and reduces it to
-    /// `out`. `part` returns the start and the length of a rank's part in the source, in bytes. Received parts lie one
-    /// after the other in scratch memory; `out` may be the place of the first.
+    /// Sends every other rank its part of the source, receives this rank's part from all of them, and reduces
+    /// it to `out`. `part` returns the start and the length of a rank's part in the source, in bytes.
+    /// Received parts lie one after the other in scratch memory; `out` may be the place of the first.
     fn reduce_own(&mut self, at: Position, part: impl Fn(usize) -> (usize, usize), out: Location) {
         let (mine, len) = part(at.rank);
         for distance in 1..at.ranks {
@@ -206,8 +208,8 @@ impl Round {
         self.finish(out, len);
     }
 
-    /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a part of
-    /// the buffers.
+    /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a
+    /// part of the buffers.
     fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
         for transfer in self.receives.iter_mut().chain(&mut self.sends) {
             transfer.peer = rank(transfer.peer);
@@ -251,16 +253,16 @@ pub(crate) struct Schedule<P> {
     round: RoundFunction<P>,
 }
 
-/// Fills an empty round with this rank's messages and actions. Arguments: parameters, number of the segment, number of
-/// the round, and the round.
+/// Fills an empty round with this rank's messages and actions. Arguments: parameters, number of the segment,
+/// number of the round, and the round.
 type RoundFunction<P> = fn(&P, usize, usize, &mut Round);
 
 impl<P> Schedule<P> {
     /// # Safety
     /// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
-    /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
-    /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
-    /// Segments in flight together touch disjoint memory.
+    /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for
+    /// the element type where it is combined; no two receives overlap, and none overlaps a send of the same
+    /// round. Segments in flight together touch disjoint memory.
     unsafe fn new(
         parameters: P,
         pipeline: Pipeline,

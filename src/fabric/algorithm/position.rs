@@ -2,9 +2,9 @@
 
 /// A rank among all ranks.
 ///
-/// They form a ring, and a binomial tree, in which they are numbered from the root on, around the end. The parent of a
-/// number is the number without its lowest bit; at step `s` those whose lowest bit is `s` communicate with their
-/// parents. The numbers of a subtree are consecutive.
+/// They form a ring, and a binomial tree, in which they are numbered from the root on, around the end. The
+/// parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s`
+/// communicate with their parents. The numbers of a subtree are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) rank: usize,

@@ -1,7 +1,7 @@
 //! Algorithms for reduce.
 //!
-//! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank. Only the root has a
-//! target; the others keep partial results in scratch memory.
+//! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank. Only the
+//! root has a target; the others keep partial results in scratch memory.
 
 use super::{Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -11,8 +11,9 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match algorithm {
         Algorithm::Pairwise => {
             let scratch_len = segments.part(0, spec.at.ranks).largest() * (spec.at.ranks - 1);
-            // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the root
-            // receives chunks of the target that are not its own and sends nothing. Segments are disjoint.
+            // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the
+            // root receives chunks of the target that are not its own and sends nothing. Segments are
+            // disjoint.
             unsafe { Schedule::new(spec, spec.pipeline(), 2, scratch_len, pairwise) }
         }
         // The tree serves any number of ranks.
@@ -23,7 +24,8 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     }
 }
 
-/// Up a binomial tree, in which every rank combines its children's with its own: lg p messages, rounded up; n bytes.
+/// Up a binomial tree, in which every rank combines its children's with its own: lg p messages, rounded up; n
+/// bytes.
 fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, segments) = (spec.at, spec.segments());
     let (start, len) = segments.span(segment);

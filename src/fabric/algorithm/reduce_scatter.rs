@@ -1,8 +1,8 @@
 //! Algorithms for reduce_scatter.
 //!
-//! Costs for `p` ranks whose vectors have `n` bytes, a block of n/p for each rank, as messages on the critical path
-//! and bytes sent by each rank. Partial results are kept in scratch memory: in place, a rank's vector stays
-//! as it is but for its own block.
+//! Costs for `p` ranks whose vectors have `n` bytes, a block of n/p for each rank, as messages on the
+//! critical path and bytes sent by each rank. Partial results are kept in scratch memory: in place, a rank's
+//! vector stays as it is but for its own block.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -11,36 +11,38 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let ranks = spec.at.ranks;
     let largest = spec.segments().largest();
     match algorithm {
-        // SAFETY: receives into a part of the scratch memory that is not sent; the first round sends of the source, the
-        // others of the scratch memory. The result is written when all sends are over.
+        // SAFETY: receives into a part of the scratch memory that is not sent; the first round sends of the
+        // source, the others of the scratch memory. The result is written when all sends are over.
         Algorithm::RecursiveHalving => unsafe {
             let scratch_len = 2 * arrivals(&spec);
             Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, recursive_halving)
         },
-        // SAFETY: receives into one half of the scratch memory what it combines there, and sends what the round before
-        // left in the other half. The result is written when all sends are over. Segments are disjoint.
+        // SAFETY: receives into one half of the scratch memory what it combines there, and sends what the
+        // round before left in the other half. The result is written when all sends are over. Segments are
+        // disjoint.
         Algorithm::Ring => unsafe { Schedule::new(spec, spec.pipeline(), ranks - 1, 2 * largest, ring) },
-        // Pairwise serves any number of ranks.
-        // SAFETY: receives into scratch memory, a part for each peer; the result is written when all sends are over, to
-        // the own block, which is not sent. Segments are disjoint.
+        // Pairwise serves any number of ranks. SAFETY: receives into scratch memory, a part for each peer;
+        // the result is written when all sends are over, to the own block, which is not sent. Segments are
+        // disjoint.
         _ => unsafe { Schedule::new(spec, spec.pipeline(), 1, (ranks - 1) * largest, pairwise) },
     }
 }
 
-/// Every rank sends every other its block, and combines the blocks received: 1 message to each peer, n (p-1)/p bytes.
+/// Every rank sends every other its block, and combines the blocks received: 1 message to each peer, n
+/// (p-1)/p bytes.
 fn pairwise(spec: &Spec, segment: usize, _number: usize, round: &mut Round) {
     let (start, len) = spec.segments().span(segment);
     round.reduce_own(spec.at, |rank| (rank * spec.bytes() + start, len), target(start));
 }
 
-/// Start of the receive buffer of [`recursive_halving`] in scratch memory: behind the half of all blocks that is left
-/// after the first round.
+/// Start of the receive buffer of [`recursive_halving`] in scratch memory: behind the half of all blocks that
+/// is left after the first round.
 fn arrivals(spec: &Spec) -> usize {
     spec.at.ranks / 2 * spec.bytes()
 }
 
-/// Exchanges halves of the remaining blocks with partners at halving distance: lg p messages, n (p-1)/p bytes; a power
-/// of two of ranks.
+/// Exchanges halves of the remaining blocks with partners at halving distance: lg p messages, n (p-1)/p
+/// bytes; a power of two of ranks.
 fn recursive_halving(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let Position { rank, ranks, .. } = spec.at;
     let block = spec.bytes();
@@ -65,8 +67,8 @@ fn recursive_halving(spec: &Spec, _segment: usize, number: usize, round: &mut Ro
     }
 }
 
-/// Passes partial results around a ring, each on its way to the rank whose block it is: p-1 messages of n/p bytes, all
-/// to one neighbour.
+/// Passes partial results around a ring, each on its way to the rank whose block it is: p-1 messages of n/p
+/// bytes, all to one neighbour.
 fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, segments, block) = (spec.at, spec.segments(), spec.bytes());
     let (start, len) = segments.span(segment);

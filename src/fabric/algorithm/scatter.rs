@@ -1,26 +1,27 @@
 //! Algorithms for scatter: those for gather, reversed.
 //!
-//! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
-//! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
+//! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that
+//! get `n` bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a
+//! source.
 
 use super::{Action, Buffer, Location, Round, Schedule, Spec, gather};
 use crate::fabric::selection::Algorithm;
 
-/// A gather reversed: its rounds run from the last to the first, and its receives become sends. Source and target swap
-/// roles, so copies reverse too.
+/// A gather reversed: its rounds run from the last to the first, and its receives become sends. Source and
+/// target swap roles, so copies reverse too.
 ///
-/// Copies that follow the messages of a gather must precede them here. So there is one more round: the first does the
-/// copies of the gather's last one, without messages.
+/// Copies that follow the messages of a gather must precede them here. So there is one more round: the first
+/// does the copies of the gather's last one, without messages.
 pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let Schedule { pipeline, rounds, scratch_len, .. } = gather::schedule(algorithm, spec);
     let round = match algorithm {
         Algorithm::Binomial => binomial,
         _ => direct,
     };
-    // SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather. There no
-    // two sends overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so
-    // sends can be receives. The buffers are those of the gather under each other's names, and segments are disjoint as
-    // there.
+    // SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather.
+    // There no two sends overlap either, since every byte goes one way, and the memory copied meanwhile is in
+    // none of them: so sends can be receives. The buffers are those of the gather under each other's names,
+    // and segments are disjoint as there.
     unsafe { Schedule::new(spec, pipeline, rounds + 1, scratch_len, round) }
 }
 

@@ -47,8 +47,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The buffers have these parts, of which no two that are received overlap. They are the same if `in_place`,
-    /// otherwise disjoint, and borrowed while this runs.
+    /// The buffers have these parts, of which no two that are received overlap. They are the same if
+    /// `in_place`, otherwise disjoint, and borrowed while this runs.
     unsafe fn all_to_all_v_memory<E: Element>(
         &mut self,
         memory: Memory,
@@ -79,8 +79,8 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Checks that each buffer has a part for each rank, that this rank's parts for itself are equally long, and that
-    /// no two received parts overlap.
+    /// Checks that each buffer has a part for each rank, that this rank's parts for itself are equally long,
+    /// and that no two received parts overlap.
     fn check_ranges(
         &mut self,
         send: &[Range<usize>],

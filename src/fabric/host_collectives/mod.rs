@@ -30,9 +30,10 @@ mod symmetric;
 
 /// The collectives of one rank, over any transport.
 ///
-/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for as
-/// long as it is open. So an operation owns the transport while it runs, and returns it when all its requests are
-/// complete; after an error or a panic it drops, and so closes, the transport before the borrows end.
+/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may
+/// serve for as long as it is open. So an operation owns the transport while it runs, and returns it when all
+/// its requests are complete; after an error or a panic it drops, and so closes, the transport before the
+/// borrows end.
 pub(crate) struct HostCollectives<T> {
     transport: Option<Box<T>>,
     rank: usize,
@@ -60,7 +61,8 @@ pub(crate) struct HostCollectives<T> {
     has_left: bool,
 }
 
-/// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message with.
+/// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message
+/// with.
 const MAX_ANNOUNCED_PAIRS: usize = 64;
 
 /// Messages to a peer, and from it.
@@ -124,7 +126,8 @@ impl<T: Transport> HostCollectives<T> {
             plan.with(collective, &options)
         });
         // A message has the length that the plan gives it, and a rank with another plan must not read it. The
-        // options were compared, but by the program's world; a rank of another build may have other plans for them.
+        // options were compared, but by the program's world; a rank of another build may have other plans for
+        // them.
         let history = CallHash::of_settings(&format!("{topology:?} {options:?} {plans:?}"));
         Ok(Self {
             transport: Some(Box::new(transport)),
@@ -150,8 +153,8 @@ impl<T: Transport> HostCollectives<T> {
         self.rank
     }
 
-    /// Records that this rank calls nothing more, and compares calls: a rank that waits for it in another operation
-    /// would wait forever.
+    /// Records that this rank calls nothing more, and compares calls: a rank that waits for it in another
+    /// operation would wait forever.
     pub(crate) fn leave(&mut self) {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
         self.has_left = true;
@@ -250,13 +253,14 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Runs a collective other than all_to_all_v with the algorithm of its plan. `count` is the number of elements of a
-    /// vector, or of each rank's block.
+    /// Runs a collective other than all_to_all_v with the algorithm of its plan. `count` is the number of
+    /// elements of a vector, or of each rank's block.
     ///
     /// # Safety
-    /// Source and target have the bytes that the collective reads and writes on this rank: a vector, a block, or a
-    /// block for each rank. If they are equally long, they are the same or disjoint; otherwise the shorter one is this
-    /// rank's block of the longer one, or disjoint from it. Both are aligned for `E`, and borrowed while this runs.
+    /// Source and target have the bytes that the collective reads and writes on this rank: a vector, a block,
+    /// or a block for each rank. If they are equally long, they are the same or disjoint; otherwise the
+    /// shorter one is this rank's block of the longer one, or disjoint from it. Both are aligned for `E`, and
+    /// borrowed while this runs.
     // Compiled for each collective, without these matches, which take 3 % of a short all_reduce.
     #[inline(always)]
     unsafe fn collective<E: Element>(
@@ -359,7 +363,8 @@ impl<T: Transport> HostCollectives<T> {
             shared.fail();
         }
         let purpose = self.purpose.map(|purpose| purpose.to_string()).unwrap_or_default();
-        // Shared memory reports calls without their purpose, which is that of the peer, too, if it has the same calls before.
+        // Shared memory reports calls without their purpose, which is that of the peer, too, if it has the
+        // same calls before.
         if let Error::Mismatch { called, peer_called, .. } = &mut error
             && *called == self.call.to_string()
         {
@@ -378,8 +383,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed while
-    /// this runs.
+    /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed
+    /// while this runs.
     unsafe fn run<P>(
         &mut self,
         name: &'static str,
@@ -409,8 +414,9 @@ impl<T: Transport> HostCollectives<T> {
             return Err(Error::Closed { operation: name });
         };
         let running = self.shared.as_mut().map(RunningOperation);
-        // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
-        // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
+        // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an
+        // error or a panic the transport, which this function owns, is dropped and thereby closed before
+        // anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
         mem::forget(running);
         let result = match &self.shared {
@@ -423,8 +429,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 }
 
-/// An operation that runs. Dropped when a panic ends it: the other ranks of the host then treat it as failed before the
-/// caller's buffers are its own again. Forgotten when the operation returns.
+/// An operation that runs. Dropped when a panic ends it: the other ranks of the host then treat it as failed
+/// before the caller's buffers are its own again. Forgotten when the operation returns.
 struct RunningOperation<'a>(&'a mut SharedSegment);
 
 impl Drop for RunningOperation<'_> {
@@ -433,7 +439,8 @@ impl Drop for RunningOperation<'_> {
     }
 }
 
-/// The error when another rank has failed: with cross-memory attach its messages may have been overwritten since.
+/// The error when another rank has failed: with cross-memory attach its messages may have been overwritten
+/// since.
 #[cold]
 fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();

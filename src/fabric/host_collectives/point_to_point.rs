@@ -54,7 +54,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The source is sent, the target received; they are the same memory or disjoint, and borrowed while this runs.
+    /// The source is sent, the target received; they are the same memory or disjoint, and borrowed while this
+    /// runs.
     unsafe fn exchange_memory<E: Element>(
         &mut self,
         operation: &'static str,

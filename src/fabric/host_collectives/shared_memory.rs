@@ -1,8 +1,8 @@
 //! Collectives over the shared segment, in pieces that fit its buffers.
 //!
-//! Data in the segment is a copy, so a buffer may be overwritten as soon as its piece is written there: in place is the
-//! same as out of place. All ranks take part in every operation of the segment, in the same order, if only with an
-//! empty piece.
+//! Data in the segment is a copy, so a buffer may be overwritten as soon as its piece is written there: in
+//! place is the same as out of place. All ranks take part in every operation of the segment, in the same
+//! order, if only with an empty piece.
 
 use std::mem;
 use std::ptr;
@@ -31,8 +31,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Runs a collective (but all_to_all_v) in pieces of at most `segment` bytes.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective); `reduction` is that of the elements, and none if nothing is
-    /// reduced.
+    /// The contract of [`collective`](Self::collective); `reduction` is that of the elements, and none if
+    /// nothing is reduced.
     // As `collective`, which calls it.
     #[inline(always)]
     pub(super) unsafe fn run_on_board(
@@ -62,8 +62,8 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Runs a collective that reduces nothing. The senders write a block, or a part for each rank; the receivers read
-    /// from one sender, or from all, whose blocks become theirs in rank order.
+    /// Runs a collective that reduces nothing. The senders write a block, or a part for each rank; the
+    /// receivers read from one sender, or from all, whose blocks become theirs in rank order.
     ///
     /// # Safety
     /// The contract of [`collective`](Self::collective).
@@ -98,8 +98,9 @@ impl<T: Transport> HostCollectives<T> {
         self.run_in_shared_memory(collective.name(), |shared, progress| {
             for (start, len) in pieces.spans() {
                 let message_offset = if has_parts { own * len } else { 0 };
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those that a rank writes
-                // together fit in a message. What is overwritten in place is in the shared segment by then.
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those that a
+                // rank writes together fit in a message. What is overwritten in place is in the shared
+                // segment by then.
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.wrapping_add(start));
                     if from_root && !is_root {
@@ -149,8 +150,8 @@ impl<T: Transport> HostCollectives<T> {
                 for rank in 1..shared.ranks() {
                     let message = shared.read(rank, progress)?;
                     let before = if rank == 1 { first } else { target.cast_const() };
-                    // SAFETY: messages in the segment are aligned and have this many bytes, which do not change before
-                    // the next operation; the target is disjoint from them.
+                    // SAFETY: messages in the segment are aligned and have this many bytes, which do not
+                    // change before the next operation; the target is disjoint from them.
                     unsafe { reduction.combine(target, before, message, len) };
                 }
                 // SAFETY: the target is borrowed by this operation.
@@ -174,8 +175,8 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
-                // in a message.
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all
+                // ranks fit in a message.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
                     write_parts(shared, own, source, block, len, progress)?;
@@ -188,8 +189,9 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Otherwise each
-    /// rank reduces its part of every piece, and publishes it in a separate operation after the next piece is written.
+    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Otherwise each rank
+    /// reduces its part of every piece, and publishes it in a separate operation after the next piece is
+    /// written.
     ///
     /// # Safety
     /// The contract of [`collective`](Self::collective).
@@ -274,8 +276,8 @@ impl PartialReduction {
     /// Reduces the part over all ranks.
     ///
     /// # Safety
-    /// The addresses have `len` bytes each, aligned for the reduction's elements, as is the offset; every message of
-    /// the operation contains the range.
+    /// The addresses have `len` bytes each, aligned for the reduction's elements, as is the offset; every
+    /// message of the operation contains the range.
     unsafe fn reduce(
         self,
         shared: &mut SharedSegment,
@@ -287,8 +289,8 @@ impl PartialReduction {
         let mut before = own;
         for other in others(rank, shared.ranks()) {
             let message = shared.read(other, progress)?;
-            // SAFETY: messages in the segment are aligned, and they do not change before the next operation; they are
-            // apart from this rank's memory.
+            // SAFETY: messages in the segment are aligned, and they do not change before the next operation;
+            // they are apart from this rank's memory.
             unsafe { reduction.combine(target, before, message.add(offset), len) };
             before = target.cast_const();
         }
@@ -298,8 +300,8 @@ impl PartialReduction {
     }
 }
 
-/// Writes `len` bytes for each rank, of parts whose starts are `stride` bytes apart; leaves out this rank's own unless
-/// all are copied together.
+/// Writes `len` bytes for each rank, of parts whose starts are `stride` bytes apart; leaves out this rank's
+/// own unless all are copied together.
 ///
 /// # Safety
 /// They can be read, and fit in a message.

@@ -32,7 +32,8 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
     let list = InfoList::query(library, &question, |entry| {
-        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are null.
+        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are
+        // null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
             (*entry).mode = !0;
@@ -64,8 +65,8 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
         .collect())
 }
 
-/// Lists the providers of `library`, including those that find no device here; but libfabric 1.17 leaves out `efa` and
-/// `verbs` without devices.
+/// Lists the providers of `library`, including those that find no device here; but libfabric 1.17 leaves out
+/// `efa` and `verbs` without devices.
 ///
 /// Uses `fi_getinfo` with `FI_PROV_ATTR_ONLY`.
 ///
@@ -101,8 +102,8 @@ const EVERY_REGISTRATION: c_int = !((fabric_sys::FI_MR_BASIC.0 | fabric_sys::FI_
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.
 unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
-    // SAFETY: the caller guarantees the entry; fields are those that every libfabric from 1.17 on has, names are null
-    // or texts, and each value is described as what it is.
+    // SAFETY: the caller guarantees the entry; fields are those that every libfabric from 1.17 on has, names
+    // are null or texts, and each value is described as what it is.
     unsafe {
         let (fabric, domain, endpoint) = ((*entry).fabric_attr, (*entry).domain_attr, (*entry).ep_attr);
         let (transmit, receive) = ((*entry).tx_attr, (*entry).rx_attr);
@@ -149,8 +150,8 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
 /// `nic` must be live.
 unsafe fn nic_info(nic: *const fid_nic) -> Nic {
     let mut found = Nic::default();
-    // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or texts. The
-    // place is that of a PCI bus when its type says so.
+    // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or
+    // texts. The place is that of a PCI bus when its type says so.
     unsafe {
         let named = |pointer| Some(text(pointer)).filter(|text| !text.is_empty());
         let device = (*nic).device_attr;
@@ -217,7 +218,8 @@ unsafe fn address(format: u32, address: *const c_void, length: usize) -> Option<
 }
 
 fn address_text(format: u32, bytes: &[u8]) -> Option<String> {
-    // The family comes first, in 2 bytes, and then the port; an IPv6 address follows 4 bytes of flow information.
+    // The family comes first, in 2 bytes, and then the port; an IPv6 address follows 4 bytes of flow
+    // information.
     let port = || Some(u16::from_be_bytes(*bytes.get(2..4)?.first_chunk()?));
     let ported = |address: String, port: u16| if port == 0 { address } else { format!("{address}:{port}") };
     match format {

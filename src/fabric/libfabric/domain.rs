@@ -20,8 +20,8 @@ pub(crate) struct Domain {
     pub(super) next_key: AtomicU64,
 }
 
-// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked
-// for with FI_THREAD_SAFE, and otherwise one endpoint has it.
+// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it
+// was asked for with FI_THREAD_SAFE, and otherwise one endpoint has it.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -57,8 +57,8 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         let setup = provider::setup_lock();
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each
-        // hold an `Arc` of this.
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children,
+        // which each hold an `Arc` of this.
         let closed = unsafe {
             close([
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),

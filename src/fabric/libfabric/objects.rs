@@ -21,12 +21,12 @@ use crate::world::process_exit;
 
 /// Buffer size for an address of any provider.
 const MAX_ADDRESS_LEN: usize = 512;
-/// Largest size hint of an address vector: the library multiplies it, and the product may wrap. There may be more
-/// peers.
+/// Largest size hint of an address vector: the library multiplies it, and the product may wrap. There may be
+/// more peers.
 const MAX_PEERS: usize = 1 << 16;
 
-/// An address, padded with zeros: providers derive its length from its format, or for a text from its terminator, and
-/// the padding keeps that in bounds.
+/// An address, padded with zeros: providers derive its length from its format, or for a text from its
+/// terminator, and the padding keeps that in bounds.
 fn padded(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
     padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
@@ -108,8 +108,8 @@ impl Drop for EndpointObjects {
 }
 
 impl EndpointObjects {
-    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that
-    /// uses them; returns the endpoint's address, too.
+    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an
+    /// endpoint that uses them; returns the endpoint's address, too.
     pub(crate) fn open(
         domain: Arc<Domain>,
         library: &'static Fabric,
@@ -148,8 +148,8 @@ impl EndpointObjects {
         let _setup = provider::setup_lock();
         let none = ptr::null_mut();
         let domain = self.domain.domain;
-        // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
-        // attributes are zeroed, long enough for any library, and set as the library documents.
+        // SAFETY: the entry is live; every object is opened from live ones and kept until this type is
+        // dropped; attributes are zeroed, long enough for any library, and set as the library documents.
         unsafe {
             let mut attributes = Padded::<fi_av_attr>::zeroed();
             attributes.type_ = fabric_sys::FI_AV_TABLE;
@@ -225,17 +225,17 @@ impl EndpointObjects {
 
     /// True when closing the endpoint can crash after a peer has ended in the middle of a message.
     ///
-    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. When its
-    /// connection ends before all of one has arrived, `xnet_complete_rx` frees the buffer but leaves it in the list
-    /// that is freed with the endpoint.
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. When
+    /// its connection ends before all of one has arrived, `xnet_complete_rx` frees the buffer but leaves it
+    /// in the list that is freed with the endpoint.
     ///
     /// Not with `io_uring`: the kernel has the buffers, and would continue to write there.
     pub(crate) fn must_stay_open(&self) -> bool {
         self.tcp && self.version > Version::new(1, 17) && !self.uring
     }
 
-    /// Leaves the objects open when they are dropped, if nothing can move data then: these are not polled again, no
-    /// other endpoint has the domain, and the library has no thread for sleepers.
+    /// Leaves the objects open when they are dropped, if nothing can move data then: these are not polled
+    /// again, no other endpoint has the domain, and the library has no thread for sleepers.
     pub(crate) fn leave_open(&mut self) {
         self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
@@ -247,8 +247,8 @@ impl EndpointObjects {
         std::mem::forget(std::mem::take(&mut self.memories));
     }
 
-    /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an endpoint
-    /// of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
+    /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an
+    /// endpoint of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
     ///
     /// Moves no data, as the buffers of operations in flight may be gone.
     pub(crate) fn discard(&mut self) {
@@ -269,8 +269,9 @@ impl EndpointObjects {
                 data: 0,
             };
             let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
-            // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it
-            // adds to the completion queue names the context, and is never read: reading the queue would move data.
+            // SAFETY: the endpoint is open; the call is done with the message and its context when it
+            // returns. What it adds to the completion queue names the context, and is never read: reading the
+            // queue would move data.
             unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
             // `util_srx_peek` stores the message that it has found here.
             found = !context.internal[0].is_null();
@@ -282,12 +283,12 @@ impl EndpointObjects {
         self.memories.push(memory);
     }
 
-    /// Registers memory for these accesses until this is dropped; returns its key and its descriptor for operations, or
-    /// libfabric's error number.
+    /// Registers memory for these accesses until this is dropped; returns its key and its descriptor for
+    /// operations, or libfabric's error number.
     ///
     /// # Safety
-    /// The memory must live as long as these objects, and may be accessed by peers at any time; `device` must fit
-    /// `interface`. Device memory must be the device's alone.
+    /// The memory must live as long as these objects, and may be accessed by peers at any time; `device` must
+    /// fit `interface`. Device memory must be the device's alone.
     pub(crate) unsafe fn register(
         &mut self,
         start: *const u8,
@@ -323,7 +324,8 @@ impl EndpointObjects {
     pub(crate) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
         let padded = padded(address);
-        // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
+        // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is
+        // writable.
         let count = unsafe {
             fabric_sys::fi_av_insert(
                 self.av,
@@ -358,7 +360,8 @@ impl EndpointObjects {
             .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     }
 
-    /// Reads the error of a failed operation from the completion queue, or returns libfabric's number of its own error.
+    /// Reads the error of a failed operation from the completion queue, or returns libfabric's number of its
+    /// own error.
     pub(crate) fn read_error(&self) -> Result<FailedOperation, c_int> {
         let mut entry = Padded::<fi_cq_err_entry>::zeroed();
         // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
@@ -368,8 +371,8 @@ impl EndpointObjects {
         }
         let mut buffer = [0_u8; 256];
         let text = buffer.as_mut_ptr().cast();
-        // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
-        // passed along.
+        // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's
+        // length is passed along.
         unsafe {
             fabric_sys::fi_cq_strerror(self.cq, entry.prov_errno, entry.err_data, text, buffer.len());
         }
@@ -384,8 +387,8 @@ impl EndpointObjects {
     }
 }
 
-/// Ends the process after a failure of closing an endpoint, with the value that the library returned: the library
-/// may continue to write into buffers whose borrows are about to end.
+/// Ends the process after a failure of closing an endpoint, with the value that the library returned: the
+/// library may continue to write into buffers whose borrows are about to end.
 fn end_process(result: c_int) -> ! {
     process_exit::claim();
     process_exit::report_once(&format!(

@@ -8,8 +8,8 @@ use fabric_sys::{Fabric, Version, fi_info, fi_threading};
 
 use crate::fabric::error::{Error, Failure};
 
-/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here, by libfabric's names:
-/// `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
+/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here, by
+/// libfabric's names: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
 ///
 /// Uses `fi_getinfo`.
 ///
@@ -34,8 +34,8 @@ pub(crate) fn is_tcp(name: &str) -> bool {
     matches!(name, "tcp" | "net")
 }
 
-/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp` is
-/// an older one without reliable endpoints of its own.
+/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose
+/// `tcp` is an older one without reliable endpoints of its own.
 pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     let renamed = Version::new(1, 18);
     match provider {
@@ -46,12 +46,14 @@ pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     .to_owned()
 }
 
-/// The name for people of an opened provider: the one that they asked for, where the library has another for the same.
+/// The name for people of an opened provider: the one that they asked for, where the library has another for
+/// the same.
 pub(crate) fn name_as_asked<'a>(asked: Option<&'a str>, provider: &'a str) -> &'a str {
     asked.filter(|asked| is_tcp(asked) && is_tcp(provider)).unwrap_or(provider)
 }
 
-/// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe then.
+/// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe
+/// then.
 pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
     static SETUP: Mutex<()> = Mutex::new(());
     SETUP.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,8 +99,8 @@ impl InfoList {
         })
     }
 
-    /// Queries with hints that `fill` completes; `question.provider` is set already. An error of `fill` is libfabric's
-    /// number.
+    /// Queries with hints that `fill` completes; `question.provider` is set already. An error of `fill` is
+    /// libfabric's number.
     pub(crate) fn query(
         fabric: &'static Fabric,
         question: &InfoQuery<'_>,
@@ -117,15 +119,16 @@ impl InfoList {
             return Err(failure(fabric_sys::FI_ENOMEM));
         }
         if let Some(provider) = question.provider {
-            // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size;
-            // nobody else has them, and the name in them is null.
+            // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own
+            // size; nobody else has them, and the name in them is null.
             unsafe { set_string(&raw mut (*(*hints.first).fabric_attr).prov_name, provider) }
                 .map_err(failure)?;
         }
         fill(hints.first).map_err(failure)?;
         let mut list = Self { fabric, first: ptr::null_mut() };
         let pointer = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
-        // SAFETY: node and service are null or texts, the hints are the library's own, the result is writable.
+        // SAFETY: node and service are null or texts, the hints are the library's own, the result is
+        // writable.
         let result = unsafe {
             fabric.fi_getinfo(
                 fabric.api_version(),
@@ -235,7 +238,8 @@ impl InfoEntry<'_> {
     }
 }
 
-/// Stores a copy of `text` in hints, allocated by libc, as the library frees it. An error is libfabric's number.
+/// Stores a copy of `text` in hints, allocated by libc, as the library frees it. An error is libfabric's
+/// number.
 ///
 /// # Safety
 /// `place` must be a writable field of hints that is null.
@@ -284,7 +288,8 @@ pub(crate) struct Switches {
     pub(crate) forbids_cma: bool,
 }
 
-/// The variables as libfabric has read them: once per process, before its first `fi_getinfo`. The program may change them later.
+/// The variables as libfabric has read them: once per process, before its first `fi_getinfo`. The program may
+/// change them later.
 pub(crate) fn switches() -> Switches {
     static SWITCHES: LazyLock<Switches> = LazyLock::new(|| {
         let is_true = |variable| env::var(variable).is_ok_and(|value| is_yes(&value));

@@ -11,8 +11,8 @@ use super::region::describe;
 use super::{Endpoint, RemoteRegion};
 use crate::fabric::Error;
 
-/// Memory that is sent or written, made by `into` from anything with bytes (`&[u8]`, `&Vec<u8>`, `&[u8; 8]`) or from a
-/// [`DeviceRange`].
+/// Memory that is sent or written, made by `into` from anything with bytes (`&[u8]`, `&Vec<u8>`, `&[u8; 8]`)
+/// or from a [`DeviceRange`].
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Bytes of the host.
@@ -21,9 +21,9 @@ pub enum Source<'a> {
     Device(DeviceRange),
 }
 
-/// Memory that is received or read into, made by `into` from anything with mutable bytes (`&mut [u8]`, `&mut Vec<u8>`),
-/// from the bytes of [`shared`], or from a [`DeviceRange`]. If several operations in flight have the same shared bytes,
-/// their final content is undefined.
+/// Memory that is received or read into, made by `into` from anything with mutable bytes (`&mut [u8]`, `&mut
+/// Vec<u8>`), from the bytes of [`shared`], or from a [`DeviceRange`]. If several operations in flight have
+/// the same shared bytes, their final content is undefined.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
     /// Bytes of the host.
@@ -32,11 +32,12 @@ pub enum Destination<'a> {
     Device(DeviceRange),
 }
 
-/// Returns the bytes as atomic ones, which several operations and threads may share. They may change during any call: a
-/// scope can move to another thread, and where endpoints share a domain, any of them moves the data of all.
+/// Returns the bytes as atomic ones, which several operations and threads may share. They may change during
+/// any call: a scope can move to another thread, and where endpoints share a domain, any of them moves the
+/// data of all.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
-    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively,
-    // nobody has them in another way.
+    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes
+    // exclusively, nobody has them in another way.
     unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
 }
 
@@ -100,8 +101,8 @@ impl Block {
     }
 }
 
-/// Memory of a device, registered with an endpoint as long as that is open. The content of a part is undefined while an
-/// operation in flight writes it, and after several have written it at a time.
+/// Memory of a device, registered with an endpoint as long as that is open. The content of a part is
+/// undefined while an operation in flight writes it, and after several have written it at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory {
     endpoint: u64,
@@ -157,21 +158,22 @@ impl DeviceRange {
 }
 
 impl Endpoint {
-    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from
-    /// `address` on, for operations of this endpoint and its peers, as long as it is open. The endpoint needs
-    /// [`Options::cuda`](super::Options).
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`),
+    /// from `address` on, for operations of this endpoint and its peers, as long as it is open. The endpoint
+    /// needs [`Options::cuda`](super::Options).
     ///
-    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by
-    /// CUDA's IPC) may still run when the operation is complete.
+    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device
+    /// (shm's by CUDA's IPC) may still run when the operation is complete.
     ///
     /// # Safety
-    /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an error, and
-    /// until no peer accesses it any more: over `shm` one may be late. It must be device memory, as of `cudaMalloc` and
-    /// `cuMemAlloc`, not managed or host memory.
+    /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an
+    /// error, and until no peer accesses it any more: over `shm` one may be late. It must be device memory,
+    /// as of `cudaMalloc` and `cuMemAlloc`, not managed or host memory.
     ///
     /// # Errors
     /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without
-    /// [`Options::cuda`](super::Options) or was closed; [`Error::Call`] when the provider does not register it.
+    /// [`Options::cuda`](super::Options) or was closed; [`Error::Call`] when the provider does not register
+    /// it.
     pub unsafe fn register_cuda(
         &mut self,
         device: i32,
@@ -220,8 +222,8 @@ impl Endpoint {
         Ok(DeviceMemory { endpoint: self.id, start, len, descriptor, description })
     }
 
-    /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in
-    /// host memory. Others may do so, too, or copy.
+    /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a
+    /// copy in host memory. Others may do so, too, or copy.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.objects.as_ref().is_some_and(|objects| objects.direct)

@@ -1,12 +1,13 @@
 //! Reliable endpoints (`FI_EP_RDM`): tagged messages to any number of peers, and remote memory access.
 //!
-//! An [`Endpoint`] has a domain, an address vector and a completion queue of its own, and is used by one thread at a
-//! time, without locks. The program exchanges the peers' addresses, which are bytes.
+//! An [`Endpoint`] has a domain, an address vector and a completion queue of its own, and is used by one
+//! thread at a time, without locks. The program exchanges the peers' addresses, which are bytes.
 //!
 //! Buffers are borrowed for as long as the library uses them. [`Endpoint::scope`] delimits that time, as
-//! [`std::thread::scope`] does for threads: operations are started inside the closure, and none is in flight when it
-//! has returned. When the closure fails or panics while some are, the endpoint is closed, which makes the library
-//! release the buffers. Over `shm`, a peer may still read the memory of such a message afterwards: see [`Scope::receive`].
+//! [`std::thread::scope`] does for threads: operations are started inside the closure, and none is in flight
+//! when it has returned. When the closure fails or panics while some are, the endpoint is closed, which makes
+//! the library release the buffers. Over `shm`, a peer may still read the memory of such a message
+//! afterwards: see [`Scope::receive`].
 //!
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Options}};
@@ -60,8 +61,9 @@
 //! # }
 //! ```
 //!
-//! A scope can be used by another thread. Memory that several operations may write, and any thread may read meanwhile,
-//! consists of atomic bytes ([`shared`]); cells would be written by one thread and read by another:
+//! A scope can be used by another thread. Memory that several operations may write, and any thread may read
+//! meanwhile, consists of atomic bytes ([`shared`]); cells would be written by one thread and read by
+//! another:
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, shared}};
 //! # use std::sync::atomic::Ordering;
@@ -89,8 +91,8 @@
 //! ```
 //!
 //! # Remote memory
-//! A [`Region`] is memory of this process that peers read and write. They need its description, which is bytes,
-//! and bind it to the peer from which it came:
+//! A [`Region`] is memory of this process that peers read and write. They need its description, which is
+//! bytes, and bind it to the peer from which it came:
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, RemoteRegion}};
 //! # type Bytes = [u8; RemoteRegion::BYTES];
@@ -113,14 +115,15 @@
 //! ```
 //!
 //! # Progress
-//! Only calls of the endpoint move data: a peer whose memory is read or written has to call [`Endpoint::progress`] (or
-//! wait for an operation of its own) meanwhile, unless its provider makes progress by itself.
+//! Only calls of the endpoint move data: a peer whose memory is read or written has to call
+//! [`Endpoint::progress`] (or wait for an operation of its own) meanwhile, unless its provider makes progress
+//! by itself.
 //!
 //! # Completion
-//! When a send or a write is complete, its buffer can be reused; the data may still be in flight, or in memory of the
-//! library, and closing the endpoint loses it. The same holds for [injected](Scope::inject) messages. Delivery is
-//! certain when both endpoints stay open and are used until the peer's answer has arrived, or [`Endpoint::farewell`]
-//! has returned.
+//! When a send or a write is complete, its buffer can be reused; the data may still be in flight, or in
+//! memory of the library, and closing the endpoint loses it. The same holds for [injected](Scope::inject)
+//! messages. Delivery is certain when both endpoints stay open and are used until the peer's answer has
+//! arrived, or [`Endpoint::farewell`] has returned.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -177,7 +180,8 @@ pub struct Endpoint {
     domain: String,
     id: u64,
     in_flight: usize,
-    /// Polls without a completion, and the time of the first check since the last one, while operations are waited for.
+    /// Polls without a completion, and the time of the first check since the last one, while operations are
+    /// waited for.
     idle: u32,
     idle_since: Option<Instant>,
     /// The failure that closed it.
@@ -192,8 +196,8 @@ impl Drop for Endpoint {
     }
 }
 
-// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain,
-// and this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within
+// a domain, and this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
@@ -233,16 +237,17 @@ impl Endpoint {
         self.most_receives
     }
 
-    /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be an [`Endpoint`] of another process: the provider maps
-    /// the file that the address names, and trusts its content.
+    /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be an [`Endpoint`] of another
+    /// process: the provider maps the file that the address names, and trusts its content.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider rejects it; [`Error::Endpoint`] when the endpoint was closed, or when over
-    /// `shm` the address is not that of an [`Endpoint`], or that of one of this process.
+    /// [`Error::Call`] when the provider rejects it; [`Error::Endpoint`] when the endpoint was closed, or
+    /// when over `shm` the address is not that of an [`Endpoint`], or that of one of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let id = self.id;
-        // Within a process the provider shares the peer's memory without a mapping, and that is gone when the peer is
-        // closed; from 2.5 on it also crashes when one sends before the other has read the location of its memory.
+        // Within a process the provider shares the peer's memory without a mapping, and that is gone when the
+        // peer is closed; from 2.5 on it also crashes when one sends before the other has read the location
+        // of its memory.
         if self.provider == "shm" && shm::is_of_this_process(address) {
             let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
@@ -256,13 +261,13 @@ impl Endpoint {
         Ok(Peer { address, endpoint: id })
     }
 
-    /// Starts operations, which may borrow everything that outlives this call, and returns when none is in flight: the
-    /// closure's result, or the error of the first operation that failed.
+    /// Starts operations, which may borrow everything that outlives this call, and returns when none is in
+    /// flight: the closure's result, or the error of the first operation that failed.
     ///
     /// # Errors
-    /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has failed;
-    /// [`Error::TimedOut`] after the timeout; [`Error::Endpoint`] when the endpoint was closed by an earlier error. If
-    /// operations are in flight then, the endpoint is closed.
+    /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has
+    /// failed; [`Error::TimedOut`] after the timeout; [`Error::Endpoint`] when the endpoint was closed by an
+    /// earlier error. If operations are in flight then, the endpoint is closed.
     pub fn scope<'env, T>(
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
@@ -274,17 +279,17 @@ impl Endpoint {
         Ok(value)
     }
 
-    /// Completes all communication with these peers, which have to call it, too: when it returns, all that was sent to
-    /// them before, injected or not, has been received or can be, and this endpoint can be closed. `tag` must be used
-    /// for nothing else.
+    /// Completes all communication with these peers, which have to call it, too: when it returns, all that
+    /// was sent to them before, injected or not, has been received or can be, and this endpoint can be
+    /// closed. `tag` must be used for nothing else.
     ///
     /// Each side sends a message and answers the other's.
     ///
     /// # Errors
     /// Those of [`Endpoint::scope`].
     pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
-        // An answer means that the first message has arrived, and with it all messages before. Nothing can hold up the
-        // answers.
+        // An answer means that the first message has arrived, and with it all messages before. Nothing can
+        // hold up the answers.
         for _ in ["farewell", "answer"] {
             self.scope(|scope| {
                 for &peer in peers {
@@ -297,8 +302,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Makes the library release all buffers. If closing could crash after the loss of a peer, the objects are left
-    /// open and never polled again.
+    /// Makes the library release all buffers. If closing could crash after the loss of a peer, the objects
+    /// are left open and never polled again.
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
         // A rank may have ended in the middle of an unexpected message.
@@ -321,7 +326,8 @@ impl Endpoint {
         Failure::of_call(self.library, &self.provider, operation, None, code, own)
     }
 
-    /// Rejects operations that the endpoint was not opened for: providers may lack them, or do something else.
+    /// Rejects operations that the endpoint was not opened for: providers may lack them, or do something
+    /// else.
     #[inline]
     fn require_option(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
         match asked {

@@ -20,7 +20,8 @@ use crate::world;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
+    /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of
+    /// libfabric.
     pub provider: String,
     /// Local address to bind to, where the provider has such addresses: `127.0.0.1`.
     pub source: Option<String>,
@@ -30,8 +31,8 @@ pub struct Options {
     pub untagged: bool,
     /// Threads that wait sleep (`fi_cq_sread`) instead of polling. Not supported by all providers.
     pub blocking: bool,
-    /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short messages in
-    /// a row, from a peer of the same host, were measured to be faster with a pause.
+    /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short
+    /// messages in a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
     /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
     pub cuda: bool,
@@ -77,8 +78,8 @@ impl Options {
 }
 
 impl Endpoint {
-    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread
-    /// at a time.
+    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by
+    /// one thread at a time.
     ///
     /// # Errors
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
@@ -87,12 +88,12 @@ impl Endpoint {
         Ok(open(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
     }
 
-    /// Opens `count` endpoints for messages on one domain, which share the device's resources for it, and the library's
-    /// locks (`FI_THREAD_SAFE`): each may be used by a thread of its own.
+    /// Opens `count` endpoints for messages on one domain, which share the device's resources for it, and the
+    /// library's locks (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
-    /// Those of [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least, libfabric looks up
-    /// the regions of a domain without a lock, while another thread may add one.
+    /// Those of [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least,
+    /// libfabric looks up the regions of a domain without a lock, while another thread may add one.
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
         if options.remote_memory {
             return Err(Error::Provider {

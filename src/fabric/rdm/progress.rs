@@ -22,8 +22,8 @@ const POLLS_PER_CHECK: u32 = 1 << 13;
 const LONGEST_SLEEP_MS: c_int = 100;
 
 impl Endpoint {
-    /// Makes progress, for peers that read or write here; returns true after a completion. It may be called for any
-    /// time with nothing in flight.
+    /// Makes progress, for peers that read or write here; returns true after a completion. It may be called
+    /// for any time with nothing in flight.
     ///
     /// # Errors
     /// Those of [`Endpoint::scope`].
@@ -102,7 +102,8 @@ impl Endpoint {
         if context.is_null() {
             return;
         }
-        // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in flight.
+        // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in
+        // flight.
         let slot = unsafe { &mut *context.cast::<OperationSlot>() };
         slot.state = state(slot.len);
         self.in_flight -= 1;
@@ -259,8 +260,8 @@ impl Endpoint {
         }
     }
 
-    /// Waits until nothing is in flight, and frees operations that were not waited for; returns the first error of
-    /// these.
+    /// Waits until nothing is in flight, and frees operations that were not waited for; returns the first
+    /// error of these.
     pub(super) fn wait_for_all(&mut self) -> Result<(), Error> {
         self.reset_wait();
         while self.in_flight > 0 {

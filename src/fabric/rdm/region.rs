@@ -14,9 +14,9 @@ const LARGE_PAGE: usize = 2 << 20;
 /// Size of the largest page that the kernels of x86-64 and aarch64 have.
 const PAGE: usize = 64 << 10;
 
-/// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
-/// whatever has become of the region. Sizes are powers of two, so at most about twice the peak use of each size is
-/// kept.
+/// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address
+/// alone, whatever has become of the region. Sizes are powers of two, so at most about twice the peak use of
+/// each size is kept.
 static REUSABLE: Mutex<Vec<RegionMemory>> = Mutex::new(Vec::new());
 
 /// Takes memory with this layout from [`REUSABLE`].
@@ -41,8 +41,8 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or more is
-    /// aligned to large pages.
+    /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or
+    /// more is aligned to large pages.
     fn zeroed(len: usize, reusable: bool) -> Option<Self> {
         // A power of two, if that much is available.
         let sizes =
@@ -56,8 +56,8 @@ impl RegionMemory {
             reuse.or_else(|| new().map(|start| Self { start, layout, len, reusable }))
         })?;
         memory.len = len;
-        // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in another
-        // one may overwrite it, as it may write to a region.
+        // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in
+        // another one may overwrite it, as it may write to a region.
         unsafe { ptr::write_bytes(memory.start.as_ptr(), 0, len) };
         Some(memory)
     }
@@ -79,13 +79,13 @@ impl Drop for RegionMemory {
 }
 
 impl Endpoint {
-    /// Registers zeroed memory that peers may read and write (`fi_mr_regattr`), as long as this endpoint is open, or
-    /// any that shares its domain. Over `shm` a late peer may write even after that: such memory is reused only for
-    /// regions until the process ends.
+    /// Registers zeroed memory that peers may read and write (`fi_mr_regattr`), as long as this endpoint is
+    /// open, or any that shares its domain. Over `shm` a late peer may write even after that: such memory is
+    /// reused only for regions until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not enough memory, or
-    /// the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
+    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not enough
+    /// memory, or the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
         self.require_option(self.options.remote_memory, NAME, "remote_memory")?;
@@ -97,7 +97,8 @@ impl Endpoint {
         let objects = self.objects_mut(NAME)?;
         // First, so that it outlives the registration.
         objects.keep_alive(Arc::clone(&memory) as Arc<_>);
-        // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
+        // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it
+        // from here.
         let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
@@ -116,7 +117,8 @@ impl Region {
     /// The bytes, which may change at any time.
     #[must_use]
     pub fn bytes(&self) -> &[AtomicU8] {
-        // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here is atomic.
+        // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here
+        // is atomic.
         unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().cast(), self.memory.len) }
     }
 
@@ -125,15 +127,16 @@ impl Region {
         Arc::downgrade(&self.memory)
     }
 
-    /// The description for peers that read and write it, to be sent to them: see [`RemoteRegion::from_bytes`].
+    /// The description for peers that read and write it, to be sent to them: see
+    /// [`RemoteRegion::from_bytes`].
     #[must_use]
     pub fn description(&self) -> [u8; RemoteRegion::BYTES] {
         self.description
     }
 }
 
-/// A peer's region, which [`Scope::write`](super::Scope::write) and [`Scope::read`](super::Scope::read) access.
-/// It is bound to that peer, so endpoints other than the one that inserted the peer refuse it.
+/// A peer's region, which [`Scope::write`](super::Scope::write) and [`Scope::read`](super::Scope::read)
+/// access. It is bound to that peer, so endpoints other than the one that inserted the peer refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     pub(super) peer: Peer,
@@ -157,8 +160,9 @@ impl RemoteRegion {
     /// The bytes must be those of [`Region::description`], or of
     /// [`DeviceMemory::description`](super::DeviceMemory::description), of memory that is registered with the
     /// endpoint whose address was [inserted](Endpoint::insert) as `peer`. Over `shm` nothing checks it: long
-    /// transfers go directly to that address in the peer's process, whatever is there. So only accept descriptions
-    /// from peers that are trusted like processes of the same user, which could do the same without a region.
+    /// transfers go directly to that address in the peer's process, whatever is there. So only accept
+    /// descriptions from peers that are trusted like processes of the same user, which could do the same
+    /// without a region.
     #[must_use]
     pub unsafe fn from_bytes(bytes: [u8; Self::BYTES], peer: Peer) -> Self {
         let number = |index: usize| {

@@ -19,14 +19,15 @@ impl<'env> Scope<'env> {
         Self { endpoint, environment: PhantomData }
     }
 
-    /// Starts to send a message (`fi_tsend`, over TCP `fi_tsenddata`; without a tag `fi_send`). `tag` is a `u64` or
-    /// `None`. Messages without a tag need [`Options::untagged`](super::Options), and match only receives without a
-    /// tag. The first message to a peer waits for the connection, for which the peer has to make progress, too.
+    /// Starts to send a message (`fi_tsend`, over TCP `fi_tsenddata`; without a tag `fi_send`). `tag` is a
+    /// `u64` or `None`. Messages without a tag need [`Options::untagged`](super::Options), and match only
+    /// receives without a tag. The first message to a peer waits for the connection, for which the peer has
+    /// to make progress, too.
     ///
     /// # Errors
     /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint that was opened without
-    /// [`Options::untagged`](super::Options), for device memory that is registered with another endpoint, and for a
-    /// range that is not within the device memory.
+    /// [`Options::untagged`](super::Options), for device memory that is registered with another endpoint, and
+    /// for a range that is not within the device memory.
     pub fn send(
         &mut self,
         peer: Peer,
@@ -43,8 +44,9 @@ impl<'env> Scope<'env> {
         self.check_tag(name, tag)?;
         let Block { start, len, descriptor } = data.into().block(self.endpoint, name)?;
         self.endpoint.start(name, len, Some(peer), |objects, address, context| {
-            // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed, or registered with the
-            // endpoint, until the operation is complete or the endpoint closed, and so lives the context.
+            // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed, or
+            // registered with the endpoint, until the operation is complete or the endpoint closed, and so
+            // lives the context.
             unsafe {
                 match tag {
                     None => fabric_sys::fi_send(objects.ep, start, len, descriptor, address, context),
@@ -59,9 +61,9 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Sends a short message (`fi_tinject`, `fi_inject`) of up to [`Endpoint::longest_inject`] bytes: they are copied, so
-    /// nothing is in flight or waited for after the call. If the provider cannot send it immediately, later calls of the
-    /// endpoint do; see [completion](super#completion).
+    /// Sends a short message (`fi_tinject`, `fi_inject`) of up to [`Endpoint::longest_inject`] bytes: they
+    /// are copied, so nothing is in flight or waited for after the call. If the provider cannot send it
+    /// immediately, later calls of the endpoint do; see [completion](super#completion).
     ///
     /// # Errors
     /// Those of [`Scope::send`]; [`Error::Endpoint`] also when the message is too long.
@@ -71,7 +73,8 @@ impl<'env> Scope<'env> {
         self.check_tag(name, tag)?;
         let (start, len) = (data.as_ptr().cast::<c_void>(), data.len());
         self.endpoint.inject(name, len, peer, |objects, address| {
-            // SAFETY: the endpoint is open, the address is one of its own, and the data is there during the call.
+            // SAFETY: the endpoint is open, the address is one of its own, and the data is there during the
+            // call.
             unsafe {
                 match tag {
                     None => fabric_sys::fi_inject(objects.ep, start, len, address),
@@ -81,12 +84,14 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). With `None` for a tag it receives
-    /// the next message without a tag from any peer (`fi_recv`), and `peer` is not used. A message longer than the
-    /// memory is an error of the operation, `FI_ETRUNC`; over TCP nothing more arrives from its sender then.
+    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). With `None` for a tag it
+    /// receives the next message without a tag from any peer (`fi_recv`), and `peer` is not used. A message
+    /// longer than the memory is an error of the operation, `FI_ETRUNC`; over TCP nothing more arrives from
+    /// its sender then.
     ///
-    /// Over `shm` this process copies a long message out of the sender's memory. If the sender's scope failed before the copy, the
-    /// copy has the present content of that memory. Treat the message as valid only after a further message of the sender confirms it.
+    /// Over `shm` this process copies a long message out of the sender's memory. If the sender's scope failed
+    /// before the copy, the copy has the present content of that memory. Treat the message as valid only
+    /// after a further message of the sender confirms it.
     ///
     /// # Errors
     /// Those of [`Scope::send`].
@@ -101,9 +106,9 @@ impl<'env> Scope<'env> {
         self.check_tag(name, tag)?;
         let Block { start, len, descriptor } = data.into().block(self.endpoint, name)?;
         self.endpoint.start(name, len, from, |objects, address, context| {
-            // SAFETY: the endpoint is open; host memory may be written through shared references while any thread reads
-            // it, and no reference to device memory exists. It is borrowed, or registered with the endpoint, until the
-            // operation is complete or the endpoint closed, and so lives the context.
+            // SAFETY: the endpoint is open; host memory may be written through shared references while any
+            // thread reads it, and no reference to device memory exists. It is borrowed, or registered with
+            // the endpoint, until the operation is complete or the endpoint closed, and so lives the context.
             unsafe {
                 match tag {
                     None => fabric_sys::fi_recv(objects.ep, start, len, descriptor, address, context),
@@ -115,12 +120,12 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). With most providers it completes
-    /// once the data has arrived, or is certain to arrive before later messages.
+    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). With most providers it
+    /// completes once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, for a region
-    /// whose peer is one of another endpoint, on an endpoint that was opened without
+    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, for a
+    /// region whose peer is one of another endpoint, on an endpoint that was opened without
     /// [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
     pub fn write(
         &mut self,
@@ -140,7 +145,8 @@ impl<'env> Scope<'env> {
     /// Writes a few bytes to a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
     ///
     /// # Errors
-    /// Those of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
+    /// Those of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than
+    /// [`Endpoint::longest_inject`].
     pub fn inject_write(&mut self, data: &[u8], region: RemoteRegion, offset: u64) -> Result<(), Error> {
         const NAME: &str = "fi_inject_write";
         let (start, len) = (data.as_ptr().cast::<c_void>(), data.len());

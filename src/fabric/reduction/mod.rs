@@ -3,8 +3,8 @@
 //! - Integers wrap; their average truncates toward zero.
 //! - Floats of 16 and 8 bits are combined in `f32`, and every combination is rounded to nearest even.
 //! - Values too large for an 8-bit float, infinity included, become its largest finite value, as in NCCL.
-//! - Every operator is commutative in its result: `max` and `min` order `-0 < +0`, and a NaN on either side gives
-//!   a NaN (its payload is unspecified). `max` and `min` are associative as well.
+//! - Every operator is commutative in its result: `max` and `min` order `-0 < +0`, and a NaN on either side
+//!   gives a NaN (its payload is unspecified). `max` and `min` are associative as well.
 //! - An average is the sum divided once, at the end.
 
 use std::slice;
@@ -55,9 +55,9 @@ impl Reduction {
     /// `out = a op b` over `len` bytes, a multiple of the element size.
     ///
     /// # Safety
-    /// The pointers are aligned for the element type; `a` and `b` are readable and `out` writable for `len` bytes;
-    /// nothing else writes any of them meanwhile; `b` overlaps neither of the others, `a` is `out` or does not
-    /// overlap it.
+    /// The pointers are aligned for the element type; `a` and `b` are readable and `out` writable for `len`
+    /// bytes; nothing else writes any of them meanwhile; `b` overlaps neither of the others, `a` is `out` or
+    /// does not overlap it.
     pub(crate) unsafe fn combine(&self, out: *mut u8, a: *const u8, b: *const u8, len: usize) {
         let count = len / self.element_size;
         if a == out.cast_const() {
@@ -72,7 +72,8 @@ impl Reduction {
     /// Completes an average: divides `len` bytes of sums by `ranks`. No effect for other operators.
     ///
     /// # Safety
-    /// `data` is aligned for the element type, readable and writable for `len` bytes, and used by nothing else.
+    /// `data` is aligned for the element type, readable and writable for `len` bytes, and used by nothing
+    /// else.
     pub(crate) unsafe fn finish(&self, data: *mut u8, len: usize, ranks: usize) {
         if let Some(divide) = self.divide {
             // SAFETY: as promised by the caller.
@@ -137,7 +138,8 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
 /// As [`Reduction::combine`], with a count of elements and `a` being `out`.
 #[inline(always)]
 unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a number.
+    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
+    // number.
     let (out, b) = unsafe {
         (slice::from_raw_parts_mut(out.cast::<T>(), count), slice::from_raw_parts(b.cast::<T>(), count))
     };
@@ -150,7 +152,8 @@ unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usi
 /// As [`Reduction::combine`], with a count of elements and `a` not being `out`.
 #[inline(always)]
 unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a number.
+    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
+    // number.
     let (out, a, b) = unsafe {
         (
             slice::from_raw_parts_mut(out.cast::<T>(), count),

@@ -37,8 +37,9 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
-                // The number of ranks is not 0 and fits 31 bits. A quotient that is not an integer is at least 1 /
-                // ranks away from one, and rounding it to floating point, which can be vectorized, moves it by less.
+                // The number of ranks is not 0 and fits 31 bits. A quotient that is not an integer is at
+                // least 1 / ranks away from one, and rounding it to floating point, which can be vectorized,
+                // moves it by less.
                 (self as $quotient / ranks as $quotient) as Self
             }
         }
@@ -187,8 +188,8 @@ impl Operand for F8E5M2 {
     }
 }
 
-/// Widens an 8-bit float with `FRACTION` bits of fraction, the exponent bias `BIAS`, and the bits `LARGEST` of its
-/// largest finite value. Written without branches, as for `f16`.
+/// Widens an 8-bit float with `FRACTION` bits of fraction, the exponent bias `BIAS`, and the bits `LARGEST`
+/// of its largest finite value. Written without branches, as for `f16`.
 #[inline(always)]
 fn widen_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32>(bits: u8) -> f32 {
     let bits = u32::from(bits);
@@ -210,7 +211,8 @@ fn narrow_to_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32
     const NAN: u32 = 0x7f;
     let dropped = 23 - FRACTION;
     let smallest_normal = (127 - BIAS + 1) << 23;
-    // Adding it to a value below the smallest normal one moves the value's subnormal bits to the end, rounded.
+    // Adding it to a value below the smallest normal one moves the value's subnormal bits to the end,
+    // rounded.
     let align = smallest_normal + (dropped << 23);
     let bits = wide.to_bits();
     let absolute = bits & 0x7fff_ffff;

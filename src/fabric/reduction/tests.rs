@@ -161,7 +161,8 @@ macro_rules! eight_bits {
         impl Reference for $type {
             const DATA_TYPE: DataType = DataType::$tag;
             fn values() -> Vec<Self> {
-                // Zero, subnormals, ones with neighbours; the largest values, infinities and NaNs of both formats.
+                // Zero, subnormals, ones with neighbours; the largest values, infinities and NaNs of both
+                // formats.
                 let positive = [0, 1, 2, 3, 4, 7, 8, 9, 0x21, 0x37, 0x38, 0x39, 0x3b, 0x3c, 0x3d, 0x45];
                 let largest = [0x7a, 0x7b, 0x7c, 0x7d, 0x7e, 0x7f];
                 let negative = [0x80, 0x81, 0xb8, 0xbc, 0xfb, 0xfc, 0xfe, 0xff];
@@ -279,7 +280,8 @@ fn floats_reduce_as_one_by_one() {
     check::<F8E5M2>();
 }
 
-/// The conversions of this module against those of the crate `half`: all halves, and singles around every half.
+/// The conversions of this module against those of the crate `half`: all halves, and singles around every
+/// half.
 #[test]
 fn halves_convert_as_the_standard_says() {
     for bits in 0..=u16::MAX {
@@ -300,7 +302,8 @@ fn halves_convert_as_the_standard_says() {
     }
 }
 
-/// The conversions of this module against the definition of the formats and against those of the crate `float8`.
+/// The conversions of this module against the definition of the formats and against those of the crate
+/// `float8`.
 fn check_eight_bits<T>()
 where
     T: EightBits + Operand<Wide = f32> + From<f32>,
@@ -325,7 +328,8 @@ where
             both_nan || (same(found) && same(by_crate)),
             "{bits:#04x}: {found}, {by_crate}, not {expected}"
         );
-        // Every value, the middle between it and the next one, which decides about rounding, and their neighbours.
+        // Every value, the middle between it and the next one, which decides about rounding, and their
+        // neighbours.
         let next = T::of_bits(if bits & 0x7f < T::LARGEST { bits + 1 } else { bits }).value();
         for single in [expected, expected.midpoint(next)].map(|exact| exact as f32) {
             [single, single.next_up(), single.next_down()].into_iter().for_each(convert);

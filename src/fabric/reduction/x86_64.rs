@@ -98,7 +98,8 @@ pub(super) mod f16c {
         for (left, &right) in left.iter_mut().zip(&right) {
             *left = O::apply(*left, right);
         }
-        // SAFETY: an unaligned load of a local array of 32 bytes, and an unaligned store of 16 bytes into `out`.
+        // SAFETY: an unaligned load of a local array of 32 bytes, and an unaligned store of 16 bytes into
+        // `out`.
         unsafe {
             let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(left.as_ptr()));
             _mm_storeu_si128(out.cast::<__m128i>(), rounded);

@@ -7,34 +7,35 @@ use crate::name::named;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank writes its data to shared memory, where the others read it, inside a host: 32 KiB at a time, or
-    /// segments of less. Of each segment of an all_reduce every rank reduces a part; a vector that is not cut is
-    /// reduced by all.
+    /// Every rank writes its data to shared memory, where the others read it, inside a host: 32 KiB at a
+    /// time, or segments of less. Of each segment of an all_reduce every rank reduces a part; a vector that
+    /// is not cut is reduced by all.
     Board,
-    /// Every rank sends every other its data directly: one message each. For short messages, and where nothing is
-    /// reduced.
+    /// Every rank sends every other its data directly: one message each. For short messages, and where
+    /// nothing is reduced.
     Direct,
     /// Partners at doubling distance exchange all their data: lg p messages. For short messages.
     RecursiveDoubling,
     /// Partners at halving distance exchange halves of their data, each keeping one: lg p messages.
     RecursiveHalving,
-    /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks (Bruck et
-    /// al. 1997). For short messages.
+    /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks
+    /// (Bruck et al. 1997). For short messages.
     Bruck,
     /// Up or down a tree whose ranks have up to lg p children: lg p messages. For short messages with a root.
     Binomial,
-    /// Every rank reduces one part of the vector, received from all others, and sends it to those that need it; where
-    /// nothing is reduced, every rank exchanges with one peer after the other.
+    /// Every rank reduces one part of the vector, received from all others, and sends it to those that need
+    /// it; where nothing is reduced, every rank exchanges with one peer after the other.
     Pairwise,
-    /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling (Thakur, Rabenseifner and
-    /// Gropp 2005). For long messages.
+    /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling (Thakur,
+    /// Rabenseifner and Gropp 2005). For long messages.
     Rabenseifner,
-    /// Every rank communicates with its two neighbours only; a broadcast is scattered first (van de Geijn). For long
-    /// messages and many ranks.
+    /// Every rank communicates with its two neighbours only; a broadcast is scattered first (van de Geijn).
+    /// For long messages and many ranks.
     Ring,
-    /// For hosts with several ranks each: inside the hosts, then between hosts, shared by the ranks of each host
-    /// (multi-lane; Träff and Hunold 2020), then inside the hosts again. [`Plan::between`](super::Plan::between) is the
-    /// algorithm between hosts. Reductions, all_gather and broadcast only.
+    /// For hosts with several ranks each: inside the hosts, then between hosts, shared by the ranks of each
+    /// host (multi-lane; Träff and Hunold 2020), then inside the hosts again.
+    /// [`Plan::between`](super::Plan::between) is the algorithm between hosts. Reductions, all_gather and
+    /// broadcast only.
     Hierarchical,
 }
 
@@ -53,8 +54,8 @@ named! {
 }
 
 impl Algorithm {
-    /// True when the algorithm serves `collective` on `ranks` ranks. `board` also needs ranks that share memory,
-    /// `hierarchical` several hosts of which at least one has several ranks.
+    /// True when the algorithm serves `collective` on `ranks` ranks. `board` also needs ranks that share
+    /// memory, `hierarchical` several hosts of which at least one has several ranks.
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
         use Collective::{

@@ -10,7 +10,8 @@ pub enum Medium {
     SharedMemory,
     /// Some ranks are reached through a network, or its loopback.
     Network,
-    /// [`Network`](Self::Network) where several ranks share a host. Its rules come before those for a network.
+    /// [`Network`](Self::Network) where several ranks share a host. Its rules come before those for a
+    /// network.
     Hosts,
 }
 

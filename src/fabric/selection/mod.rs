@@ -25,8 +25,8 @@ pub struct Plan {
     pub algorithm: Algorithm,
     /// For [`Algorithm::Hierarchical`], the algorithm between hosts.
     pub between: Option<Algorithm>,
-    /// Bytes of a segment, for algorithms that cut long messages: of the vector (all_reduce, reduce, broadcast), or of
-    /// a rank's block or part (all others).
+    /// Bytes of a segment, for algorithms that cut long messages: of the vector (all_reduce, reduce,
+    /// broadcast), or of a rank's block or part (all others).
     pub segment: usize,
     /// Segments in flight at a time.
     pub in_flight: usize,
@@ -73,8 +73,8 @@ pub struct Rule {
     pub medium: Medium,
     /// Largest number of ranks; for [`Medium::Hosts`], of hosts.
     pub ranks: usize,
-    /// Largest number of bytes: of a rank's block (all_gather, gather), or of the vector or of all blocks together (all
-    /// others). For all_to_all_v always 0: no rank knows the lengths of the others' parts.
+    /// Largest number of bytes: of a rank's block (all_gather, gather), or of the vector or of all blocks
+    /// together (all others). For all_to_all_v always 0: no rank knows the lengths of the others' parts.
     pub bytes: usize,
     /// The plan.
     pub plan: Plan,

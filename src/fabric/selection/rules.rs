@@ -28,15 +28,15 @@ const fn hosts(
     Rule { collective, medium: Medium::Hosts, ranks: hosts, bytes, plan }
 }
 
-/// The rules that select an algorithm. The first that fits an operation, and whose algorithm serves it, is used; there
-/// is one for every operation.
+/// The rules that select an algorithm. The first that fits an operation, and whose algorithm serves it, is
+/// used; there is one for every operation.
 ///
-/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs --tune`, for
-/// all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory also for reduce, gather and
-/// scatter; where the segment and messages cross over, with `nccl-bench --algo`, up to 16 ranks. Rules
-/// for other numbers of ranks are extrapolated; those for other collectives follow the sources named in the
-/// documentation of [`Algorithm`], and were not measured. Those for several hosts were measured with
-/// `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
+/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs
+/// --tune`, for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory also for
+/// reduce, gather and scatter; where the segment and messages cross over, with `nccl-bench --algo`, up to 16
+/// ranks. Rules for other numbers of ranks are extrapolated; those for other collectives follow the sources
+/// named in the documentation of [`Algorithm`], and were not measured. Those for several hosts were measured
+/// with `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
         Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,

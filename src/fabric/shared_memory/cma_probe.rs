@@ -24,8 +24,8 @@ impl CmaProbe {
     }
 }
 
-/// True when this thread can read the word of another process, or its own. Settings (`kernel.yama.ptrace_scope`),
-/// system call filters, and other users or namespaces may forbid it.
+/// True when this thread can read the word of another process, or its own. Settings
+/// (`kernel.yama.ptrace_scope`), system call filters, and other users or namespaces may forbid it.
 pub(crate) fn can_read(probe: &[u8]) -> bool {
     let field = |index: usize| Some(u64::from_le_bytes(*probe.get(8 * index..)?.first_chunk()?));
     let (Some(process), Some(address), Some(value)) = (field(0), field(1), field(2)) else { return false };

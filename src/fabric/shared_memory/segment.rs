@@ -1,38 +1,38 @@
-//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its message once,
-//! and all others read it there.
+//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its
+//! message once, and all others read it there.
 //!
-//! A short message costs less than in any queue between two processes: the writer's cache line goes to the readers.
-//! Longer messages are cut into pieces.
+//! A short message costs less than in any queue between two processes: the writer's cache line goes to the
+//! readers. Longer messages are cut into pieces.
 //!
 //! # Protocol
-//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do not fit into
-//! a slot. In an operation a rank writes its message into its slot or its next long buffer, then stores the operation's
-//! number in the slot; readers wait for that number. A rank also publishes the operation that it has begun, which means
-//! that it has read all that it needs of the one before. It begins operation `k + SLOTS`, and so overwrites its message
-//! of operation `k`, only when every rank has begun `k + 1`; the same holds for a long buffer that it used last in
-//! operation `k`. A rank that reads nothing, such as the root of a broadcast, can thus be many short operations ahead
-//! of the others, or a few long ones.
+//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do
+//! not fit into a slot. In an operation a rank writes its message into its slot or its next long buffer, then
+//! stores the operation's number in the slot; readers wait for that number. A rank also publishes the
+//! operation that it has begun, which means that it has read all that it needs of the one before. It begins
+//! operation `k + SLOTS`, and so overwrites its message of operation `k`, only when every rank has begun `k +
+//! 1`; the same holds for a long buffer that it used last in operation `k`. A rank that reads nothing, such
+//! as the root of a broadcast, can thus be many short operations ahead of the others, or a few long ones.
 //!
 //! A rank claims its memory in the segment before it writes there: a world of the program's could give two
 //! ranks the same number.
 //!
-//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted
-//! there by each rank, so that a rank that waits for a message sees when the sender has passed the operation without
-//! writing it.
+//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment
+//! are counted there by each rank, so that a rank that waits for a message sees when the sender has passed
+//! the operation without writing it.
 //!
 //! # Memory ordering
-//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded with
-//! `Acquire`:
+//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded
+//! with `Acquire`:
 //!
 //! - `sequence` of a slot: the message is written before it;
 //! - `started`: all reads of the previous operation are done before it is stored;
 //! - `skipped`: all messages of earlier operations in the segment are written before it.
 //!
-//! The other words are only read after one of these. Failures need two fences: a rank that fails stores `failed`, and
-//! reuses its buffers only after a fence; a rank that has read such a buffer (by cross-memory attach) checks `failed`
-//! after a fence, before it uses the data. Strongly ordered processors (x86-64) guarantee more than that and hide
-//! errors; `make loom` runs this file under a model of memory that guarantees only the orderings that are asked for
-//! (`model`).
+//! The other words are only read after one of these. Failures need two fences: a rank that fails stores
+//! `failed`, and reuses its buffers only after a fence; a rank that has read such a buffer (by cross-memory
+//! attach) checks `failed` after a fence, before it uses the data. Strongly ordered processors (x86-64)
+//! guarantee more than that and hide errors; `make loom` runs this file under a model of memory that
+//! guarantees only the orderings that are asked for (`model`).
 
 use std::fs::File;
 #[cfg(not(loom))]
@@ -58,7 +58,8 @@ mod file;
 mod layout;
 mod sleepers;
 
-/// Longest message of one rank, in bytes. Of 8, 16 and 32 KiB, the last was the fastest for most long vectors.
+/// Longest message of one rank, in bytes. Of 8, 16 and 32 KiB, the last was the fastest for most long
+/// vectors.
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
 /// Largest number of ranks: each of them reads all the others' slots.
 const MAX_RANKS: usize = 64;
@@ -75,7 +76,8 @@ const NOT_MAPPED: u8 = 0;
 const MAPPED: u8 = 1;
 const CLAIMED: u8 = 2;
 
-/// Longest sleep between two checks of the other ranks; also the delay when a wake-up is missed (see `sleepers`).
+/// Longest sleep between two checks of the other ranks; also the delay when a wake-up is missed (see
+/// `sleepers`).
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// State of a rank that waits.
@@ -87,8 +89,8 @@ pub(crate) enum Waiting {
     Sleeping,
 }
 
-/// Function that a rank calls while it waits: makes progress elsewhere, and checks the other ranks, from time to time
-/// when polling, and every time when sleeping.
+/// Function that a rank calls while it waits: makes progress elsewhere, and checks the other ranks, from time
+/// to time when polling, and every time when sleeping.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(Waiting) -> Result<(), Error>;
 
 /// One rank's view of the segment.
@@ -116,8 +118,9 @@ pub(crate) struct SharedSegment {
 unsafe impl Send for SharedSegment {}
 
 impl SharedSegment {
-    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with
-    /// too many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
+    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all
+    /// ranks, with too many ranks or without shared memory. `oversubscribed`: there are more ranks than
+    /// processors.
     ///
     /// # Errors
     /// Those of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
@@ -211,14 +214,15 @@ impl SharedSegment {
         own.sleepers.wake();
     }
 
-    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read
-    /// them by cross-memory attach discard the data.
+    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that
+    /// still read them by cross-memory attach discard the data.
     pub(crate) fn fail(&self) {
         self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// True when an operation of another rank has failed. If false, all data read from its memory before is valid.
+    /// True when an operation of another rank has failed. If false, all data read from its memory before is
+    /// valid.
     pub(crate) fn others_failed(&self) -> bool {
         fence(Ordering::SeqCst);
         (0..self.ranks).any(|rank| self.area(rank).state.failed.load(Ordering::Relaxed) != 0)
@@ -229,8 +233,8 @@ impl SharedSegment {
         (self.call, self.history) = (call, history);
     }
 
-    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `progress`
-    /// meanwhile.
+    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls
+    /// `progress` meanwhile.
     ///
     /// # Safety
     /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
@@ -287,8 +291,9 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length
-    /// that the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
+    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has
+    /// the length that the call implies, stays unchanged until this rank begins the next operation, and is
+    /// aligned to 16 bytes.
     pub(crate) fn read(&mut self, rank: usize, progress: Progress<'_>) -> Result<*const u8, Error> {
         self.wait_for(
             rank,
@@ -321,8 +326,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// Waits until `reached`, given a rank's area and the index of the operation's slot, returns `operation` or later;
-    /// returns that.
+    /// Waits until `reached`, given a rank's area and the index of the operation's slot, returns `operation`
+    /// or later; returns that.
     fn wait_for(
         &self,
         rank: usize,
@@ -402,8 +407,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which
-    /// takes time.
+    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls,
+    /// which takes time.
     #[cold]
     fn mismatch(&self, peer: usize, call: u64, history: u64, progress: Progress<'_>) -> Error {
         if history == self.history.word() {

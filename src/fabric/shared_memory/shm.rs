@@ -1,4 +1,5 @@
-//! Support for the `shm` provider: names in `/dev/shm`, free space there, and the choice of the copy protocol.
+//! Support for the `shm` provider: names in `/dev/shm`, free space there, and the choice of the copy
+//! protocol.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -36,8 +37,8 @@ pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("{ADDRESS}{}", new_name())).ok()
 }
 
-/// True for an address of the form that [`new_address`] makes. libfabric maps the file that an address names, whatever its
-/// content, and trusts the sizes in it.
+/// True for an address of the form that [`new_address`] makes. libfabric maps the file that an address names,
+/// whatever its content, and trusts the sizes in it.
 pub(crate) fn is_address(address: &[u8]) -> bool {
     let name = address.strip_prefix(ADDRESS.as_bytes()).and_then(|name| name.split(|&byte| byte == 0).next());
     name.and_then(|name| std::str::from_utf8(name).ok()).and_then(number_in).is_some()
@@ -55,7 +56,8 @@ fn file_of(address: &[u8]) -> Option<PathBuf> {
     Some(Path::new(DIRECTORY).join(std::str::from_utf8(name).ok()?))
 }
 
-/// The files of endpoints with these addresses that this process has not mapped. It needs no mapping for its own.
+/// The files of endpoints with these addresses that this process has not mapped. It needs no mapping for its
+/// own.
 pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     // The kernel marks files whose names were removed.
@@ -75,7 +77,8 @@ pub(crate) fn unlink(address: &[u8]) {
 
 /// Removes files in `/dev/shm` that killed processes of this user have left.
 ///
-/// Only files with names from [`new_name`] and of this pid namespace: processes of other namespaces cannot be checked.
+/// Only files with names from [`new_name`] and of this pid namespace: processes of other namespaces cannot be
+/// checked.
 pub(crate) fn remove_leftovers() {
     let Some(namespace) = pid_namespace() else { return };
     let own = format!("{PREFIX}{namespace}-");
@@ -92,13 +95,13 @@ pub(crate) fn remove_leftovers() {
     }
 }
 
-/// Largest size of an endpoint of `shm` in [`DIRECTORY`] (libfabric 1.17; 2.5 uses 13 MiB), and its size when it is
-/// opened.
+/// Largest size of an endpoint of `shm` in [`DIRECTORY`] (libfabric 1.17; 2.5 uses 13 MiB), and its size when
+/// it is opened.
 const WHOLE: u64 = 16 << 20;
 const FIRST: u64 = 4 << 20;
 
-/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, and the remedy; none if there is enough.
-/// It wants space for an endpoint for each processor of the host.
+/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, and the remedy; none if there
+/// is enough. It wants space for an endpoint for each processor of the host.
 #[must_use]
 pub fn shm_shortage() -> Option<String> {
     // SAFETY: the function has no preconditions.
@@ -110,8 +113,8 @@ pub fn shm_shortage() -> Option<String> {
     )
 }
 
-/// Explains that there is too little space to open the endpoints of this host's ranks; none if there is enough. A write
-/// there without space ends the process (SIGBUS).
+/// Explains that there is too little space to open the endpoints of this host's ranks; none if there is
+/// enough. A write there without space ends the process (SIGBUS).
 pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
     shortage_of_ranks(ranks, FIRST)
 }
@@ -168,10 +171,10 @@ fn pid_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|metadata| metadata.ino())
 }
 
-/// Identity of the shared memory that this process can reach: equal for two processes that can use `shm` together.
-/// Different in different pid namespaces, though they may share `/dev/shm`: `shm` looks up a peer's pid in its own
-/// namespace, and would read and write another process's memory. Processes whose `name` or, without one, whose
-/// `NCCL_HOSTID` differs are treated as on different hosts.
+/// Identity of the shared memory that this process can reach: equal for two processes that can use `shm`
+/// together. Different in different pid namespaces, though they may share `/dev/shm`: `shm` looks up a peer's
+/// pid in its own namespace, and would read and write another process's memory. Processes whose `name` or,
+/// without one, whose `NCCL_HOSTID` differs are treated as on different hosts.
 pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let folder = fs::metadata(Path::new(DIRECTORY)).map_or(0, |metadata| metadata.dev());

@@ -1,9 +1,9 @@
 //! Deferred closing of the endpoints of several ranks in one process.
 //!
-//! The `shm` provider lets ranks of one process write into each other's memory directly, without a mapping of their
-//! own, and closing an endpoint unmaps its memory even while another rank writes there. So such endpoints of a job are
-//! closed together, when this process has no rank of the job left. Until then nothing polls them, so they move no data
-//! to or from the buffers of operations in flight.
+//! The `shm` provider lets ranks of one process write into each other's memory directly, without a mapping of
+//! their own, and closing an endpoint unmaps its memory even while another rank writes there. So such
+//! endpoints of a job are closed together, when this process has no rank of the job left. Until then nothing
+//! polls them, so they move no data to or from the buffers of operations in flight.
 //!
 //! The ranks find each other by a world that may be the program's, so an endpoint uses another one of this
 //! process only after it was found here.

@@ -33,8 +33,8 @@ pub(crate) enum Reach {
     Network,
 }
 
-/// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at a
-/// time, and nothing else moves its data.
+/// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one
+/// thread at a time, and nothing else moves its data.
 ///
 /// Closing it ends all operations in flight: the library no longer uses their buffers.
 pub(crate) struct TaggedEndpoint {
@@ -67,9 +67,9 @@ pub(crate) struct TaggedEndpoint {
     pub(super) address: Vec<u8>,
 }
 
-// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain,
-// and this type, which is not Sync, has the domain's only handle); the operations' pointers are this type's own or its
-// callers', who vouch for them.
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within
+// a domain, and this type, which is not Sync, has the domain's only handle); the operations' pointers are
+// this type's own or its callers', who vouch for them.
 unsafe impl Send for TaggedEndpoint {}
 
 impl TaggedEndpoint {
@@ -95,7 +95,8 @@ impl TaggedEndpoint {
             ("efa", devices) => devices[device % devices.len()],
             (_, [first, ..]) => *first,
         };
-        // With other providers an injected message may still wait for its connection when the endpoint is closed.
+        // With other providers an injected message may still wait for its connection when the endpoint is
+        // closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
         let settings = EndpointSettings { peers: ranks, descriptor: true, ..EndpointSettings::default() };
@@ -133,13 +134,14 @@ impl TaggedEndpoint {
         self.objects.insert(address).map_err(|code| self.failure("fi_av_insert", Some(peer), code, None))
     }
 
-    /// Announces this endpoint to a peer, whose address is `to`, where the provider needs it before any message.
+    /// Announces this endpoint to a peer, whose address is `to`, where the provider needs it before any
+    /// message.
     ///
-    /// From libfabric 2.5 on (and in its main branch of November 2026), two endpoints of `shm` in one process crash
-    /// when one sends before the other has read the location of its memory: `smr_map_to_region` does not record it for
-    /// endpoints of the same process, only `smr_progress_connreq` does, but either side's request makes both look
-    /// connected. So every rank announces itself to all others before any of them polls, and sends when all have
-    /// polled. See [`Network::open`](super::network::Network::open).
+    /// From libfabric 2.5 on (and in its main branch of November 2026), two endpoints of `shm` in one process
+    /// crash when one sends before the other has read the location of its memory: `smr_map_to_region` does
+    /// not record it for endpoints of the same process, only `smr_progress_connreq` does, but either side's
+    /// request makes both look connected. So every rank announces itself to all others before any of them
+    /// polls, and sends when all have polled. See [`Network::open`](super::network::Network::open).
     pub(crate) fn announce(&mut self, to: fi_addr_t) {
         if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
             return;
@@ -149,8 +151,8 @@ impl TaggedEndpoint {
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
     }
 
-    /// Descriptor to sleep on until there is something to do, where the provider has one. None also while a call waits
-    /// for room in the library, which need not make it ready.
+    /// Descriptor to sleep on until there is something to do, where the provider has one. None also while a
+    /// call waits for room in the library, which need not make it ready.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.objects.descriptor.filter(|_| self.deferred.is_empty())
     }
@@ -225,8 +227,8 @@ impl TaggedEndpoint {
     }
 }
 
-/// A tag that messages of other lengths do not have (with high probability): with cross-memory attach, libfabric 1.17's
-/// `shm` never returns from a long message that is longer than its receive.
+/// A tag that messages of other lengths do not have (with high probability): with cross-memory attach,
+/// libfabric 1.17's `shm` never returns from a long message that is longer than its receive.
 pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLER_BITS
 }

@@ -19,8 +19,8 @@ use crate::world::{Awaited, Reason};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request(pub(crate) u32);
 
-/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is dropped,
-/// nothing touches the memory of requests that were not complete.
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is
+/// dropped, nothing touches the memory of requests that were not complete.
 pub(crate) trait Transport {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;
@@ -56,18 +56,18 @@ pub(crate) trait Transport {
     fn compare(&mut self);
     /// Tells the other ranks that this one has failed, so that they do not wait for it.
     fn fail(&self, reason: Reason);
-    /// Tells the other ranks that this operation has waited for `limit`, and returns its error, which names those of the awaited
-    /// ranks that are late.
+    /// Tells the other ranks that this operation has waited for `limit`, and returns its error, which names
+    /// those of the awaited ranks that are late.
     fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error;
     /// Sets the longest wait of an operation, after which [`check`](Self::check) fails; none waits forever.
     fn set_timeout(&mut self, limit: Option<Duration>);
-    /// Checks, in an operation that waits, that the other ranks are alive, that they call the same operations, and that
-    /// the timeout has not passed.
+    /// Checks, in an operation that waits, that the other ranks are alive, that they call the same
+    /// operations, and that the timeout has not passed.
     fn check(&mut self) -> Result<(), Error>;
     /// Polls for completions once, and checks from time to time.
     fn progress(&mut self) -> Result<(), Error>;
-    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one yields the processor,
-    /// then checks and sleeps.
+    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one
+    /// yields the processor, then checks and sleeps.
     fn wait(&mut self) -> Result<(), Error>;
     /// True when `request` has completed, which frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;

@@ -61,9 +61,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for everything,
-    /// or none for shared memory inside a host and the best network between hosts. Ranks whose `host` differs are taken
-    /// to be on different hosts.
+    /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for
+    /// everything, or none for shared memory inside a host and the best network between hosts. Ranks whose
+    /// `host` differs are taken to be on different hosts.
     pub(crate) fn open(
         world: &world::Handle,
         wanted: Option<&str>,
@@ -76,8 +76,8 @@ impl Network {
         let number = RandomState::new().hash_one(std::process::id()).to_le_bytes();
         let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
         let endpoints = on_all_ranks(world, open_endpoints(library, world, &choice))?;
-        // From here on other ranks of this process may use the endpoints' memory; dropping the network defers their
-        // closing.
+        // From here on other ranks of this process may use the endpoints' memory; dropping the network defers
+        // their closing.
         let mut network = Self {
             endpoints,
             deferred_close: DeferredClose::of_job(&job),
@@ -105,12 +105,13 @@ impl Network {
         Ok(network)
     }
 
-    /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic
-    /// for comparing calls; compares the host's ranks with its processors.
+    /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on
+    /// a topic for comparing calls; compares the host's ranks with its processors.
     fn agree_on_protocol(&mut self, choice: &ProviderChoice) -> Result<(), Error> {
         let (rank, hosts) = (self.rank, &choice.hosts);
-        // `shm` probes in the same way when it sends; here all ranks of a host must learn the result. With the variable
-        // both sides copy (two copies, on two processors at once), without it the receiver reads the sender's memory.
+        // `shm` probes in the same way when it sends; here all ranks of a host must learn the result. With
+        // the variable both sides copy (two copies, on two processors at once), without it the receiver reads
+        // the sender's memory.
         let probe = CmaProbe::new();
         let probes = self.world.all_gather(&probe.to_message())?;
         let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider == "shm");
@@ -125,7 +126,8 @@ impl Network {
         drop(probe);
         let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
         self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.place(rank).0));
-        // Two ranks need none: a rank only waits for messages that its peer has sent before any unexpected one.
+        // Two ranks need none: a rank only waits for messages that its peer has sent before any unexpected
+        // one.
         let mut ranks_of_hosts = (0..self.hosts.count()).map(|host| self.hosts.ranks_of(host));
         if ranks_of_hosts.any(|host| host.len() > 2 && copies(host)) {
             self.enable_rendezvous();
@@ -182,7 +184,8 @@ impl Network {
         self.endpoints.iter().all(|endpoint| endpoint.provider == "shm")
     }
 
-    /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's end.
+    /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's
+    /// end.
     #[cold]
     fn explain(&mut self, error: Error) -> Error {
         match error {

@@ -1,7 +1,7 @@
 //! Sleep of a rank that has waited for messages for long.
 //!
-//! Where all endpoints have a descriptor that a message makes ready (`tcp` of libfabric 1.19 and later), the rank sleeps on their
-//! descriptors. Otherwise (`shm`) it polls between short sleeps.
+//! Where all endpoints have a descriptor that a message makes ready (`tcp` of libfabric 1.19 and later), the
+//! rank sleeps on their descriptors. Otherwise (`shm`) it polls between short sleeps.
 
 use std::ptr;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::fabric::spin::{Next, Spin};
 
 /// Polls without a completion before the clock is read.
 const POLLS_BEFORE_CLOCK: u32 = 32;
-/// A sleep on descriptors, between two checks of the other ranks, relative to the time that the rank has waited.
+/// A sleep on descriptors, between two checks of the other ranks, relative to the time that the rank has
+/// waited.
 const SLEEP: Share = Share { part: 20, least: Duration::from_millis(1), most: Duration::from_millis(10) };
 /// A sleep between two polls of endpoints without a descriptor. A poll and the timer take some 20 us.
 const NAP: Share = Share { part: 200, least: Duration::from_micros(30), most: Duration::from_micros(500) };
-/// Wake-ups in a row by descriptors without a completion, after which a rank sleeps once without them: a descriptor that is
-/// always ready would keep it from sleeping.
+/// Wake-ups in a row by descriptors without a completion, after which a rank sleeps once without them: a
+/// descriptor that is always ready would keep it from sleeping.
 const MAX_FUTILE_WAKES: u32 = 64;
 
 /// A part of a time, within limits.
@@ -61,7 +62,8 @@ impl Rest {
         self.spin.next()
     }
 
-    /// Sleeps until an endpoint has something to do, or for a short time. Each endpoint has been polled just now.
+    /// Sleeps until an endpoint has something to do, or for a short time. Each endpoint has been polled just
+    /// now.
     pub(super) fn sleep(&mut self, endpoints: &[TaggedEndpoint]) {
         self.descriptors.clear();
         for descriptor in endpoints.iter().filter_map(TaggedEndpoint::descriptor) {

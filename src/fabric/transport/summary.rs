@@ -33,8 +33,8 @@ impl TransportSummary {
     }
 }
 
-/// Describes all hosts in one line, which is the same on all ranks. Collective; `first` are the first ranks of the
-/// hosts.
+/// Describes all hosts in one line, which is the same on all ranks. Collective; `first` are the first ranks
+/// of the hosts.
 pub(crate) fn describe_job(
     world: &dyn World,
     own: &TransportSummary,

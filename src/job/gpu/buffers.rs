@@ -28,8 +28,8 @@ impl GpuGroup {
         })
     }
 
-    /// Runs an operation on a copy of `data` on the GPU. The copies use memory of their own, which can be leaked: `data` is borrowed
-    /// only until the call returns.
+    /// Runs an operation on a copy of `data` on the GPU. The copies use memory of their own, which can be
+    /// leaked: `data` is borrowed only until the call returns.
     fn in_place<T: Element>(
         &self,
         operation: String,
@@ -42,7 +42,8 @@ impl GpuGroup {
             return self.rank.watch.failure().map_or(Ok(()), Err);
         }
         self.refuse_captured("an operation on host memory")?;
-        // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no padding.
+        // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no
+        // padding.
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
@@ -57,8 +58,8 @@ impl GpuGroup {
         Ok(())
     }
 
-    /// Copies the result of an operation that has ended to host memory. Does not wait for operations of other threads, which may
-    /// follow on the group's stream.
+    /// Copies the result of an operation that has ended to host memory. Does not wait for operations of other
+    /// threads, which may follow on the group's stream.
     fn read_result(&self, result: CudaSlice<u8>, mut host: Vec<u8>) -> Result<Vec<u8>, Error> {
         let stream = self.reading_stream()?;
         let copied = cuda::own_result(stream.context(), || stream.memcpy_dtoh(&result, &mut host));
@@ -66,8 +67,8 @@ impl GpuGroup {
         self.end_copies(&stream, copied, (result, host)).map(|(_, host)| host)
     }
 
-    /// Waits for the copies of host memory on a stream, also after an error. Returns the memory; leaks it if it cannot wait, since
-    /// the copies may still use it.
+    /// Waits for the copies of host memory on a stream, also after an error. Returns the memory; leaks it if
+    /// it cannot wait, since the copies may still use it.
     fn end_copies<M>(&self, stream: &CudaStream, result: Result<(), Error>, memory: M) -> Result<M, Error> {
         match cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)) {
             Ok(()) => result.map(|()| memory),

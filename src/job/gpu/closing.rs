@@ -1,9 +1,10 @@
 //! Threads that destroy the communicators of groups.
 //!
 //! NCCL frees the objects of all ranks of a process when the last of these ranks destroys its communicator
-//! (`ncclCommDestroy`). The CUDA calls for the device of another rank wait while a thread of that rank copies pageable memory, and
-//! the copy can wait for an operation of another group, which the destroying rank is still to call. So a rank does not wait
-//! until its communicator is destroyed: a thread does, and is joined when the process has no group any more.
+//! (`ncclCommDestroy`). The CUDA calls for the device of another rank wait while a thread of that rank copies
+//! pageable memory, and the copy can wait for an operation of another group, which the destroying rank is
+//! still to call. So a rank does not wait until its communicator is destroyed: a thread does, and is joined
+//! when the process has no group any more.
 
 use std::mem;
 use std::sync::Mutex;

@@ -151,7 +151,8 @@ impl GpuGroup {
         self.rank.watch.stop_on_error(cuda::own_result(stream.context(), || call(stream)))
     }
 
-    /// Refuses an operation while the group's stream is being captured, before anything of it becomes part of the graph.
+    /// Refuses an operation while the group's stream is being captured, before anything of it becomes part of
+    /// the graph.
     fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
         match refuse_captured(operation, &self.rank.stream) {
             Err(error) if error.is_refusal() => Err(error),
@@ -168,8 +169,8 @@ impl GpuGroup {
         self.rank.watch.set_timeout(limit);
     }
 
-    /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are refused after an error that
-    /// cudarc has noted.
+    /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are
+    /// refused after an error that cudarc has noted.
     fn start<B>(
         &self,
         operation: String,
@@ -183,9 +184,9 @@ impl GpuGroup {
         }
     }
 
-    /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the operation after their uses
-    /// then. The library orders its own buffers itself. cudarc notes an error in the context object of the stream that failed, so all
-    /// objects are asked.
+    /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the
+    /// operation after their uses then. The library orders its own buffers itself. cudarc notes an error in
+    /// the context object of the stream that failed, so all objects are asked.
     fn refuse_noted(
         &self,
         operation: &str,
@@ -331,7 +332,8 @@ impl GpuGroup {
         })
     }
 
-    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are noticed.
+    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are
+    /// noticed.
     pub(crate) fn exchange<T>(
         &self,
         operation: &str,
@@ -423,7 +425,8 @@ impl Drop for GpuRank {
         let communicator = lock(&self.communicator).take();
         let threads = mem::take(&mut *lock(&self.threads));
         if is_group_thread() {
-            // A future's waker has dropped the last handle: operations under way may need the thread that called it.
+            // A future's waker has dropped the last handle: operations under way may need the thread that
+            // called it.
             if let Some(communicator) = communicator {
                 close_in_background(communicator, move |communicator| ending.settle(communicator));
             }

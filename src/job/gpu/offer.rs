@@ -20,7 +20,8 @@ pub(crate) struct Device {
 const HAS: u8 = 1;
 const LACKS: u8 = 0;
 
-/// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none. Collective.
+/// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none.
+/// Collective.
 pub(crate) fn choose(
     formation: &Formation,
     members: &Members,

@@ -79,8 +79,8 @@ impl<B> GpuOperation<B> {
         Self { mark, watch, buffers: Some(buffers) }
     }
 
-    /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined contents, even
-    /// if the operation has ended since.
+    /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined
+    /// contents, even if the operation has ended since.
     fn end(&self) -> Option<Result<(), Error>> {
         let complete = self.watch.poll(&self.mark);
         if let Some(error) = self.watch.failure() {
@@ -113,8 +113,8 @@ impl<B> GpuOperation<B> {
         result.and_then(|()| self.take())
     }
 
-    /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory that is freed in the
-    /// order of this stream.
+    /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory
+    /// that is freed in the order of this stream.
     pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
         match refuse_captured("wait_on", stream) {
             Err(error) if error.is_refusal() => return Err(error),

@@ -1,8 +1,9 @@
 //! Comparison of the steps of training in which the ranks of a group over GPUs are.
 //!
-//! Operations of equal lengths match on GPUs whatever they are for, and end before calls are compared. So the first operation of a
-//! step is followed by a reduction of two numbers, which tells every rank the first and the last step, each with a rank that is in
-//! it. They are read when the operation has ended, for which no call of the program waits.
+//! Operations of equal lengths match on GPUs whatever they are for, and end before calls are compared. So the
+//! first operation of a step is followed by a reduction of two numbers, which tells every rank the first and
+//! the last step, each with a rank that is in it. They are read when the operation has ended, for which no
+//! call of the program waits.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,10 +1,12 @@
 //! Threads that notice failures and completions while operations of a group are under way.
 //!
-//! NCCL's operations wait on the GPU for other ranks, and calls of NCCL may wait on the host; neither notices a rank that
-//! has failed, is missing, or has called something else. The threads run only while there is something to watch.
+//! NCCL's operations wait on the GPU for other ranks, and calls of NCCL may wait on the host; neither notices
+//! a rank that has failed, is missing, or has called something else. The threads run only while there is
+//! something to watch.
 //!
-//! CUDA calls of one thread can block those of others, for instance during a copy of pageable memory that waits for an
-//! operation. Only an abort ends that, so the thread that aborts does not query events: the other one does.
+//! CUDA calls of one thread can block those of others, for instance during a copy of pageable memory that
+//! waits for an operation. Only an abort ends that, so the thread that aborts does not query events: the
+//! other one does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +27,9 @@ const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_OF_FUTURES: Duration = Duration::from_micros(100);
 /// Replaces [`COMPARE_AFTER`] once a rank has timed out. Shorter than `REPORT_TIME`.
 const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
-/// Time from a failure to the abort of NCCL's work, in which the other ranks learn of the failure. The kernel of an aborted rank
-/// does not wait any more, and sends undefined data, with which operations of other ranks complete.
+/// Time from a failure to the abort of NCCL's work, in which the other ranks learn of the failure. The kernel
+/// of an aborted rank does not wait any more, and sends undefined data, with which operations of other ranks
+/// complete.
 const ABORT_AFTER: Duration = Duration::from_millis(100);
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
@@ -89,7 +92,8 @@ impl State {
         Ok(Call { since: Instant::now(), operation, number })
     }
 
-    /// Forgets a call that was refused. Calls that began after it get the numbers that they have on ranks without it.
+    /// Forgets a call that was refused. Calls that began after it get the numbers that they have on ranks
+    /// without it.
     fn forget(&mut self, number: u64) {
         self.calls.retain(|call| call.number != number);
         let later = self.calls.iter_mut().map(|call| &mut call.number);
@@ -153,7 +157,8 @@ impl Watch {
         self.failure().map_or_else(|| Ok(self.world.check()?), Err)
     }
 
-    /// Fails if the job has failed: an operation may then have completed with undefined data of a rank that has aborted.
+    /// Fails if the job has failed: an operation may then have completed with undefined data of a rank that
+    /// has aborted.
     pub(super) fn check_job(&self) -> Result<(), Error> {
         self.stop_on_error(self.world.check())
     }
@@ -202,8 +207,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Notes that the call has returned: with the end of the operation on the stream, or with the error of a call that
-    /// has sent nothing.
+    /// Notes that the call has returned: with the end of the operation on the stream, or with the error of a
+    /// call that has sent nothing.
     pub(crate) fn leave(&self, queued: Result<&Arc<Mark>, &Error>) {
         let mut state = lock(&self.state);
         let inside = state.inside.take();
@@ -241,8 +246,8 @@ impl Watch {
         })
     }
 
-    /// Watches a call that ends the communicator, which may take as long as other ranks use theirs. Tells ranks that still
-    /// call operations that this one has left.
+    /// Watches a call that ends the communicator, which may take as long as other ranks use theirs. Tells
+    /// ranks that still call operations that this one has left.
     pub(crate) fn during_close<T>(&self, call: impl FnOnce() -> T) -> T {
         let mut state = lock(&self.state);
         let number = state.number;
@@ -260,7 +265,8 @@ impl Watch {
         value
     }
 
-    /// Waits for the group's operations before `communicator` ends. The other ranks learn of a failure before it is aborted.
+    /// Waits for the group's operations before `communicator` ends. The other ranks learn of a failure before
+    /// it is aborted.
     pub(crate) fn settle(&self, communicator: &Communicator) {
         let drained = match communicator.drain() {
             // Operations that were queued before the capture can be waited for.
@@ -299,7 +305,8 @@ impl Watch {
     }
 
     /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
-    /// [`guard`](Self::guard) abort NCCL's work. The world knows of the failure before this rank's operations return it.
+    /// [`guard`](Self::guard) abort NCCL's work. The world knows of the failure before this rank's operations
+    /// return it.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let error = match error {
             // Perhaps only the consequence of another rank's failure.
@@ -359,8 +366,9 @@ impl Watch {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work, once the other ranks know of
-    /// the failure. The thread's context is bound, so that no CUDA call that can block comes before NCCL's abort.
+    /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work, once
+    /// the other ranks know of the failure. The thread's context is bound, so that no CUDA call that can
+    /// block comes before NCCL's abort.
     pub(crate) fn guard(&self, communicator: &Watched) {
         enter_group_thread();
         let mut compared = Instant::now();

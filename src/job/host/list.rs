@@ -4,15 +4,15 @@ use crate::fabric::{Communicator, Error};
 use crate::hash::fnv1a;
 use crate::{Element, ReduceOp};
 
-/// Lists of up to this many bytes are copied into one buffer. For longer ones, copying takes longer than the operations'
-/// latencies.
+/// Lists of up to this many bytes are copied into one buffer. For longer ones, copying takes longer than the
+/// operations' latencies.
 const FUSED_BYTES: usize = 1 << 20;
 
 /// Number of buffers, number of elements, and a hash of the lengths.
 type Layout = [u64; 3];
 
-/// Reduces all buffers. The ranks compare their lengths first: two lists with the same number of elements, cut differently, would
-/// mix in one buffer.
+/// Reduces all buffers. The ranks compare their lengths first: two lists with the same number of elements,
+/// cut differently, would mix in one buffer.
 pub(super) fn all_reduce<T: Element>(
     communicator: &mut Communicator,
     list: &mut [&mut [T]],

@@ -151,7 +151,8 @@ impl Queue {
         None
     }
 
-    /// Ends the progress thread once all operations are complete; with `discard`, those that have not begun fail.
+    /// Ends the progress thread once all operations are complete; with `discard`, those that have not begun
+    /// fail.
     pub(super) fn end(&self, discard: bool) {
         let mut discarded = VecDeque::new();
         self.change(|entries| {
@@ -250,7 +251,8 @@ impl Queue {
             return Err(Error::Job("the group has ended".to_owned()));
         };
         communicator.set_timeout(self.timeout());
-        // Checked first: after a failure, the ranks' calls differ, and an error about that would hide the failure's reason.
+        // Checked first: after a failure, the ranks' calls differ, and an error about that would hide the
+        // failure's reason.
         let checked = || self.world.check().map_err(fabric::Error::World);
         let result = match catch_unwind(AssertUnwindSafe(|| checked().and_then(|()| call(communicator)))) {
             Ok(Ok(value)) => return Ok(value),

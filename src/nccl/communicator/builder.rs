@@ -43,8 +43,8 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// Creates a communicator per stream in one thread: rank `i` is on `streams[i]`, each on a device of its own. See
-    /// [`Builder::init`].
+    /// Creates a communicator per stream in one thread: rank `i` is on `streams[i]`, each on a device of its
+    /// own. See [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
@@ -87,13 +87,14 @@ impl Builder<'_> {
         self
     }
 
-    /// Joins the communicator (`ncclCommInitRankConfig`) and waits for the other ranks; see [`Config::deadline`].
+    /// Joins the communicator (`ncclCommInitRankConfig`) and waits for the other ranks; see
+    /// [`Config::deadline`].
     ///
     /// # Errors
-    /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
-    ///   [`Error::Stream`] for a per-thread default stream, or a context other than the device's primary one, which
-    ///   NCCL uses; [`Error::MissingSymbol`] for several ids before NCCL 2.23; [`Error::InsideGroup`]: see
-    ///   [`Communicator::init_all`].
+    /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids;
+    ///   [`Error::TooOld`]; [`Error::Stream`] for a per-thread default stream, or a context other than the
+    ///   device's primary one, which NCCL uses; [`Error::MissingSymbol`] for several ids before NCCL 2.23;
+    ///   [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] if connecting fails.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
@@ -106,8 +107,8 @@ impl Builder<'_> {
         Pending::start(INIT, || self.start())
     }
 
-    /// Joins a [growing](Communicator::grow) communicator as a new rank, with the id of [`Communicator::grow_id`]
-    /// (`ncclCommGrow`, NCCL 2.29). Errors are those of [`init`](Self::init).
+    /// Joins a [growing](Communicator::grow) communicator as a new rank, with the id of
+    /// [`Communicator::grow_id`] (`ncclCommGrow`, NCCL 2.29). Errors are those of [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
         nccl_group::forbid(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
@@ -130,7 +131,8 @@ impl Builder<'_> {
         let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
         let count = ids.len() as c_int;
         let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
-        // SAFETY: see `start_with`; the number of ids is right and at most that of ranks, and NCCL copies them.
+        // SAFETY: see `start_with`; the number of ids is right and at most that of ranks, and NCCL copies
+        // them.
         self.start_with(name, |raw, slot, config| unsafe {
             match ids[..] {
                 [id] => Ok(raw.ncclCommInitRankConfig(slot, size, id, rank, config)),
@@ -167,8 +169,8 @@ impl Builder<'_> {
             cuda::share_pool(stream.context())?;
         }
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
-        // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device is
-        // current.
+        // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device
+        // is current.
         let code = call(library.raw(), communicator.handle.slot.as_ptr(), &mut raw)?;
         Pending::new(name, communicator, code, None)
     }

@@ -7,8 +7,8 @@ use nccl_sys::{Version, ncclConfig_t};
 use crate::nccl::settings::{Text, settings};
 use crate::nccl::{error::Error, library::Library};
 
-/// Configuration of a communicator (`ncclConfig_t`). Unset fields have NCCL's defaults; fields that the loaded library
-/// does not support are refused.
+/// Configuration of a communicator (`ncclConfig_t`). Unset fields have NCCL's defaults; fields that the
+/// loaded library does not support are refused.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -23,8 +23,9 @@ pub struct Config {
 }
 
 settings! { Config for ncclConfig_t {
-    /// True (default) to let calls wait inside NCCL until it has connected or launched. With `false`, NCCL works on a
-    /// thread of its own, calls wait for it up to [`Config::deadline`] and can be aborted. NCCL 2.14, field `blocking`.
+    /// True (default) to let calls wait inside NCCL until it has connected or launched. With `false`, NCCL
+    /// works on a thread of its own, calls wait for it up to [`Config::deadline`] and can be aborted. NCCL
+    /// 2.14, field `blocking`.
     blocking(bool) => blocking since Version::new(2, 14, 0);
     /// Size of the thread block clusters of NCCL's kernels, 0 to 8. NCCL 2.17, field `cgaClusterSize`.
     cluster_size(i32) => cgaClusterSize since Version::new(2, 17, 0);
@@ -65,36 +66,39 @@ settings! { Config for ncclConfig_t {
     /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
     name => commName since Version::new(2, 27, 0);
 } unsafe {
-    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field `splitShare`.
+    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field
+    /// `splitShare`.
     ///
     /// # Safety
-    /// Operations of this communicator and of those that share its resources are never queued at the same time by
-    /// several threads, and none is used after one of them was aborted or revoked: NCCL shares its queues and its flag of
-    /// the abort, without a lock.
+    /// Operations of this communicator and of those that share its resources are never queued at the same
+    /// time by several threads, and none is used after one of them was aborted or revoked: NCCL shares its
+    /// queues and its flag of the abort, without a lock.
     split_share(bool) => splitShare since Version::new(2, 18, 0);
-    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
+    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field
+    /// `shrinkShare`.
     ///
     /// # Safety
     /// The same as that of [`Config::split_share`].
     shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
-    /// Use with CUDA graphs: 0 none, 1 one graph, 2 (default) several graphs, or graphs and other work. NCCL 2.29, field
-    /// `graphUsageMode`.
+    /// Use with CUDA graphs: 0 none, 1 one graph, 2 (default) several graphs, or graphs and other work. NCCL
+    /// 2.29, field `graphUsageMode`.
     ///
     /// # Safety
-    /// The communicator is used as the value says: with 0 not in a graph, with 1 in one graph only, whose launches are
-    /// ordered with all its other operations. NCCL does not order them itself, and they share its buffers.
+    /// The communicator is used as the value says: with 0 not in a graph, with 1 in one graph only, whose
+    /// launches are ordered with all its other operations. NCCL does not order them itself, and they share
+    /// its buffers.
     graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
     /// True to order launches in a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
     ///
     /// # Safety
-    /// With `false`, the caller orders the communicator's operations in graphs with one another and with its other
-    /// operations: they share NCCL's buffers.
+    /// With `false`, the caller orders the communicator's operations in graphs with one another and with its
+    /// other operations: they share NCCL's buffers.
     graph_stream_ordering(bool) => graphStreamOrdering since Version::new(2, 30, 7);
 }}
 
 impl Config {
-    /// Time limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work. After it
-    /// the communicator is aborted and the call fails. Default: none. Calls that block inside NCCL
+    /// Time limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work.
+    /// After it the communicator is aborted and the call fails. Default: none. Calls that block inside NCCL
     /// ([`Config::blocking`]) ignore it.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
@@ -102,18 +106,19 @@ impl Config {
         self
     }
 
-    /// True (default) to order operations in symmetric windows after a preceding kernel that triggers programmatic
-    /// launch early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs
-    /// about a microsecond per operation, and nothing with other versions. With `false`, results can be wrong without an
-    /// error. Graphs and [`captured`](super::Communicator::captured) collectives are not ordered.
+    /// True (default) to order operations in symmetric windows after a preceding kernel that triggers
+    /// programmatic launch early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see
+    /// `docs/limits.md`. It costs about a microsecond per operation, and nothing with other versions. With
+    /// `false`, results can be wrong without an error. Graphs and [`captured`](super::Communicator::captured)
+    /// collectives are not ordered.
     #[must_use]
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;
         self
     }
 
-    /// False if NCCL works on threads of its own. The environment variable, also from NCCL's configuration file,
-    /// overrides the setting.
+    /// False if NCCL works on threads of its own. The environment variable, also from NCCL's configuration
+    /// file, overrides the setting.
     pub(crate) fn is_blocking(&self) -> bool {
         match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
             Some("0") => false,

@@ -18,9 +18,9 @@ use crate::nccl::{allocation::Allocation, cuda, error::Error};
 /// While it is held, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
-/// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort handles.
-/// NCCL allows one thread at a time per communicator: the mutex is held during every call but an abort, before which the
-/// state becomes `Aborting`.
+/// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort
+/// handles. NCCL allows one thread at a time per communicator: the mutex is held during every call but an
+/// abort, before which the state becomes `Aborting`.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) library: Library,
@@ -33,13 +33,14 @@ pub(crate) struct Handle {
     pub(super) derived: AtomicU64,
     /// Number of windows created so far: the same on all ranks, which create them together.
     pub(crate) windows: AtomicU64,
-    /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has returned.
+    /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has
+    /// returned.
     pub(super) slot: AtomicPtr<ncclComm>,
-    /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
-    /// exchange instead of two. An abort, which may wait long, polls instead.
+    /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one
+    /// atomic exchange instead of two. An abort, which may wait long, polls instead.
     pub(super) state: SpinMutex<State, Yield>,
-    /// Number of threads that poll for the guard in order to abort. A spin lock has no queue: a thread that makes one call
-    /// after the other would keep them out.
+    /// Number of threads that poll for the guard in order to abort. A spin lock has no queue: a thread that
+    /// makes one call after the other would keep them out.
     pub(super) aborts: AtomicUsize,
     /// Streams of its operations and graphs: the last is the current one, the others are previous ones.
     streams: Mutex<Vec<Arc<CudaStream>>>,
@@ -128,7 +129,8 @@ pub(crate) enum State {
     Revoked,
     /// Its operations have been flushed or are being flushed, by the end of the communicator too.
     Finalized,
-    /// A thread is ending it: no other thread may use it, though NCCL may still be working on earlier operations.
+    /// A thread is ending it: no other thread may use it, though NCCL may still be working on earlier
+    /// operations.
     Aborting,
     Aborted,
     Closed,
@@ -185,8 +187,8 @@ impl Handle {
         })
     }
 
-    /// Makes cudarc respect the events of a context object as long as the communicator lives, unless the program has disabled event
-    /// tracking.
+    /// Makes cudarc respect the events of a context object as long as the communicator lives, unless the
+    /// program has disabled event tracking.
     #[cold]
     pub(crate) fn track_events(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
         cuda::keep_tracking(&mut lock(&self.tracking), context)
@@ -215,13 +217,14 @@ impl Handle {
         objects.push(object);
     }
 
-    /// All graphs, operators, registrations and windows. Drop them without locks and guards: the last owner of one calls NCCL, and
-    /// can log and add another.
+    /// All graphs, operators, registrations and windows. Drop them without locks and guards: the last owner
+    /// of one calls NCCL, and can log and add another.
     pub(crate) fn objects(&self) -> Vec<Arc<dyn Object>> {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects), of which it drops the others.
+    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects), of
+    /// which it drops the others.
     pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
@@ -232,8 +235,8 @@ impl Handle {
         registered
     }
 
-    /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if the
-    /// loaded NCCL needs that. Events do not order the two kernels; other work between them does.
+    /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if
+    /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
     pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
         self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
@@ -251,7 +254,8 @@ impl Handle {
     #[cold]
     fn write(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        // SAFETY: the byte is allocated until `self` is dropped, which waits for the stream; the stream is alive.
+        // SAFETY: the byte is allocated until `self` is dropped, which waits for the stream; the stream is
+        // alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
     }
@@ -296,7 +300,8 @@ impl Handle {
         before
     }
 
-    /// Waits in the state `to`, so that other threads cannot launch graphs. The state is alive again if that fails.
+    /// Waits in the state `to`, so that other threads cannot launch graphs. The state is alive again if that
+    /// fails.
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,

@@ -18,21 +18,24 @@ pub(super) const CLOSING: &str = "closing the communicator";
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Aborts a communicator from any thread, for watchdogs. From
-/// [`Communicator::abort_handle`](super::Communicator::abort_handle). It does not keep the communicator alive.
+/// [`Communicator::abort_handle`](super::Communicator::abort_handle). It does not keep the communicator
+/// alive.
 #[derive(Clone, Debug)]
 pub struct AbortHandle(pub(super) Arc<Handle>);
 
 impl AbortHandle {
-    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). The contents of
-    /// its buffers are then undefined, its [`Graph`](crate::nccl::Graph)s can no longer be launched, and the owner's
-    /// next call returns [`Error::Aborted`]. No effect if the communicator is already closed or aborted.
+    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). The
+    /// contents of its buffers are then undefined, its [`Graph`](crate::nccl::Graph)s can no longer be
+    /// launched, and the owner's next call returns [`Error::Aborted`]. No effect if the communicator is
+    /// already closed or aborted.
     ///
-    /// Operations of other ranks that wait for this one can complete, without an error, with undefined data: NCCL's kernels
-    /// go on without waiting. Tell the other ranks before, and let them abort, too.
+    /// Operations of other ranks that wait for this one can complete, without an error, with undefined data:
+    /// NCCL's kernels go on without waiting. Tell the other ranks before, and let them abort, too.
     ///
     /// # Errors
-    /// - [`Error::Busy`] if a thread stays inside a blocking NCCL call with the communicator for 5 s: NCCL cannot abort
-    ///   then. Non-blocking communicators ([`Config::blocking`](super::Config::blocking)) can be aborted at any time.
+    /// - [`Error::Busy`] if a thread stays inside a blocking NCCL call with the communicator for 5 s: NCCL
+    ///   cannot abort then. Non-blocking communicators ([`Config::blocking`](super::Config::blocking)) can be
+    ///   aborted at any time.
     /// - [`Error::Nccl`] if NCCL reports an error of the abort.
     pub fn abort(&self) -> Result<(), Error> {
         self.0.abort()
@@ -72,8 +75,8 @@ impl Handle {
         let _any = wait_until(self.config.deadline, OPERATION, || self.is_finished(operation));
     }
 
-    /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline, so that NCCL
-    /// does not access the operation's buffers after the call.
+    /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline, so
+    /// that NCCL does not access the operation's buffers after the call.
     #[cold]
     pub(crate) fn wait_for_nccl(
         &self,
@@ -94,8 +97,8 @@ impl Handle {
         let _no_limit = poll(None, SHORT, || (*self.lock() != State::Aborting).then_some(()));
     }
 
-    /// Waits for the queued work. While one of its streams is being captured, returns [`Error::Stream`], since waiting would
-    /// invalidate the capture.
+    /// Waits for the queued work. While one of its streams is being captured, returns [`Error::Stream`],
+    /// since waiting would invalidate the capture.
     pub(super) fn drain(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         wait_until(self.config.deadline, SHORT, || self.is_idle(operation))
@@ -124,7 +127,8 @@ impl Handle {
         })
     }
 
-    /// Releases graphs, or all other objects. The caller drops the objects once nobody waits for the communicator.
+    /// Releases graphs, or all other objects. The caller drops the objects once nobody waits for the
+    /// communicator.
     #[must_use = "the last owner of an object waits for the communicator"]
     fn release_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
@@ -133,9 +137,9 @@ impl Handle {
         objects
     }
 
-    /// Releases all objects that must end before the communicator is finalized or destroyed: graphs first, so that
-    /// nothing is launched any more, the others after the queued work, so that they stay usable if waiting fails. The
-    /// caller drops the objects afterwards.
+    /// Releases all objects that must end before the communicator is finalized or destroyed: graphs first, so
+    /// that nothing is launched any more, the others after the queued work, so that they stay usable if
+    /// waiting fails. The caller drops the objects afterwards.
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
@@ -148,7 +152,8 @@ impl Handle {
     /// See [`Communicator::close`](super::Communicator::close).
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
-        // Before the objects are listed, so that a graph that another thread is capturing is known by then, or refused.
+        // Before the objects are listed, so that a graph that another thread is capturing is known by then,
+        // or refused.
         self.replace(State::Alive, State::Finalized);
         let released = self.drain_and_release(CLOSING);
         let _released = released.inspect_err(|_| self.abort_after_failure())?;
@@ -158,7 +163,8 @@ impl Handle {
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and it is not used afterwards.
         let code = unsafe { self.library.raw().ncclCommDestroy(comm) };
-        // Unlocked before the drop: a thread that drops a registration waits for the lock and then frees the memory.
+        // Unlocked before the drop: a thread that drops a registration waits for the lock and then frees the
+        // memory.
         drop(state);
         self.after_end(OPERATION, code)
     }
@@ -190,7 +196,8 @@ impl Handle {
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess
         } else {
-            // SAFETY: the handle is alive, and the state keeps all other threads from using it, now and afterwards.
+            // SAFETY: the handle is alive, and the state keeps all other threads from using it, now and
+            // afterwards.
             unsafe { self.library.raw().ncclCommAbort(comm) }
         };
         *self.lock() = State::Aborted;
@@ -229,7 +236,8 @@ fn wait_until(
     poll(limit, awake, || is_done().map(|done| done.then_some(())).transpose())
 }
 
-/// Polls until there is a result; the error means that the limit has passed. Does not sleep for the time `awake`.
+/// Polls until there is a result; the error means that the limit has passed. Does not sleep for the time
+/// `awake`.
 fn poll<T>(
     limit: Option<Duration>,
     awake: Duration,

@@ -26,17 +26,18 @@ pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
-/// One rank of a communicator over GPUs. It may move between threads, but only one thread uses it at a time; any thread
-/// may use an [`AbortHandle`].
+/// One rank of a communicator over GPUs. It may move between threads, but only one thread uses it at a time;
+/// any thread may use an [`AbortHandle`].
 ///
-/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not
-/// wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
+/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host
+/// does not wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work
+/// after them.
 ///
-/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted
-/// instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or its stream is
-/// being captured into a CUDA graph, which waiting would invalidate; and without a warning if the thread is panicking.
-/// [`Communicator::close`] does the same and returns the error. One thread may close several ranks, one after the
-/// other.
+/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is
+/// aborted instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or
+/// its stream is being captured into a CUDA graph, which waiting would invalidate; and without a warning if
+/// the thread is panicking. [`Communicator::close`] does the same and returns the error. One thread may close
+/// several ranks, one after the other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
@@ -49,8 +50,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and unique among
-    /// communicators.
+    /// A communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and unique
+    /// among communicators.
     fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
         let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
@@ -70,7 +71,8 @@ impl Communicator {
     ) -> Result<usize, Error> {
         let mut value = 0;
         self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the functions that are passed write one int.
+            // SAFETY: `call` holds the guard, and the handle is alive; the functions that are passed write
+            // one int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
@@ -91,8 +93,8 @@ impl Communicator {
         &self.stream
     }
 
-    /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by two threads
-    /// at the same time, or used after the communicator has ended. Null while NCCL is connecting.
+    /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by
+    /// two threads at the same time, or used after the communicator has ended. Null while NCCL is connecting.
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.raw_handle()
     }
@@ -112,8 +114,9 @@ impl Communicator {
         self.query(OPERATION, Nccl::ncclCommCuDevice)
     }
 
-    /// Moves the communicator to another stream of its device, ordered after the queued work of the previous one.
-    /// Graphs that were captured before stay on the previous stream; prepared operations are queued on the new one.
+    /// Moves the communicator to another stream of its device, ordered after the queued work of the previous
+    /// one. Graphs that were captured before stay on the previous stream; prepared operations are queued on
+    /// the new one.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the stream is unchanged then.
@@ -133,8 +136,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns an asynchronous error of a rank or the network, if NCCL has detected one (`ncclCommGetAsyncError`).
-    /// Cheap enough to poll.
+    /// Returns an asynchronous error of a rank or the network, if NCCL has detected one
+    /// (`ncclCommGetAsyncError`). Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];
@@ -150,13 +153,13 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.handle))
     }
 
-    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be
-    /// split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations are undefined, also on
-    /// other ranks, where they may complete. All remaining ranks call it.
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it
+    /// can be split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations
+    /// are undefined, also on other ranks, where they may complete. All remaining ranks call it.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
-    /// [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`];
+    /// [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn revoke(&self) -> Result<(), Error> {
         self.handle.change("ncclCommRevoke", State::Alive, State::Revoked, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
@@ -164,15 +167,16 @@ impl Communicator {
         })
     }
 
-    /// Waits until all ranks' queued work is done and frees resources that only operations need (`ncclCommFinalize`).
-    /// All ranks call it. Afterwards the communicator can only be closed or aborted, even after an error. Its graphs,
-    /// windows, registrations and scaled sums end first. [`close`](Self::close) finalizes too; call this to see errors
-    /// earlier.
+    /// Waits until all ranks' queued work is done and frees resources that only operations need
+    /// (`ncclCommFinalize`). All ranks call it. Afterwards the communicator can only be closed or aborted,
+    /// even after an error. Its graphs, windows, registrations and scaled sums end first.
+    /// [`close`](Self::close) finalizes too; call this to see errors earlier.
     ///
     /// # Errors
-    /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
-    /// [`Error::Stream`] while one of its streams is being captured and dependent objects have to end first: nothing
-    /// has changed then, or, if the capture began during the call, only its graphs have ended.
+    /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and
+    /// [`Error::Unusable`]. [`Error::Stream`] while one of its streams is being captured and dependent
+    /// objects have to end first: nothing has changed then, or, if the capture began during the call, only
+    /// its graphs have ended.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         nccl_group::forbid(OPERATION)?;
@@ -187,18 +191,20 @@ impl Communicator {
         })
     }
 
-    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and
-    /// registrations.
+    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows
+    /// and registrations.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`] if the queued work has failed, [`Error::Deadline`] if it took longer than
-    /// [`Config::deadline`], [`Error::Stream`] while one of its streams is being captured into a CUDA graph, which
-    /// waiting would invalidate: the communicator is aborted then. [`Error::Aborted`] if it was aborted before.
+    /// [`Error::Nccl`] or [`Error::Cuda`] if the queued work has failed, [`Error::Deadline`] if it took
+    /// longer than [`Config::deadline`], [`Error::Stream`] while one of its streams is being captured into a
+    /// CUDA graph, which waiting would invalidate: the communicator is aborted then. [`Error::Aborted`] if it
+    /// was aborted before.
     pub fn close(self) -> Result<(), Error> {
         self.handle.close()
     }
 
-    /// Waits for the queued work. [`Error::Stream`] while a stream is being captured, which cannot be waited for.
+    /// Waits for the queued work. [`Error::Stream`] while a stream is being captured, which cannot be waited
+    /// for.
     pub(crate) fn drain(&self) -> Result<(), Error> {
         self.handle.drain(lifecycle::CLOSING)
     }
@@ -224,8 +230,8 @@ impl Communicator {
         cuda::make_wait(&*self.event()?, &self.stream, other)
     }
 
-    /// Event for ordering streams. A wait refers to the latest record before it, so one event serves any number of
-    /// pairs.
+    /// Event for ordering streams. A wait refers to the latest record before it, so one event serves any
+    /// number of pairs.
     pub(crate) fn event(&self) -> Result<Arc<CudaEvent>, Error> {
         if let Some(event) = self.event.get() {
             return Ok(Arc::clone(event));

@@ -9,8 +9,8 @@ use super::{AbortHandle, Communicator};
 use crate::log;
 use crate::nccl::{error::Error, library::Library, nccl_group};
 
-/// A communicator that NCCL is creating on a thread of its own. Dropping it aborts the work and, if it is derived from
-/// another communicator, that one too: NCCL cannot abort one without the other.
+/// A communicator that NCCL is creating on a thread of its own. Dropping it aborts the work and, if it is
+/// derived from another communicator, that one too: NCCL cannot abort one without the other.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
@@ -33,7 +33,8 @@ pub struct Pending {
     communicator: Communicator,
 }
 
-/// A new communicator with NCCL's result code. It is kept until its NCCL group has ended, even after an error.
+/// A new communicator with NCCL's result code. It is kept until its NCCL group has ended, even after an
+/// error.
 pub(super) type Started = Result<(Pending, Result<(), Error>), Error>;
 
 /// Parent of the new communicator. Dropping it aborts unfinished work: NCCL would write to a freed slot.
@@ -147,7 +148,8 @@ impl Pending {
     /// Waits until NCCL has finished, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] and [`Error::InsideGroup`], both of which abort it. [`Error::Nccl`] if the work has failed.
+    /// [`Error::Deadline`] and [`Error::InsideGroup`], both of which abort it. [`Error::Nccl`] if the work
+    /// has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })

@@ -67,9 +67,9 @@ impl Shrink {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Aborts operations in flight first, for ranks that have died (`NCCL_SHRINK_ABORT`). The contents of their buffers
-    /// are then undefined, also on other ranks, where they may complete. The old communicator is then
-    /// [revoked](Communicator::revoke).
+    /// Aborts operations in flight first, for ranks that have died (`NCCL_SHRINK_ABORT`). The contents of
+    /// their buffers are then undefined, also on other ranks, where they may complete. The old communicator
+    /// is then [revoked](Communicator::revoke).
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -111,8 +111,9 @@ impl Grow {
 }
 
 impl Communicator {
-    /// Creates a communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call it, or
-    /// [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one thread.
+    /// Creates a communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call
+    /// it, or [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one
+    /// thread.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Split};
@@ -124,8 +125,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a negative color; [`Error::Stream`], [`Error::WrongDevice`] for the stream; [`Error::TooOld`] for
-    /// the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`], [`Error::Unusable`].
+    /// [`Error::Argument`] for a negative color; [`Error::Stream`], [`Error::WrongDevice`] for the stream;
+    /// [`Error::TooOld`] for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`];
+    /// [`Error::Aborted`], [`Error::Unusable`].
     pub fn split(&self, split: &Split) -> Result<Self, Error> {
         self.split_pending(split)?.join()
     }
@@ -135,14 +137,14 @@ impl Communicator {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which accepts no operations until
-    /// it is done.
+    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which accepts no
+    /// operations until it is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
 
-    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]). Returns
-    /// their new communicators in order; `None` for a rank without arguments.
+    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]).
+    /// Returns their new communicators in order; `None` for a rank without arguments.
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
@@ -151,8 +153,8 @@ impl Communicator {
         pending.into_iter().map(Pending::join_part).collect()
     }
 
-    /// Creates a communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All remaining
-    /// ranks call it with the same list.
+    /// Creates a communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All
+    /// remaining ranks call it with the same list.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -165,8 +167,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before NCCL 2.27;
-    /// otherwise those of [`split`](Self::split).
+    /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before
+    /// NCCL 2.27; otherwise those of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
         self.shrink_pending(shrink)?.join()
     }
@@ -187,11 +189,12 @@ impl Communicator {
         pending.into_iter().map(Pending::join).collect()
     }
 
-    /// Creates an id for one [`grow`](Self::grow), to be sent to the new ranks (`ncclCommGetUniqueId`, NCCL 2.29).
+    /// Creates an id for one [`grow`](Self::grow), to be sent to the new ranks (`ncclCommGetUniqueId`, NCCL
+    /// 2.29).
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
-    /// [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`]
+    /// and [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
         nccl_group::forbid(OPERATION)?;
@@ -204,8 +207,9 @@ impl Communicator {
         Ok(UniqueId::from_raw(&id))
     }
 
-    /// Creates a communicator with more ranks, on this one's stream (`ncclCommGrow`, NCCL 2.29). All ranks of this one
-    /// call it and keep their numbers; the new ranks call [`Builder::join`](super::Builder::join) at the same time.
+    /// Creates a communicator with more ranks, on this one's stream (`ncclCommGrow`, NCCL 2.29). All ranks of
+    /// this one call it and keep their numbers; the new ranks call [`Builder::join`](super::Builder::join) at
+    /// the same time.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Grow, UniqueId};
@@ -222,7 +226,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise those of [`split`](Self::split).
+    /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise those of
+    /// [`split`](Self::split).
     pub fn grow(&self, grow: &Grow) -> Result<Self, Error> {
         self.grow_pending(grow)?.join()
     }
@@ -297,9 +302,10 @@ impl Communicator {
         })
     }
 
-    /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle, the slot of
-    /// the new one, which stays valid until NCCL has finished, and the configuration or null. `number` distinguishes
-    /// communicators that are created together. If the function stops this one's operations, it counts as revoked.
+    /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle,
+    /// the slot of the new one, which stays valid until NCCL has finished, and the configuration or null.
+    /// `number` distinguishes communicators that are created together. If the function stops this one's
+    /// operations, it counts as revoked.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
@@ -318,7 +324,8 @@ impl Communicator {
         // A revoked communicator can be split and shrunk, but not grown.
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
-        // Counted after the local checks: a call that only this rank refuses is no communicator of the others.
+        // Counted after the local checks: a call that only this rank refuses is no communicator of the
+        // others.
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
@@ -348,8 +355,8 @@ impl Communicator {
     }
 }
 
-/// Starts several ranks of one thread in one NCCL group. NCCL derives each from its parent on a thread of its own, and
-/// two of these must not use one parent.
+/// Starts several ranks of one thread in one NCCL group. NCCL derives each from its parent on a thread of its
+/// own, and two of these must not use one parent.
 fn start_all<'a, T>(
     operation: &'static str,
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,

@@ -24,8 +24,9 @@ pub struct MemoryStatistics {
 }
 
 impl Communicator {
-    /// Waits for the queued work and releases the communicator's device memory, as far as NCCL can allocate it again
-    /// (`ncclCommSuspend`, NCCL 2.29.7). Operations are refused until [`resume`](Self::resume). All ranks call it.
+    /// Waits for the queued work and releases the communicator's device memory, as far as NCCL can allocate
+    /// it again (`ncclCommSuspend`, NCCL 2.29.7). Operations are refused until [`resume`](Self::resume). All
+    /// ranks call it.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error};
@@ -38,9 +39,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that share resources;
-    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`]. [`Error::Stream`] while one of
-    /// its streams is being captured: nothing has changed then.
+    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that
+    /// share resources; [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and
+    /// [`Error::Unusable`]. [`Error::Stream`] while one of its streams is being captured: nothing has changed
+    /// then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
         nccl_group::forbid(OPERATION)?;
@@ -54,8 +56,8 @@ impl Communicator {
         })
     }
 
-    /// Allocates the memory again that [`suspend`](Self::suspend) has released (`ncclCommResume`, NCCL 2.29.7). All
-    /// ranks call it.
+    /// Allocates the memory again that [`suspend`](Self::suspend) has released (`ncclCommResume`, NCCL
+    /// 2.29.7). All ranks call it.
     ///
     /// # Errors
     /// Those of [`suspend`](Self::suspend). No effect if the communicator is not suspended.
@@ -75,7 +77,8 @@ impl Communicator {
     /// Statistics of NCCL's device memory for the communicator.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
+    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`];
+    /// [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
         nccl_group::forbid(STATISTICS)?;
         Ok(MemoryStatistics {

@@ -12,7 +12,8 @@ use crate::log;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
 
-/// A stream for capturing. (Not one of cudarc: with a second stream, cudarc begins to track events of buffers.)
+/// A stream for capturing. (Not one of cudarc: with a second stream, cudarc begins to track events of
+/// buffers.)
 #[derive(Debug)]
 pub(super) struct PrivateStream {
     raw: CUstream,
@@ -49,7 +50,8 @@ impl PrivateStream {
         self.stream.context()
     }
 
-    /// Ends the capture, and adds its graph to `graphs`. Streams of `streams` on this device are ordered with the graph.
+    /// Ends the capture, and adds its graph to `graphs`. Streams of `streams` on this device are ordered with
+    /// the graph.
     pub(super) fn end_capture<'a>(
         &mut self,
         streams: impl Iterator<Item = &'a Arc<CudaStream>>,
@@ -132,16 +134,17 @@ impl DeviceGraph {
         stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
     }
 
-    /// Refuses to launch while one of its streams is being captured, and after an error that cudarc has recorded, since
-    /// the streams may not be ordered with each other then.
+    /// Refuses to launch while one of its streams is being captured, and after an error that cudarc has
+    /// recorded, since the streams may not be ordered with each other then.
     pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
         self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
-    /// Launches the graph, ordered after the queued work of its buffers' streams. Later work on them, and on streams of
-    /// `written` on the same device, is ordered after it. If that fails, the graph's stream is added to `unordered`.
+    /// Launches the graph, ordered after the queued work of its buffers' streams. Later work on them, and on
+    /// streams of `written` on the same device, is ordered after it. If that fails, the graph's stream is
+    /// added to `unordered`.
     pub(super) fn launch<'a>(
         &'a self,
         operation: &'static str,

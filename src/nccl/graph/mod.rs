@@ -25,14 +25,14 @@ const LAUNCH: &str = "cuGraphLaunch";
 
 /// A CUDA graph of collectives, which launches all of them at the cost of one kernel, any number of times.
 ///
-/// It owns its buffers together with their [`Memory`](super::Memory), which the program can use between launches:
-/// writes on the memory's stream or through cudarc come before the next launch, and later work comes after the previous
-/// launches. Concurrent accesses from another thread see a mixture of old and new values. Adopt slices of cudarc with
-/// `Memory::try_from`.
+/// It owns its buffers together with their [`Memory`](super::Memory), which the program can use between
+/// launches: writes on the memory's stream or through cudarc come before the next launch, and later work
+/// comes after the previous launches. Concurrent accesses from another thread see a mixture of old and new
+/// values. Adopt slices of cudarc with `Memory::try_from`.
 ///
-/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had at
-/// the capture, and are ordered with the streams of the others. The graph ends with the first communicator that is
-/// closed, finalized or aborted: it can no longer be launched then.
+/// The collectives of a device run in the order of the calls, on the stream that the first of its
+/// communicators had at the capture, and are ordered with the streams of the others. The graph ends with the
+/// first communicator that is closed, finalized or aborted: it can no longer be launched then.
 ///
 /// For graphs with other kernels and copies, see [`Communicator::captured`].
 ///
@@ -59,7 +59,8 @@ struct GraphState {
     handles: Vec<Arc<Handle>>,
     /// True if it waits for signals: other ranks may have written into windows when a launch is done.
     waits: bool,
-    /// Graphs by device; `None` before the capture has ended, and once a communicator has. Destroyed before the fields below.
+    /// Graphs by device; `None` before the capture has ended, and once a communicator has. Destroyed before
+    /// the fields below.
     graphs: Mutex<Option<Vec<DeviceGraph>>>,
     /// Set once the capture has ended.
     kept: OnceLock<Vec<Owner>>,
@@ -82,8 +83,9 @@ impl GraphState {
         }
     }
 
-    /// Destroys the graphs under the lock, so that a thread that ends another of their communicators waits for
-    /// that. Logs failures without it: a subscriber of the log is the program's code, and may launch the graph.
+    /// Destroys the graphs under the lock, so that a thread that ends another of their communicators waits
+    /// for that. Logs failures without it: a subscriber of the log is the program's code, and may launch the
+    /// graph.
     fn destroy(&self) {
         let mut graphs = lock(&self.graphs);
         let destroyed: Vec<_> =
@@ -111,14 +113,14 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Returns the collectives of a communicator, for the graph. Their buffers need owners: [`Memory`](super::Memory)
-    /// and its views.
+    /// Returns the collectives of a communicator, for the graph. Their buffers need owners:
+    /// [`Memory`](super::Memory) and its views.
     pub fn on<'b>(&self, communicator: &'b Communicator) -> Call<'b, &Self> {
         Call::new(communicator, self)
     }
 
-    /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several communicators
-    /// of one thread need.
+    /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several
+    /// communicators of one thread need.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
@@ -135,15 +137,16 @@ impl<'b> sealed::Launch<'b> for &Capture {
 }
 
 impl Graph {
-    /// Captures a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All
-    /// ranks capture the same collectives and launch their graphs equally often.
+    /// Captures a graph of the collectives that the closure calls. Nothing runs before
+    /// [`launch`](Self::launch). All ranks capture the same collectives and launch their graphs equally
+    /// often.
     ///
     /// # Errors
-    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one
-    /// group that access a buffer that one of them writes, for ranks of one communicator that share a GPU, and for a
-    /// communicator that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::WrongLibrary`];
-    /// [`Error::Disagreement`] if ranks of one communicator call different operations; [`Error::InsideGroup`];
-    /// [`Error::Nccl`] and [`Error::Cuda`] if the capture fails.
+    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations
+    /// of one group that access a buffer that one of them writes, for ranks of one communicator that share a
+    /// GPU, and for a communicator that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`;
+    /// [`Error::WrongLibrary`]; [`Error::Disagreement`] if ranks of one communicator call different
+    /// operations; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] if the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
         nccl_group::forbid(CAPTURE)?;
         let capture = Capture { batch: RefCell::default() };
@@ -171,17 +174,17 @@ impl Graph {
         Ok(Self { state })
     }
 
-    /// Launches all collectives of the graph, ordered after the queued work of the communicators' and the buffers'
-    /// streams. Returns once they are queued. Later work of those streams is ordered after them.
+    /// Launches all collectives of the graph, ordered after the queued work of the communicators' and the
+    /// buffers' streams. Returns once they are queued. Later work of those streams is ordered after them.
     ///
     /// # Errors
-    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] while a
-    /// stream is being captured, or after a copy of a buffer that could not be waited for.
+    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
+    /// while a stream is being captured, or after a copy of a buffer that could not be waited for.
     pub fn launch(&self) -> Result<(), Error> {
         nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
-        // Including those that were created after the capture. Dropped last: the last owner of one waits for the
-        // communicator.
+        // Including those that were created after the capture. Dropped last: the last owner of one waits for
+        // the communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
         let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = lock(&state.graphs);
@@ -208,7 +211,8 @@ fn non_blocking() -> Error {
     Error::argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")
 }
 
-/// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each other.
+/// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each
+/// other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     let share = |one: &Member, other: &Member| {
         one.handle.communicator_key == other.handle.communicator_key
@@ -222,8 +226,8 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures the operations on private streams, one per device, which keeps the order of a device's operations for any
-/// streams of the communicators. They are launched on the stream of the device's first communicator.
+/// Captures the operations on private streams, one per device, which keeps the order of a device's operations
+/// for any streams of the communicators. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
     let mut objects = Vec::new();
     let captured = capture_steps(library, batch, state, &mut objects);
@@ -239,7 +243,8 @@ fn capture_steps(
     objects: &mut Vec<MemberObject>,
 ) -> Result<(), Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
-    // Dropped without locks and guards: their drop can log, and a subscriber of the log is the program's code.
+    // Dropped without locks and guards: their drop can log, and a subscriber of the log is the program's
+    // code.
     let mut captures: Vec<PrivateStream> = Vec::new();
     let mut captured_graphs = Vec::new();
     for stream in streams() {
@@ -247,11 +252,13 @@ fn capture_steps(
             captures.push(PrivateStream::new(stream)?);
         }
     }
-    // A thread that ends a communicator after the guards are dropped waits here until the captures have ended.
+    // A thread that ends a communicator after the guards are dropped waits here until the captures have
+    // ended.
     let mut graphs = lock(&state.graphs);
     let guards = batch.lock(CAPTURE)?;
     state.add_to_communicators();
-    // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the guards are held.
+    // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the
+    // guards are held.
     *objects = batch.objects();
     batch.refuse_misaligned(objects)?;
     captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
@@ -289,8 +296,8 @@ fn capture_steps(
     }
 }
 
-/// Calls NCCL for every step. The guards of the communicators are held. Returns ncclInProgress if a communicator is
-/// non-blocking in spite of its configuration.
+/// Calls NCCL for every step. The guards of the communicators are held. Returns ncclInProgress if a
+/// communicator is non-blocking in spite of its configuration.
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
     let call = |step: &Step| unsafe { step.call(&batch.members, streams) };

@@ -20,7 +20,8 @@ pub struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// `queued` is dropped once the work is queued; `None` for buffers that need no notice and wait for no events.
+    /// `queued` is dropped once the work is queued; `None` for buffers that need no notice and wait for no
+    /// events.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
         Self { address, queued, is_exclusive: false }
@@ -54,19 +55,21 @@ impl Drop for Access<'_> {
     }
 }
 
-/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and
-/// types of other libraries.
+/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its
+/// views, and types of other libraries.
 ///
 /// # Safety
-/// - [`read`](Self::read) returns the address of [`len`](Self::len) initialised elements in device memory of the
-///   context of [`stream`](Self::stream).
+/// - [`read`](Self::read) returns the address of [`len`](Self::len) initialised elements in device memory of
+///   the context of [`stream`](Self::stream).
 /// - They stay allocated at least until `self` is dropped, and until all work is done that was queued on
 ///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
-/// - Before NCCL 2.23: ranks on other GPUs of this process can access the memory, if the hardware allows it. This holds
-///   for memory of `cuMemAlloc` and of the device's pool; memory of `cuMemCreate` needs `cuMemSetAccess`.
+/// - Before NCCL 2.23: ranks on other GPUs of this process can access the memory, if the hardware allows it.
+///   This holds for memory of `cuMemAlloc` and of the device's pool; memory of `cuMemCreate` needs
+///   `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
 /// - The memory stays allocated as long as an [`owner`](Self::owner) lives, if it has one.
-/// - If [`may_have_events`](Self::may_have_events) returns false, neither `read` nor `write` returns an access with a `queued`.
+/// - If [`may_have_events`](Self::may_have_events) returns false, neither `read` nor `write` returns an
+///   access with a `queued`.
 pub unsafe trait DeviceBuffer {
     /// Element type.
     type Element: Element;
@@ -83,8 +86,8 @@ pub unsafe trait DeviceBuffer {
     fn stream(&self) -> &Arc<CudaStream>;
 
     /// Returns the address for reading work on `stream`. The caller orders that work after the queued work of
-    /// [`stream`](Self::stream). This method orders it after all other writes that the buffer knows of; it then returns a
-    /// `queued`, and the caller must check that `stream` has not become part of a capture.
+    /// [`stream`](Self::stream). This method orders it after all other writes that the buffer knows of; it
+    /// then returns a `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
     /// False if [`read`](Self::read) and `write` never order work by events of cudarc.
@@ -103,8 +106,8 @@ pub unsafe trait DeviceBuffer {
         Ok(())
     }
 
-    /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and prepared
-    /// operations.
+    /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and
+    /// prepared operations.
     fn owner(&self) -> Option<Owner> {
         None
     }
@@ -113,17 +116,19 @@ pub unsafe trait DeviceBuffer {
 /// Device memory that a collective can write.
 ///
 /// # Safety
-/// In addition to the contract of [`DeviceBuffer`], nothing else can access the elements while `self` is mutably
-/// borrowed, and [`write`](Self::write) returns the address of [`read`](DeviceBuffer::read).
+/// In addition to the contract of [`DeviceBuffer`], nothing else can access the elements while `self` is
+/// mutably borrowed, and [`write`](Self::write) returns the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
-    /// Returns the address for reading and writing work on `stream`. Otherwise like [`read`](DeviceBuffer::read).
+    /// Returns the address for reading and writing work on `stream`. Otherwise like
+    /// [`read`](DeviceBuffer::read).
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
 }
 
 macro_rules! cudarc_buffer {
     ($($type:ty),*) => {$(
-        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are freed; their
-        // views borrow them. The caller of CudaStream::alloc guarantees that its buffer is initialised.
+        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are
+        // freed; their views borrow them. The caller of CudaStream::alloc guarantees that its buffer is
+        // initialised.
         unsafe impl<T: Element> DeviceBuffer for $type {
             type Element = T;
 

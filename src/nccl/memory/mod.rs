@@ -23,17 +23,19 @@ pub(crate) use view::checked_range;
 pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 
-/// Device memory of one stream, with shared ownership: registrations, windows, graphs and prepared operations own it
-/// together with this object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest algorithms can use directly; or
-/// adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
+/// Device memory of one stream, with shared ownership: registrations, windows, graphs and prepared operations
+/// own it together with this object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest
+/// algorithms can use directly; or adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other
+/// allocator ([`from_raw`](Self::from_raw)).
 ///
 /// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a
 /// buffer of bytes. A copy on another stream than the memory's makes the host wait for both streams. It fails
 /// while one of them is being captured into a CUDA graph, or a capture elsewhere forbids this thread to wait.
 ///
-/// It is freed once this object and all its other owners are dropped, in the order of its stream; the last owner waits
-/// for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
-/// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream has work.
+/// It is freed once this object and all its other owners are dropped, in the order of its stream; the last
+/// owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
+/// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream
+/// has work.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -51,18 +53,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` if the library is
-    /// older). The zeroes are written in the order of the stream.
+    /// Allocates zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` if the library
+    /// is older). The zeroes are written in the order of the stream.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`], usually for lack of memory; [`Error::Stream`] for a per-thread default
-    /// stream, and while the stream is being captured into a CUDA graph.
+    /// [`Error::Nccl`] or [`Error::Cuda`], usually for lack of memory; [`Error::Stream`] for a per-thread
+    /// default stream, and while the stream is being captured into a CUDA graph.
     pub fn alloc(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         Ok(Self { allocation: Arc::new(Allocation::new(library, stream, bytes)?) })
     }
 
-    /// Adopts memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by dropping
-    /// `owner`, or `()` if something else frees it.
+    /// Adopts memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by
+    /// dropping `owner`, or `()` if something else frees it.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -80,8 +82,9 @@ impl Memory {
     /// # Safety
     /// - The memory is initialised, in the stream's context, and aligned for all elements of its views.
     /// - `stream` is not a per-thread default stream, which is another stream on every thread.
-    /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations, windows, graphs
-    ///   or prepared operations exist), and then until the work that is queued on `stream` at that time is done.
+    /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations,
+    ///   windows, graphs or prepared operations exist), and then until the work that is queued on `stream` at
+    ///   that time is done.
     /// - Nothing else writes it, or reads it while a collective writes it.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(
@@ -164,7 +167,8 @@ unsafe impl DeviceBufferMut for Memory {
 
 const ADOPT: &str = "Memory::try_from";
 
-/// Adopts a slice. Its events are discarded: from now on the memory is used in the order of the slice's stream.
+/// Adopts a slice. Its events are discarded: from now on the memory is used in the order of the slice's
+/// stream.
 ///
 /// # Errors
 /// [`Error::Cuda`] if the stream cannot be ordered after earlier uses of the slice; [`Error::Argument`] for a

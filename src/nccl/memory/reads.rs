@@ -1,8 +1,9 @@
-//! Order of accesses to cudarc's buffers that can go on at the same time: reads, and writes of views of different parts.
+//! Order of accesses to cudarc's buffers that can go on at the same time: reads, and writes of views of
+//! different parts.
 //!
-//! cudarc keeps one event for all reads of a slice and one for all writes, and each access records it again: one on another stream is then
-//! forgotten, and the slice can be freed, read or written while it goes on. So the stream of an access waits for the event before it
-//! records it.
+//! cudarc keeps one event for all reads of a slice and one for all writes, and each access records it again:
+//! one on another stream is then forgotten, and the slice can be freed, read or written while it goes on. So
+//! the stream of an access waits for the event before it records it.
 
 use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -11,8 +12,8 @@ use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DriverError, SyncOnDrop};
 
 use crate::lock::lock;
 
-/// Handles of the events that threads are recording. Not one lock for all: a call of the driver can wait for work that waits for a
-/// call of another thread, with other buffers.
+/// Handles of the events that threads are recording. Not one lock for all: a call of the driver can wait for
+/// work that waits for a call of another thread, with other buffers.
 static RECORDING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static RECORDED: Condvar = Condvar::new();
 
@@ -37,7 +38,8 @@ impl Drop for Recording {
     }
 }
 
-/// Records an access that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and nothing is recorded then.
+/// Records an access that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and
+/// nothing is recorded then.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
@@ -68,8 +70,8 @@ pub(crate) fn queue_read<T, R>(
     call()
 }
 
-/// The event that cudarc is about to record, and on which stream. Where it records nothing, as on a stream that is being captured
-/// without events, no earlier record is lost.
+/// The event that cudarc is about to record, and on which stream. Where it records nothing, as on a stream
+/// that is being captured without events, no earlier record is lost.
 fn to_record<'a>(queued: &SyncOnDrop<'a>) -> Option<(&'a CudaEvent, &'a CudaStream)> {
     match *queued {
         SyncOnDrop::Record(recorded) => {

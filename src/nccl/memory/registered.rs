@@ -21,8 +21,8 @@ pub(super) struct Functions {
     pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle, so that
-/// both outlive it.
+/// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle,
+/// so that both outlive it.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
@@ -115,8 +115,8 @@ impl Registered {
         handle.finish(operation, code)
     }
 
-    /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is aborted
-    /// with all its objects.
+    /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is
+    /// aborted with all its objects.
     fn drain_and_deregister(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         if std::thread::panicking() {
@@ -162,13 +162,13 @@ impl Drop for Registered {
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19), whose collectives access it without
-/// intermediate copies. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19), whose collectives access it
+/// without intermediate copies. From [`Communicator::register`].
 ///
-/// Owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and
-/// deregisters it (`ncclCommDeregister`), as does closing the communicator. If that is not possible, for example while
-/// the communicator's stream is being captured into a CUDA graph, the memory stays registered and allocated until the
-/// communicator ends.
+/// Owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work
+/// and deregisters it (`ncclCommDeregister`), as does closing the communicator. If that is not possible, for
+/// example while the communicator's stream is being captured into a CUDA graph, the memory stays registered
+/// and allocated until the communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
@@ -181,13 +181,13 @@ static REGISTRATION: Functions = Functions {
 };
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view
-    /// of one. It may be registered with several communicators. If one rank passes registered memory to a collective, all
-    /// ranks must: NCCL does not define what happens otherwise.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory)
+    /// or a view of one. It may be registered with several communicators. If one rank passes registered
+    /// memory to a collective, all ranks must: NCCL does not define what happens otherwise.
     ///
-    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later refuses memory
-    /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
-    /// `Memory::try_from` has adopted; collectives use it unregistered.
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later
+    /// refuses memory of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of
+    /// cudarc that `Memory::try_from` has adopted; collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -200,15 +200,17 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which
-    /// `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of
+    /// cudarc, which `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`]
+    /// and [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
             // While the guard is held: a graph keeps what NCCL knows when it is captured.
             registered.add_to_communicator();
-            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
+            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
+            // one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;
         Ok(Registration { _registered: registered })

@@ -15,7 +15,8 @@ use crate::nccl::error::Error;
 /// Address of no memory: the driver refuses a copy from or to it.
 const NO_ADDRESS: CUdeviceptr = 0;
 
-/// A read-only part of a [`Memory`](super::Memory). Its methods refuse to reach past its end ([`Error::View`]).
+/// A read-only part of a [`Memory`](super::Memory). Its methods refuse to reach past its end
+/// ([`Error::View`]).
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryView<'a, T> {
     allocation: &'a Arc<Allocation>,
@@ -24,8 +25,10 @@ pub struct MemoryView<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end ([`Error::View`]).
-// The view inside can be copied: it must not be given away for longer than `self`, whose memory is borrowed mutably, is borrowed.
+/// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end
+/// ([`Error::View`]).
+// The view inside can be copied: it must not be given away for longer than `self`, whose memory is borrowed
+// mutably, is borrowed.
 #[derive(Debug)]
 pub struct MemoryViewMut<'a, T>(pub(super) MemoryView<'a, T>);
 
@@ -97,8 +100,9 @@ macro_rules! memory_view {
             }
         }
 
-        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as does its owner, and
-        // it is freed in the order of its stream. All bytes are initialised, and every bit pattern is an Element.
+        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as
+        // does its owner, and it is freed in the order of its stream. All bytes are initialised, and every
+        // bit pattern is an Element.
         unsafe impl<T: Element> DeviceBuffer for $type<'_, T> {
             type Element = T;
 

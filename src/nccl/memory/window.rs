@@ -30,8 +30,9 @@ static FUNCTIONS: Functions = Functions {
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: NCCL's fastest kernels and one-sided operations. All ranks pass the same offsets of the
-    /// same window to a collective: NCCL computes the addresses of other ranks' buffers from a rank's own offset.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: NCCL's fastest kernels and one-sided operations. All ranks pass the same
+    /// offsets of the same window to a collective: NCCL computes the addresses of other ranks' buffers from a
+    /// rank's own offset.
     #[default]
     Symmetric,
     /// Adds `NCCL_WIN_STRICT_ORDERING`: one-sided operations arrive in order. NCCL 2.29.
@@ -52,11 +53,11 @@ impl WindowKind {
     }
 }
 
-/// Memory that all ranks of a communicator can access, from [`Communicator::window`]. Collectives on the memory use
-/// NCCL's fastest kernels; other ranks write into it with [`put`](crate::nccl::Collectives::put).
+/// Memory that all ranks of a communicator can access, from [`Communicator::window`]. Collectives on the
+/// memory use NCCL's fastest kernels; other ranks write into it with [`put`](crate::nccl::Collectives::put).
 ///
-/// Owns the memory together with the [`Memory`](super::Memory), whose views are passed to collectives. Deregistered
-/// (`ncclCommWindowDeregister`) like a [`Registration`](super::Registration).
+/// Owns the memory together with the [`Memory`](super::Memory), whose views are passed to collectives.
+/// Deregistered (`ncclCommWindowDeregister`) like a [`Registration`](super::Registration).
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -78,14 +79,15 @@ pub struct Window {
 }
 
 impl Communicator {
-    /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work that is queued on
-    /// the memory's stream is done. All ranks call it together, each with memory of the same size: a
-    /// [`Memory`](super::Memory), or a view at the same offset of one; see [`windows`] for several ranks in one thread.
+    /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work that is
+    /// queued on the memory's stream is done. All ranks call it together, each with memory of the same size:
+    /// a [`Memory`](super::Memory), or a view at the same offset of one; see [`windows`] for several ranks in
+    /// one thread.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Argument`] for memory in another symmetric window of the
-    /// communicator; [`Error::Stream`] while the memory's stream is being captured; [`Error::Deadline`]; otherwise those of
-    /// [`register`](Self::register).
+    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Argument`] for memory in another symmetric window
+    /// of the communicator; [`Error::Stream`] while the memory's stream is being captured;
+    /// [`Error::Deadline`]; otherwise those of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
         window.start(&mut Guards::lock([&*self.handle]))?;
@@ -94,7 +96,8 @@ impl Communicator {
     }
 }
 
-/// Registers windows of several communicators of one thread together, each with its memory. Returns them in order.
+/// Registers windows of several communicators of one thread together, each with its memory. Returns them in
+/// order.
 ///
 /// # Errors
 /// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries;
@@ -193,8 +196,8 @@ impl Window {
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes its handle before the communicator reports success; [finish](Self::finish) waits for
-    /// that.
+    /// Calls NCCL, which writes its handle before the communicator reports success; [finish](Self::finish)
+    /// waits for that.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         let ((address, bytes), slot) =
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
@@ -205,8 +208,8 @@ impl Window {
             // While the guard is held: a graph keeps what NCCL knows when it is captured.
             self.registered.add_to_communicator();
         }
-        // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot lives until
-        // the callers have waited for NCCL.
+        // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot
+        // lives until the callers have waited for NCCL.
         let code =
             unsafe { handle.library.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
@@ -221,8 +224,8 @@ impl Window {
         Ok(())
     }
 
-    /// True if NCCL has created a window, and the communicator is not finalized or closed. If the GPUs cannot access
-    /// each other's memory, NCCL creates none, without an error: collectives still work,
+    /// True if NCCL has created a window, and the communicator is not finalized or closed. If the GPUs cannot
+    /// access each other's memory, NCCL creates none, without an error: collectives still work,
     /// [`put`](crate::nccl::Collectives::put) does not.
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
@@ -233,7 +236,8 @@ impl Window {
         self.registered.address_and_bytes().1
     }
 
-    /// NCCL's address of the window's memory on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for an inactive window.
+    /// NCCL's address of the window's memory on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for an inactive
+    /// window.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
@@ -250,8 +254,8 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's handle and the
-    /// offset in bytes.
+    /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's
+    /// handle and the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,

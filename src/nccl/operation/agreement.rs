@@ -11,10 +11,10 @@ use crate::DataType;
 use crate::nccl::communicator::RegisteredMemory;
 use crate::nccl::error::Error;
 
-/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, settings, the order of the
-/// collectives, their groups, and their places in registered memory. NCCL would hang, or one rank would write outside
-/// of another's buffer. Ranks of other threads and processes cannot be compared. `are_grouped` is true for consecutive
-/// steps that NCCL launches together.
+/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, settings, the
+/// order of the collectives, their groups, and their places in registered memory. NCCL would hang, or one
+/// rank would write outside of another's buffer. Ranks of other threads and processes cannot be compared.
+/// `are_grouped` is true for consecutive steps that NCCL launches together.
 pub(crate) fn check(
     members: &[Member],
     steps: &[Step],
@@ -87,7 +87,8 @@ impl<'a> Calls<'a> {
 
     /// Places of a pair of buffers that ranks access of each other in a collective, if the places differ.
     fn find_other_place(&self, own: &Step, other: &Self, step: &Step) -> Option<(Place, Place)> {
-        // In place, the part of a rank is at an offset of its own. With a root, ranks may pass different buffers.
+        // In place, the part of a rank is at an offset of its own. With a root, ranks may pass different
+        // buffers.
         let (sources, targets) = match own.operation.kind {
             Kind::AllReduce(_) => (true, true),
             Kind::ReduceScatter(_) => (true, false),
@@ -146,7 +147,8 @@ impl<'a> Calls<'a> {
 
 type Message = (usize, DataType);
 
-/// Place of a buffer in the memory that NCCL knows. NCCL accesses other ranks' symmetric windows at a rank's own offset.
+/// Place of a buffer in the memory that NCCL knows. NCCL accesses other ranks' symmetric windows at a rank's
+/// own offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Unregistered,
@@ -170,8 +172,8 @@ fn count_collectives(steps: &[&Step]) -> usize {
     steps.iter().filter(|step| step.operation.is_collective()).count()
 }
 
-/// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator. Operators
-/// created by the program have a different number on each rank, so they are left out.
+/// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator.
+/// Operators created by the program have a different number on each rank, so they are left out.
 fn described(operation: &Operation) -> (&'static str, usize, DataType, Option<usize>, Option<u32>) {
     let Operation { ref kind, count, data_type, .. } = *operation;
     let op = kind.op().map(|op| op.0).filter(|&op| op <= ncclRedOp_t::ncclAvg.0);

@@ -26,12 +26,14 @@ pub(crate) struct Batch<'env> {
     pub(crate) steps: Vec<Step>,
     /// Communicators, without duplicates. Steps and streams refer to them by index.
     pub(crate) members: Vec<Member>,
-    /// Keep the buffers' addresses valid. A batch that is dropped before its work was queued records no events: the
-    /// streams may have become part of a capture, in which cudarc would replace the events of earlier work.
+    /// Keep the buffers' addresses valid. A batch that is dropped before its work was queued records no
+    /// events: the streams may have become part of a capture, in which cudarc would replace the events of
+    /// earlier work.
     accesses: Vec<Accesses<'env>>,
     has_events: bool,
     pub(crate) others: Vec<OtherStream>,
-    /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every launch.
+    /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every
+    /// launch.
     pub(crate) kept: Vec<Owner>,
     /// Addresses of the buffers of a graph or of prepared operations, each with its member.
     owned: Vec<(usize, Range<u64>)>,
@@ -74,16 +76,16 @@ pub(crate) struct Step {
     pub(super) config: Option<CallConfig>,
     pub(crate) operation: Operation,
     pub(super) addresses: (u64, u64),
-    /// See [`Accesses::misaligned`](super::buffers::Accesses::misaligned), if a window can be created around the buffer
-    /// before NCCL is called.
+    /// See [`Accesses::misaligned`](super::buffers::Accesses::misaligned), if a window can be created around
+    /// the buffer before NCCL is called.
     pub(super) misaligned: Option<NonZeroU64>,
     /// Index of the first step of the step's [nested] group.
     pub(crate) group: Option<usize>,
 }
 
 impl<'env> Batch<'env> {
-    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after those of the
-    /// buffers.
+    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after those
+    /// of the buffers.
     pub(crate) fn record(
         &mut self,
         submission: Submission<'env>,
@@ -100,8 +102,8 @@ impl<'env> Batch<'env> {
         self.push(submission, addresses, None, others)
     }
 
-    /// Like [`record`](Self::record), for an operation of a graph or a prepared one: keeps the owners of its buffers, and
-    /// does not order streams yet.
+    /// Like [`record`](Self::record), for an operation of a graph or a prepared one: keeps the owners of its
+    /// buffers, and does not order streams yet.
     pub(crate) fn record_owned<'b>(
         &mut self,
         submission: Submission<'b>,
@@ -140,9 +142,9 @@ impl<'env> Batch<'env> {
         self.push(submission, addresses, misaligned, others)
     }
 
-    /// Refuses a buffer that overlaps one of the same group, if one of them is written: operations of a group run
-    /// concurrently. Outside of graphs, borrows ensure this. Only buffers of one owner are compared: for raw addresses,
-    /// the caller of the unsafe constructor guarantees it.
+    /// Refuses a buffer that overlaps one of the same group, if one of them is written: operations of a group
+    /// run concurrently. Outside of graphs, borrows ensure this. Only buffers of one owner are compared: for
+    /// raw addresses, the caller of the unsafe constructor guarantees it.
     fn refuse_overlap(&mut self, operation: &'static str, buffer: &OwnedBuffer) -> Result<(), Error> {
         if self.unfinished == 0 {
             return Ok(());
@@ -241,8 +243,8 @@ impl<'env> Batch<'env> {
         if self.unfinished == 0 { Ok(()) } else { Err(Error::argument(operation, reason)) }
     }
 
-    /// A capture may have begun since the operations were recorded, or a buffer's events may have made a stream part of
-    /// one.
+    /// A capture may have begun since the operations were recorded, or a buffer's events may have made a
+    /// stream part of one.
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
         let members = self.members.iter().map(|member| &member.stream);
         for stream in members.chain(self.others.iter().map(|other| &other.stream)) {
@@ -302,7 +304,8 @@ impl Step {
     /// Calls NCCL with the stream of each communicator from `streams`. Returns ncclSuccess or ncclInProgress.
     ///
     /// # Safety
-    /// The caller holds the guards of [`Batch::lock`], and the batch of the step lives until NCCL is done with it.
+    /// The caller holds the guards of [`Batch::lock`], and the batch of the step lives until NCCL is done
+    /// with it.
     pub(crate) unsafe fn call(
         &self,
         members: &[Member],
@@ -311,7 +314,8 @@ impl Step {
         let Self { operation, addresses, .. } = self;
         let (handle, stream) = (&members[self.member].handle, streams[self.member]);
         cuda::bind(&handle.context)?;
-        // SAFETY: checked buffers, which the batch keeps; the guard is held, and the state was found to be this one.
+        // SAFETY: checked buffers, which the batch keeps; the guard is held, and the state was found to be
+        // this one.
         let code =
             unsafe { call_nccl(handle, stream, State::Alive, self.config.as_ref(), operation, *addresses) }?;
         handle.library.accept(operation.name(), code)

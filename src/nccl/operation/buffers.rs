@@ -19,8 +19,8 @@ pub(super) const SEND: &str = "send buffer";
 pub(super) const RECEIVE: &str = "receive buffer";
 pub(super) const IN_PLACE: &str = "buffer";
 
-/// Buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL writes
-/// nothing.
+/// Buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`,
+/// NCCL writes nothing.
 #[doc(hidden)]
 pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
     send: Option<&'b S>,
@@ -96,8 +96,8 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
     }
 }
 
-/// Accesses to an operation's buffers, valid while the buffers are borrowed. Dropping them has no effect: cudarc
-/// records the stream's use of the buffers when [those of queued work](Self::queued) are dropped.
+/// Accesses to an operation's buffers, valid while the buffers are borrowed. Dropping them has no effect:
+/// cudarc records the stream's use of the buffers when [those of queued work](Self::queued) are dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
     send: ManuallyDrop<Option<Access<'b>>>,
@@ -126,13 +126,13 @@ impl<'b> Accesses<'b> {
         self.receive.as_ref().map_or(0, Access::address)
     }
 
-    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation for which NCCL has
-    /// symmetric kernels.
+    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation for
+    /// which NCCL has symmetric kernels.
     #[inline]
     pub(super) fn misaligned(&self, operation: &Operation) -> Option<NonZeroU64> {
         let (first, part) = (self.source(), (operation.count * operation.data_type.size()) as u64);
-        // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the beginning of
-        // the buffer, and the others follow it.
+        // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the
+        // beginning of the buffer, and the others follow it.
         let places = match operation.kind {
             Kind::AllReduce(_) => first,
             Kind::AllGather if self.send.is_some() => first,
@@ -142,7 +142,8 @@ impl<'b> Accesses<'b> {
         if places.is_multiple_of(4) { None } else { NonZeroU64::new(first) }
     }
 
-    /// Accesses of work that is being queued, to be dropped once it is. Dropping has no effect without events.
+    /// Accesses of work that is being queued, to be dropped once it is. Dropping has no effect without
+    /// events.
     pub(super) fn queued(self) -> Queued<'b> {
         (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
     }
@@ -152,8 +153,8 @@ impl<'b> Accesses<'b> {
 pub(super) type OtherStreams = Vec<Arc<CudaStream>>;
 
 impl Communicator {
-    /// Checks the devices of the buffers, and orders NCCL's stream, which may be `captured`, after their streams.
-    /// Streams other than NCCL's are added to `others`.
+    /// Checks the devices of the buffers, and orders NCCL's stream, which may be `captured`, after their
+    /// streams. Streams other than NCCL's are added to `others`.
     #[inline(always)]
     pub(super) fn access<'b>(
         &'b self,
@@ -196,7 +197,8 @@ impl Communicator {
         Ok(accesses)
     }
 
-    /// Makes cudarc record NCCL's use of buffers, and respect the events of buffers of the same context object.
+    /// Makes cudarc record NCCL's use of buffers, and respect the events of buffers of the same context
+    /// object.
     #[cold]
     #[inline(never)]
     fn begin_tracking(&self) -> Result<(), Error> {
@@ -206,8 +208,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the buffer,
-    /// which is added to `others`.
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the
+    /// buffer, which is added to `others`.
     #[cold]
     pub(super) fn wait_for_other(
         &self,
@@ -229,7 +231,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Adds a context object other than that of the communicator's stream, after making cudarc respect its events if `track`.
+    /// Adds a context object other than that of the communicator's stream, after making cudarc respect its
+    /// events if `track`.
     #[cold]
     fn add_context(
         &self,
@@ -244,9 +247,10 @@ impl Communicator {
         if track { self.handle.track_events(context) } else { Ok(()) }
     }
 
-    /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it part of a
-    /// capture. Fails after an error that cudarc has recorded, since cudarc neither waits nor records then. `contexts` are
-    /// the other context objects of the buffers, which are those of their events.
+    /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it
+    /// part of a capture. Fails after an error that cudarc has recorded, since cudarc neither waits nor
+    /// records then. `contexts` are the other context objects of the buffers, which are those of their
+    /// events.
     #[cold]
     fn check_events(
         &self,
@@ -259,8 +263,8 @@ impl Communicator {
         if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
-    /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are not a
-    /// multiple of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
+    /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are
+    /// not a multiple of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -274,8 +278,8 @@ impl Communicator {
         Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
     }
 
-    /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives wrong results
-    /// there. `address` is in that window.
+    /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives
+    /// wrong results there. `address` is in that window.
     #[cold]
     pub(super) fn refuse_misaligned(&self, operation: &Operation, address: u64) -> Result<(), Error> {
         let registered = self.handle.registered_at(&(address..address + 1));
@@ -283,7 +287,8 @@ impl Communicator {
         if in_symmetric_window { refuse_misread(self.library(), operation) } else { Ok(()) }
     }
 
-    /// Adds the streams of the communicator's windows, into which other ranks may have written before a signal.
+    /// Adds the streams of the communicator's windows, into which other ranks may have written before a
+    /// signal.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
         cuda::bind(&self.handle.context)?;
@@ -297,7 +302,8 @@ impl Communicator {
     }
 }
 
-/// Refuses an operation at a misaligned place in a symmetric window, if the loaded NCCL gives wrong results there.
+/// Refuses an operation at a misaligned place in a symmetric window, if the loaded NCCL gives wrong results
+/// there.
 pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<(), Error> {
     let loaded = library.version();
     // Operations of a single rank are copies.
@@ -310,8 +316,8 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded events when the accesses were released. If it did not, after a noted error, waits for NCCL's work
-/// and returns that error.
+/// Checks that cudarc recorded events when the accesses were released. If it did not, after a noted error,
+/// waits for NCCL's work and returns that error.
 pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     let noted = stream.context().check_err().map_err(Error::cuda(NOTED));
     if noted.is_ok() {

@@ -11,7 +11,8 @@ use crate::nccl::communicator::Communicator;
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 
-/// A communicator with call settings and a destination. Its methods are the [collectives](super::Collectives).
+/// A communicator with call settings and a destination. Its methods are the
+/// [collectives](super::Collectives).
 ///
 /// From [`Communicator::with`] (settings for one call), [`Group::on`](super::Group::on),
 /// [`Capture::on`](crate::nccl::Capture::on) and [`Communicator::captured`].
@@ -66,10 +67,10 @@ impl Communicator {
     /// [`Graph::capture`](crate::nccl::Graph::capture), which ensures all of the following itself:
     ///
     /// # Safety
-    /// Until the graph and every graph created from it are destroyed, the communicator must not be dropped or aborted,
-    /// the buffers must stay allocated, and nothing else may access them while the graph runs. Event tracking of
-    /// cudarc's buffers makes the stream wait for events outside the capture, which ends it: disable it first
-    /// (`CudaContext::disable_event_tracking`).
+    /// Until the graph and every graph created from it are destroyed, the communicator must not be dropped or
+    /// aborted, the buffers must stay allocated, and nothing else may access them while the graph runs. Event
+    /// tracking of cudarc's buffers makes the stream wait for events outside the capture, which ends it:
+    /// disable it first (`CudaContext::disable_event_tracking`).
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator}};
@@ -107,7 +108,8 @@ impl<'b, L> Call<'b, L> {
 }
 
 impl<'b, L: Launch<'b>> Call<'b, L> {
-    /// Submits a collective from one buffer to another. A buffer that only the root needs may be missing on others.
+    /// Submits a collective from one buffer to another. A buffer that only the root needs may be missing on
+    /// others.
     #[inline(always)]
     pub(super) fn out_of_place<S, R>(
         self,

@@ -12,8 +12,9 @@ use crate::nccl::{
 const SINCE: Version = Version::new(2, 31, 0);
 
 /// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31), for
-/// [`Communicator::with`](crate::nccl::Communicator::with) and [`Call::with`](super::Call::with). All ranks pass the
-/// same. NCCL chooses unset fields. Calls with settings are refused if the loaded library is too old.
+/// [`Communicator::with`](crate::nccl::Communicator::with) and [`Call::with`](super::Call::with). All ranks
+/// pass the same. NCCL chooses unset fields. Calls with settings are refused if the loaded library is too
+/// old.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{CallConfig, Collectives, Communicator, Error, Memory}};
@@ -39,13 +40,14 @@ settings! { CallConfig for ncclCollConfig_t {
     cluster_size(i32) => cgaClusterSize since SINCE;
     /// Policy for thread blocks: a mask of `NCCL_CTA_POLICY_*`. Field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since SINCE;
-    /// True (default) to fail if no algorithm of [`algorithm`](Self::algorithm) can be used; false to use another one.
-    /// Field `forceAlgSelection`.
+    /// True (default) to fail if no algorithm of [`algorithm`](Self::algorithm) can be used; false to use
+    /// another one. Field `forceAlgSelection`.
     force_algorithm(bool) => forceAlgSelection since SINCE;
     /// Tag of the call's events for profilers, below 2^63. Field `userProfilerTag`, NCCL 2.32.
     profiler_tag(u64) => userProfilerTag since Version::new(2, 32, 0);
 } texts {
-    /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field `algSelection`.
+    /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field
+    /// `algSelection`.
     algorithm => algSelection since SINCE;
 } unsafe {
 }}

@@ -13,39 +13,40 @@ use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window};
 
 /// The collectives of a [`Communicator`], of a [`Preparation`](super::Preparation), and of a [`Call`] of a
-/// [`group`](super::group()), a [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait
-/// to call them.
+/// [`group`](super::group()), a [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig).
+/// Import the trait to call them.
 ///
-/// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If a buffer
-/// belongs to another stream, the operation is ordered after the work that is queued there, and before work that is
-/// queued there later. All ranks call the same collectives in the same order with the same type, operator, root and
-/// lengths.
+/// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If
+/// a buffer belongs to another stream, the operation is ordered after the work that is queued there, and
+/// before work that is queued there later. All ranks call the same collectives in the same order with the
+/// same type, operator, root and lengths.
 ///
 /// # Errors
 /// All methods return these errors before anything is queued:
-/// - [`Error::Length`] for buffers of other lengths than documented; [`Error::Argument`] for a root without the buffer
-///   that only the root needs; [`Error::Rank`] for an invalid root or peer; [`Error::WrongDevice`];
-///   [`Error::WrongCommunicator`] for another communicator's operator; [`Error::TooOld`] for 8-bit floating-point
-///   numbers before NCCL 2.24.
-/// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being captured into
-///   a CUDA graph.
-/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30, if the
-///   offset of the buffer or of a rank's part is not a multiple of 4 bytes.
-/// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work: the call
-///   had no effect, or its work is done.
+/// - [`Error::Length`] for buffers of other lengths than documented; [`Error::Argument`] for a root without
+///   the buffer that only the root needs; [`Error::Rank`] for an invalid root or peer;
+///   [`Error::WrongDevice`]; [`Error::WrongCommunicator`] for another communicator's operator;
+///   [`Error::TooOld`] for 8-bit floating-point numbers before NCCL 2.24.
+/// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being
+///   captured into a CUDA graph.
+/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL
+///   2.30, if the offset of the buffer or of a rank's part is not a multiple of 4 bytes.
+/// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work:
+///   the call had no effect, or its work is done.
 /// - [`Error::NotOwned`] in a graph, and for prepared operations, for a buffer without an owner.
 /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Group::on`](super::Group::on).
-/// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue it.
+/// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue
+///   it.
 pub trait Collectives<'b>: Sized {
     /// Destination of the calls.
     type Launch: Launch<'b>;
 
-    /// Returns the call that these methods complete. Code that is generic over [`Launch`] works for immediate calls,
-    /// groups, prepared operations and graphs.
+    /// Returns the call that these methods complete. Code that is generic over [`Launch`] works for immediate
+    /// calls, groups, prepared operations and graphs.
     fn call(self) -> Call<'b, Self::Launch>;
 
-    /// Sets element `i` of `receive` to the reduction of element `i` of all ranks' `send` (`ncclAllReduce`). Both have
-    /// the same length.
+    /// Sets element `i` of `receive` to the reduction of element `i` of all ranks' `send` (`ncclAllReduce`).
+    /// Both have the same length.
     #[inline]
     fn all_reduce<S, R, O>(self, send: &'b S, receive: &'b mut R, op: O) -> Result<(), Error>
     where
@@ -70,8 +71,8 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::AllReduce(op), buffer, operator)
     }
 
-    /// Sets element `i` of the root's `receive` to the reduction of element `i` of all ranks' `send` (`ncclReduce`).
-    /// Both have the same length. The other ranks need no `receive`, which is not written.
+    /// Sets element `i` of the root's `receive` to the reduction of element `i` of all ranks' `send`
+    /// (`ncclReduce`). Both have the same length. The other ranks need no `receive`, which is not written.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error}};
@@ -105,8 +106,8 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::Reduce(op, root), buffer, operator)
     }
 
-    /// Copies the root's `send` to all ranks' `receive`, of the same length (`ncclBroadcast`). The other ranks need no
-    /// `send`.
+    /// Copies the root's `send` to all ranks' `receive`, of the same length (`ncclBroadcast`). The other
+    /// ranks need no `send`.
     fn broadcast<S, R>(self, send: Option<&'b S>, receive: &'b mut R, root: usize) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -123,8 +124,8 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Broadcast(root), buffer, None)
     }
 
-    /// Concatenates all ranks' `send` in `receive`, in rank order (`ncclAllGather`): rank `r`'s part begins at element
-    /// `r * send.len()`, and `receive.len() == size * send.len()`.
+    /// Concatenates all ranks' `send` in `receive`, in rank order (`ncclAllGather`): rank `r`'s part begins
+    /// at element `r * send.len()`, and `receive.len() == size * send.len()`.
     fn all_gather<S, R>(self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -133,14 +134,14 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::AllGather, Some(send), Some(receive), None)
     }
 
-    /// In-place [`all_gather`](Self::all_gather): this rank's input is its own part of the buffer, from element `rank *
-    /// (buffer.len() / size)` on. The length of the buffer is a multiple of `size`.
+    /// In-place [`all_gather`](Self::all_gather): this rank's input is its own part of the buffer, from
+    /// element `rank * (buffer.len() / size)` on. The length of the buffer is a multiple of `size`.
     fn all_gather_in_place<B: DeviceBufferMut + ?Sized>(self, buffer: &'b mut B) -> Result<(), Error> {
         self.call().in_place(Kind::AllGather, buffer, None)
     }
 
-    /// Reduces all ranks' `send`, splits the result into one part of `receive.len()` elements per rank, and stores this
-    /// rank's part in `receive` (`ncclReduceScatter`): `send.len() == size * receive.len()`.
+    /// Reduces all ranks' `send`, splits the result into one part of `receive.len()` elements per rank, and
+    /// stores this rank's part in `receive` (`ncclReduceScatter`): `send.len() == size * receive.len()`.
     fn reduce_scatter<S, R, O>(self, send: &'b S, receive: &'b mut R, op: O) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -152,9 +153,9 @@ pub trait Collectives<'b>: Sized {
         call.out_of_place(Kind::ReduceScatter(op), Some(send), Some(receive), operator)
     }
 
-    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result is stored in this rank's own part of the input,
-    /// from element `rank * (buffer.len() / size)` on. The length of the buffer is a multiple of `size`. The contents
-    /// of the other parts are undefined afterwards.
+    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result is stored in this rank's own part of the
+    /// input, from element `rank * (buffer.len() / size)` on. The length of the buffer is a multiple of
+    /// `size`. The contents of the other parts are undefined afterwards.
     fn reduce_scatter_in_place<B, O>(self, buffer: &'b mut B, op: O) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -165,9 +166,9 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::ReduceScatter(op), buffer, operator)
     }
 
-    /// Sends part `r` of `send` to rank `r`, and receives part `r` of `receive` from it (`ncclAlltoAll`, or sends and
-    /// receives in a group before NCCL 2.28). Each buffer has one part per rank, all of the same length: both have the
-    /// same length, a multiple of `size`.
+    /// Sends part `r` of `send` to rank `r`, and receives part `r` of `receive` from it (`ncclAlltoAll`, or
+    /// sends and receives in a group before NCCL 2.28). Each buffer has one part per rank, all of the same
+    /// length: both have the same length, a multiple of `size`.
     fn all_to_all<S, R>(self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -176,9 +177,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::AllToAll, Some(send), Some(receive), None)
     }
 
-    /// [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets (sends and receives in a group): the
-    /// elements `send_parts[r]` are sent to rank `r`, and the elements from rank `r` are stored in `receive_parts[r]`,
-    /// of the same length. Nothing is sent or received for an empty part.
+    /// [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets (sends and receives in a
+    /// group): the elements `send_parts[r]` are sent to rank `r`, and the elements from rank `r` are stored
+    /// in `receive_parts[r]`, of the same length. Nothing is sent or received for an empty part.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Collectives, Communicator, Error};
@@ -192,7 +193,8 @@ pub trait Collectives<'b>: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] unless there is one part per rank, within its buffer, and receive parts do not overlap.
+    /// [`Error::Argument`] unless there is one part per rank, within its buffer, and receive parts do not
+    /// overlap.
     fn all_to_all_v<S, R>(
         self,
         send: &'b S,
@@ -209,11 +211,11 @@ pub trait Collectives<'b>: Sized {
         call.submit(Kind::AllToAllV(exchanges), 0, Buffers::new(Some(send), Some(receive), None))
     }
 
-    /// Concatenates all ranks' `send` in the root's `receive`, in rank order (`ncclGather`, or sends and receives in a
-    /// group before NCCL 2.28): `receive.len() == size * send.len()`. The other ranks need no `receive`, which is not
-    /// written. However, if the root's is in a symmetric window, all ranks must pass theirs, of the same length and at
-    /// the same offset in the window: otherwise NCCL hangs if it uses the GPUs' copy engines
-    /// ([`Config::cta_policy`](crate::nccl::Config::cta_policy)).
+    /// Concatenates all ranks' `send` in the root's `receive`, in rank order (`ncclGather`, or sends and
+    /// receives in a group before NCCL 2.28): `receive.len() == size * send.len()`. The other ranks need no
+    /// `receive`, which is not written. However, if the root's is in a symmetric window, all ranks must pass
+    /// theirs, of the same length and at the same offset in the window: otherwise NCCL hangs if it uses the
+    /// GPUs' copy engines ([`Config::cta_policy`](crate::nccl::Config::cta_policy)).
     fn gather<S, R>(self, send: &'b S, receive: Option<&'b mut R>, root: usize) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -222,9 +224,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Gather(root), Some(send), receive, None)
     }
 
-    /// In-place [`gather`](Self::gather): every rank's input is its own part of a buffer of the root's length, from
-    /// element `rank * (buffer.len() / size)` on. The length is a multiple of `size`. Only the root's buffer is
-    /// written.
+    /// In-place [`gather`](Self::gather): every rank's input is its own part of a buffer of the root's
+    /// length, from element `rank * (buffer.len() / size)` on. The length is a multiple of `size`. Only the
+    /// root's buffer is written.
     fn gather_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -232,9 +234,9 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Gather(root), buffer, None)
     }
 
-    /// Splits the root's `send` into one part of `receive.len()` elements per rank, and stores this rank's part in
-    /// `receive` (`ncclScatter`, or sends and receives in a group before NCCL 2.28): `send.len() == size *
-    /// receive.len()`. The other ranks need no `send`.
+    /// Splits the root's `send` into one part of `receive.len()` elements per rank, and stores this rank's
+    /// part in `receive` (`ncclScatter`, or sends and receives in a group before NCCL 2.28): `send.len() ==
+    /// size * receive.len()`. The other ranks need no `send`.
     fn scatter<S, R>(self, send: Option<&'b S>, receive: &'b mut R, root: usize) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -243,9 +245,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Scatter(root), send, Some(receive), None)
     }
 
-    /// In-place [`scatter`](Self::scatter): every rank's result is stored in its own part of a buffer of the root's
-    /// length, from element `rank * (buffer.len() / size)` on. The length is a multiple of `size`. Nothing else is
-    /// written.
+    /// In-place [`scatter`](Self::scatter): every rank's result is stored in its own part of a buffer of the
+    /// root's length, from element `rank * (buffer.len() / size)` on. The length is a multiple of `size`.
+    /// Nothing else is written.
     fn scatter_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -253,8 +255,9 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Scatter(root), buffer, None)
     }
 
-    /// Sends the buffer to another rank, which calls [`recv`](Self::recv) with the same type and length (`ncclSend`).
-    /// The stream waits for the other side: to send and receive at the same time, use a [`group`](super::group()).
+    /// Sends the buffer to another rank, which calls [`recv`](Self::recv) with the same type and length
+    /// (`ncclSend`). The stream waits for the other side: to send and receive at the same time, use a
+    /// [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
         self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(Some(buffer)))
     }
@@ -264,18 +267,18 @@ pub trait Collectives<'b>: Sized {
         self.call().submit(Kind::Recv(peer), buffer.len(), Buffers::in_place(buffer, None))
     }
 
-    /// Writes `source`, which must be in a window, into the window of the signal's peer, from element `offset` on, and
-    /// raises the signal there once it has arrived (`ncclPutSignal`, NCCL 2.29). The peer waits for it with
-    /// [`wait_signals`](Self::wait_signals).
+    /// Writes `source`, which must be in a window, into the window of the signal's peer, from element
+    /// `offset` on, and raises the signal there once it has arrived (`ncclPutSignal`, NCCL 2.29). The peer
+    /// waits for it with [`wait_signals`](Self::wait_signals).
     ///
     /// # Safety
-    /// Until the data has arrived, the peer must keep its window and the communicator, and must not use that part of
-    /// the window otherwise, which this rank cannot check. This holds for each launch of a graph, and each time that a
-    /// prepared operation is queued.
+    /// Until the data has arrived, the peer must keep its window and the communicator, and must not use that
+    /// part of the window otherwise, which this rank cannot check. This holds for each launch of a graph, and
+    /// each time that a prepared operation is queued.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] if it would reach past the end of a window of this
-    /// rank's size; [`Error::WrongCommunicator`] for another communicator's window.
+    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] if it would reach past the end of a window
+    /// of this rank's size; [`Error::WrongCommunicator`] for another communicator's window.
     unsafe fn put<S: DeviceBuffer + ?Sized>(
         self,
         source: &'b S,
@@ -300,8 +303,8 @@ pub trait Collectives<'b>: Sized {
         self.call().submit(Kind::Signal(signal), 0, Buffers::send_only(None::<&Memory>))
     }
 
-    /// Makes the stream wait until each of these signals has been raised the given number of times (`ncclWaitSignal`,
-    /// NCCL 2.29).
+    /// Makes the stream wait until each of these signals has been raised the given number of times
+    /// (`ncclWaitSignal`, NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Argument`].

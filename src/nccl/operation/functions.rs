@@ -69,8 +69,8 @@ impl Operation {
         Ok(code)
     }
 
-    /// A scaled sum over a single rank. NCCL's kernel skips the last elements of some lengths, from 2.19 to 2.29.3:
-    /// they need a second call.
+    /// A scaled sum over a single rank. NCCL's kernel skips the last elements of some lengths, from 2.19 to
+    /// 2.29.3: they need a second call.
     ///
     /// # Safety
     /// See [`call`](Self::call).
@@ -142,7 +142,8 @@ impl Operation {
         Exchange { send, receive }
     }
 
-    /// Calls the variant of NCCL's function with a configuration. Versions with these functions scale all elements.
+    /// Calls the variant of NCCL's function with a configuration. Versions with these functions scale all
+    /// elements.
     ///
     /// # Safety
     /// See [`call`](Self::call); the pointers in the configuration are valid.
@@ -178,8 +179,8 @@ impl Operation {
 /// First NCCL whose kernel for a single rank scales all elements again.
 const SCALES_ALL: Version = Version::new(2, 29, 7);
 
-/// True if older kernels scale all of `count` elements. They give each thread block the same number of elements: an
-/// equal share, rounded down, then up to a multiple of 16 bytes.
+/// True if older kernels scale all of `count` elements. They give each thread block the same number of
+/// elements: an equal share, rounded down, then up to a multiple of 16 bytes.
 fn is_scaled_whole(count: usize, bytes: usize) -> bool {
     let blocks = (count * bytes).div_ceil(16 << 10).clamp(1, 32);
     (count / blocks).next_multiple_of(16 / bytes) * blocks >= count

@@ -15,11 +15,12 @@ use crate::nccl::nccl_group::{self, END, START, Scope};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
-/// Records operations and launches them together (`ncclGroupStart`, `ncclGroupEnd`): to use several communicators in
-/// one thread, to send and receive at the same time, and to let NCCL overlap operations.
+/// Records operations and launches them together (`ncclGroupStart`, `ncclGroupEnd`): to use several
+/// communicators in one thread, to send and receive at the same time, and to let NCCL overlap operations.
 ///
-/// Nothing is passed to NCCL before the closure has returned, or if it returns an error or panics. Communicators and
-/// buffers stay borrowed until the group has ended. Several ranks of one communicator in the group are compared first.
+/// Nothing is passed to NCCL before the closure has returned, or if it returns an error or panics.
+/// Communicators and buffers stay borrowed until the group has ended. Several ranks of one communicator in
+/// the group are compared first.
 ///
 /// ```no_run
 /// # use collectives::nccl::{self, Collectives, Communicator, Error, Memory};
@@ -36,9 +37,9 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 /// ```
 ///
 /// # Errors
-/// The closure's; [`Error::InsideGroup`] inside another group: see [`Group::nested`]; [`Error::WrongLibrary`] for communicators
-/// of different libraries; [`Error::Disagreement`] if ranks of one communicator call different operations; [`Error::Nccl`],
-/// [`Error::Deadline`] or [`Error::Aborted`] if the launch fails.
+/// The closure's; [`Error::InsideGroup`] inside another group: see [`Group::nested`]; [`Error::WrongLibrary`]
+/// for communicators of different libraries; [`Error::Disagreement`] if ranks of one communicator call
+/// different operations; [`Error::Nccl`], [`Error::Deadline`] or [`Error::Aborted`] if the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
     let scope = Scope::enter(START)?;
     let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
@@ -49,10 +50,11 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
     Ok(value)
 }
 
-/// Like [`group()`], but launches nothing: NCCL only estimates the duration of the operations (`ncclGroupSimulateEnd`,
-/// NCCL 2.22). Returns `None` if NCCL has no estimate. Operations on communicators of one rank are left out. All ranks
-/// simulate the same, since NCCL may connect them for it. Only all_reduce, reduce, broadcast, all_gather and
-/// reduce_scatter are supported, and only blocking communicators.
+/// Like [`group()`], but launches nothing: NCCL only estimates the duration of the operations
+/// (`ncclGroupSimulateEnd`, NCCL 2.22). Returns `None` if NCCL has no estimate. Operations on communicators
+/// of one rank are left out. All ranks simulate the same, since NCCL may connect them for it. Only
+/// all_reduce, reduce, broadcast, all_gather and reduce_scatter are supported, and only blocking
+/// communicators.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{self, Collectives, Communicator, Error, Memory}};
@@ -66,8 +68,9 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and operations
-/// composed of them: after simulating those, NCCL (at least up to 2.30) treats unconnected ranks as connected.
+/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives,
+/// and operations composed of them: after simulating those, NCCL (at least up to 2.30) treats unconnected
+/// ranks as connected.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
@@ -98,8 +101,9 @@ impl<'env> Group<'env> {
         Call::new(communicator, self)
     }
 
-    /// Nests a group in this one, which launches it: for functions that group operations and may be called inside a
-    /// group or not. If it fails, this whole group is cancelled, even if the error is not propagated.
+    /// Nests a group in this one, which launches it: for functions that group operations and may be called
+    /// inside a group or not. If it fails, this whole group is cancelled, even if the error is not
+    /// propagated.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
@@ -117,8 +121,8 @@ impl<'env> Group<'env> {
         let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
         let streams: Vec<_> = streams.collect();
         let guards = batch.lock(name)?;
-        // SAFETY: the guards are held, and the batch lives until the end of this function, by when NCCL has queued the
-        // operations.
+        // SAFETY: the guards are held, and the batch lives until the end of this function, by when NCCL has
+        // queued the operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);

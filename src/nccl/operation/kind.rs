@@ -57,8 +57,8 @@ pub(crate) struct Operation {
     pub(crate) data_type: DataType,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device current
-    /// before it.
+    /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device
+    /// current before it.
     pub(crate) is_scale: bool,
 }
 
@@ -156,7 +156,8 @@ impl Kind {
         }
     }
 
-    /// True if only the root needs a send buffer. If false, and there is a root, only the root needs a receive buffer.
+    /// True if only the root needs a send buffer. If false, and there is a root, only the root needs a
+    /// receive buffer.
     #[inline]
     pub(crate) const fn root_sends(&self) -> bool {
         matches!(self, Self::Broadcast(_) | Self::Scatter(_))

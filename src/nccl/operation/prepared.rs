@@ -23,13 +23,15 @@ use crate::nccl::nccl_group::{self, END};
 const PREPARE: &str = "preparing operations";
 const QUEUE: &str = "queueing prepared operations";
 
-/// Operations of one communicator that were checked once, by [`Communicator::prepare`], and can be queued any number of
-/// times, by [`Communicator::queue`]. Queueing passes the stored arguments to NCCL's function, and costs about 10 ns more
-/// than that function, and for each call of `queue` a question to the driver (about 30 ns).
+/// Operations of one communicator that were checked once, by [`Communicator::prepare`], and can be queued any
+/// number of times, by [`Communicator::queue`]. Queueing passes the stored arguments to NCCL's function, and
+/// costs about 10 ns more than that function, and for each call of `queue` a question to the driver (about 30
+/// ns).
 ///
-/// It owns its buffers together with their [`Memory`](crate::nccl::Memory), which the program can use between the calls
-/// of `queue`: a call is ordered after the work that is queued on the memory's stream, and before work that is queued
-/// there later. Concurrent accesses from another thread see a mixture of old and new values.
+/// It owns its buffers together with their [`Memory`](crate::nccl::Memory), which the program can use between
+/// the calls of `queue`: a call is ordered after the work that is queued on the memory's stream, and before
+/// work that is queued there later. Concurrent accesses from another thread see a mixture of old and new
+/// values.
 ///
 /// It does not keep the communicator, which it can outlive: then it only keeps the buffers.
 ///
@@ -102,8 +104,8 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// Records operations of a [`Prepared`]. Its methods are the [collectives](Collectives). Their buffers need owners:
-/// [`Memory`](crate::nccl::Memory) and its views.
+/// Records operations of a [`Prepared`]. Its methods are the [collectives](Collectives). Their buffers need
+/// owners: [`Memory`](crate::nccl::Memory) and its views.
 #[derive(Debug)]
 pub struct Preparation<'b> {
     communicator: &'b Communicator,
@@ -194,9 +196,9 @@ impl Communicator {
     /// [`queue`](Self::queue). Nothing is queued.
     ///
     /// # Errors
-    /// The closure's; those of the [collectives](Collectives) before anything is queued; [`Error::NotOwned`] for a buffer
-    /// without an owner; [`Error::Argument`] for operations of one group that access a buffer that one of them writes;
-    /// [`Error::InsideGroup`].
+    /// The closure's; those of the [collectives](Collectives) before anything is queued; [`Error::NotOwned`]
+    /// for a buffer without an owner; [`Error::Argument`] for operations of one group that access a buffer
+    /// that one of them writes; [`Error::InsideGroup`].
     pub fn prepare<'b, E: From<Error>>(
         &'b self,
         body: impl FnOnce(&Preparation<'b>) -> Result<(), E>,
@@ -207,21 +209,20 @@ impl Communicator {
         Ok(preparation.finish()?)
     }
 
-    /// Queues all prepared operations, one after the other, on the communicator's current stream. All ranks queue the
-    /// same.
+    /// Queues all prepared operations, one after the other, on the communicator's current stream. All ranks
+    /// queue the same.
     ///
     /// # Errors
-    /// [`Error::WrongCommunicator`], [`Error::InsideGroup`], and [`Error::Stream`] while one of the streams is being
-    /// captured or a copy of a buffer could not be waited for, before anything is queued; [`Error::Cuda`];
-    /// [`Error::Misaligned`]; [`Error::Nccl`],
-    /// [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue an operation: those before
-    /// it are queued then.
+    /// [`Error::WrongCommunicator`], [`Error::InsideGroup`], and [`Error::Stream`] while one of the streams
+    /// is being captured or a copy of a buffer could not be waited for, before anything is queued;
+    /// [`Error::Cuda`]; [`Error::Misaligned`]; [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`],
+    /// [`Error::Deadline`] if NCCL could not queue an operation: those before it are queued then.
     pub fn queue(&self, prepared: &Prepared) -> Result<(), Error> {
         self.queue_entries(prepared, &prepared.entries)
     }
 
-    /// Queues a part of the prepared operations: the range counts [entries](Prepared::len). It is ordered with the streams
-    /// of all of them.
+    /// Queues a part of the prepared operations: the range counts [entries](Prepared::len). It is ordered
+    /// with the streams of all of them.
     ///
     /// # Errors
     /// [`Error::Argument`] if the range reaches past the end; those of [`queue`](Self::queue).
@@ -249,7 +250,8 @@ impl Communicator {
             cuda::bind_once(&handle.context)?;
         }
         prepared.memories.iter().try_for_each(|memory| memory.check_copies(QUEUE))?;
-        // Once for all entries: a capture that another thread begins during a call is an exception of the module.
+        // Once for all entries: a capture that another thread begins during a call is an exception of the
+        // module.
         cuda::refuse_captured(QUEUE, stream)?;
         if !prepared.waits && prepared.streams.iter().all(|other| Arc::ptr_eq(other, &self.stream)) {
             return entries.iter().try_for_each(|entry| self.queue_entry(entry));
@@ -260,7 +262,8 @@ impl Communicator {
         queued.and(each_first_error(&others, |stream| self.make_wait(stream)))
     }
 
-    /// Makes the communicator's stream wait for the streams of the buffers. Returns the streams that must wait for it afterwards.
+    /// Makes the communicator's stream wait for the streams of the buffers. Returns the streams that must
+    /// wait for it afterwards.
     #[cold]
     fn wait_for_streams(&self, prepared: &Prepared) -> Result<OtherStreams, Error> {
         let mut others = OtherStreams::new();
@@ -326,8 +329,9 @@ impl Communicator {
         state: State,
     ) -> Result<ncclResult_t, Error> {
         let stream = self.stream.cu_stream() as cudaStream_t;
-        // SAFETY: checked buffers of this communicator's device. `Prepared` owns them and is borrowed; once it is dropped, they are
-        // freed in the order of their streams, which wait for this one after the call. The guard is held.
+        // SAFETY: checked buffers of this communicator's device. `Prepared` owns them and is borrowed; once
+        // it is dropped, they are freed in the order of their streams, which wait for this one after the
+        // call. The guard is held.
         unsafe { call_nccl(&self.handle, stream, state, config, operation, *addresses) }
     }
 }

@@ -39,9 +39,9 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     }
 }
 
-/// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling. Created
-/// by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
-/// type. All ranks use a scaled sum; their scalars may differ.
+/// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling.
+/// Created by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator
+/// and one element type. All ranks use a scaled sum; their scalars may differ.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
@@ -58,22 +58,24 @@ pub struct ScaledSum<'c, T> {
 }
 
 impl Communicator {
-    /// Creates a sum of inputs multiplied by `scalar` (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
+    /// Creates a sum of inputs multiplied by `scalar` (`ncclRedOpCreatePreMulSum`,
+    /// `ncclScalarHostImmediate`).
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and
-    /// [`Error::Argument`] on a communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::Argument`] on a communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and
+    /// [`Error::Unusable`].
     pub fn scaled_sum<T: Element>(&self, mut scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
         self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)
     }
 
-    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with
-    /// the operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
+    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a
+    /// collective with the operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
     ///
     /// # Errors
-    /// Those of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one element;
-    /// [`Error::NotOwned`]; [`Error::WrongDevice`]; [`Error::Stream`].
+    /// Those of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one
+    /// element; [`Error::NotOwned`]; [`Error::WrongDevice`]; [`Error::Stream`].
     pub fn scaled_sum_on_device<'c, B>(&'c self, scalar: &'c B) -> Result<ScaledSum<'c, B::Element>, Error>
     where
         B: DeviceBuffer + ?Sized,
@@ -105,8 +107,9 @@ impl Communicator {
         let mut op = ncclRedOp_t::ncclSum;
         let data_type = const { raw_type(T::DATA_TYPE) };
         self.handle.call(CREATE, State::is_alive, |raw, handle| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this type, on the host for
-            // the length of the call or in device memory that the operator owns; writes one number.
+            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this
+            // type, on the host for the length of the call or in device memory that the operator owns; writes
+            // one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, address, data_type, residence, handle) })
         })?;
         let (communicator, ended) = (Arc::clone(&self.handle), AtomicBool::new(false));

@@ -62,8 +62,8 @@ impl<'b> sealed::Launch<'b> for Immediate {
 /// Calls NCCL's function for an operation.
 ///
 /// # Safety
-/// The addresses are those of buffers that were checked and stay valid until the work is done; the caller holds the guard of the
-/// communicator's state, which is `state`.
+/// The addresses are those of buffers that were checked and stay valid until the work is done; the caller
+/// holds the guard of the communicator's state, which is `state`.
 #[inline(always)]
 pub(super) unsafe fn call_nccl(
     handle: &Handle,

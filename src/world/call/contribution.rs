@@ -19,8 +19,8 @@ impl Contribution {
     }
 }
 
-/// Combines the contributions of all ranks, in rank order from `first`, to the messages of an all_gather; `None` for a
-/// barrier.
+/// Combines the contributions of all ranks, in rank order from `first`, to the messages of an all_gather;
+/// `None` for a barrier.
 ///
 /// # Errors
 /// If some ranks are at a barrier and others at an all_gather.
@@ -58,8 +58,8 @@ pub(crate) struct LateRank {
 
 const MAX_NAMED: usize = 8;
 
-/// Error for a call that some ranks have not reached within `limit`. The first late rank is the failed one; the reason names
-/// the others.
+/// Error for a call that some ranks have not reached within `limit`. The first late rank is the failed one;
+/// the reason names the others.
 pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Option<Error> {
     let (LateRank { rank, ranks, host, note }, others) = late.split_first()?;
     let last = |note: &str| {

@@ -61,8 +61,8 @@ impl CallLog {
         Some(Mismatch { rank, called, peer, peer_called: Some(another) })
     }
 
-    /// Awaited ranks that have not reported their calls, nor later ones. Empty if the reports of the rank that waits were
-    /// evicted, since those of others may be gone too.
+    /// Awaited ranks that have not reported their calls, nor later ones. Empty if the reports of the rank
+    /// that waits were evicted, since those of others may be gone too.
     pub(crate) fn late(&self, wait: &Wait) -> BTreeSet<usize> {
         let Some(known) = self.0.iter().find(|known| known.topic == wait.topic) else {
             return BTreeSet::new();
@@ -79,7 +79,8 @@ impl CallLog {
         self.0.iter().any(|known| known.topic == topic)
     }
 
-    /// Calls with the highest numbers of the newest topics, about `max` bytes in total, as rank, topic and calls.
+    /// Calls with the highest numbers of the newest topics, about `max` bytes in total, as rank, topic and
+    /// calls.
     pub(crate) fn newest(&self, max: usize) -> Vec<(usize, u64, Vec<Called>)> {
         let mut left = max;
         let mut found = Vec::new();
@@ -97,8 +98,8 @@ impl CallLog {
         found
     }
 
-    /// Evicts the oldest topics, and the current one last, while the log is too large. Waiting ranks report their calls
-    /// again.
+    /// Evicts the oldest topics, and the current one last, while the log is too large. Waiting ranks report
+    /// their calls again.
     fn evict(&mut self, current: u64) {
         while self.0.iter().map(|topic| topic.bytes).sum::<usize>() > MAX_BYTES {
             let oldest = self.0.iter().position(|topic| topic.topic != current).unwrap_or(0);

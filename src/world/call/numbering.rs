@@ -3,8 +3,8 @@
 use crate::world::{Error, Reason};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of ranks in each process of a world ([`threads`](crate::world::threads)). The ranks of process `p` begin
-/// at `p * count`.
+/// Number of ranks in each process of a world ([`threads`](crate::world::threads)). The ranks of process `p`
+/// begin at `p * count`.
 #[derive(Debug)]
 pub(crate) struct Numbering(AtomicUsize);
 
@@ -37,8 +37,8 @@ impl Numbering {
         }
     }
 
-    /// Returns the rank that a message about `process` names, and the end of that message: `rank` if it belongs to the
-    /// process; otherwise the first rank of the process, and a text with all of them.
+    /// Returns the rank that a message about `process` names, and the end of that message: `rank` if it
+    /// belongs to the process; otherwise the first rank of the process, and a text with all of them.
     pub(crate) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
         let (first, count) = (self.first(process), self.count());
         match rank.filter(|rank| rank / count == process) {

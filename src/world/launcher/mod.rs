@@ -28,8 +28,9 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or another launcher that sets `RANK` and `WORLD_SIZE`.
     Torchrun,
-    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod template must set the number
-    /// of pods and the address of pod 0 ([`RendezvousConfig::from_environment`](super::RendezvousConfig::from_environment)).
+    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod
+    /// template must set the number of pods and the address of pod 0
+    /// ([`RendezvousConfig::from_environment`](super::RendezvousConfig::from_environment)).
     Kubernetes,
 }
 
@@ -64,16 +65,17 @@ pub struct Started {
     pub rank: Option<usize>,
     /// Number of processes, if the launcher gives a valid one.
     pub size: Option<usize>,
-    /// True if an MPI library can find the other ranks: always with the launchers of Open MPI and MPICH, with Slurm if
-    /// its PMIx or PMI-2 plugin is used.
+    /// True if an MPI library can find the other ranks: always with the launchers of Open MPI and MPICH, with
+    /// Slurm if its PMIx or PMI-2 plugin is used.
     pub mpi: bool,
 }
 
 /// A launcher, its variables with rank and size, and the variables of which one must be set.
 type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
-/// Known launchers, innermost first: torchrun runs under srun, mpirun inside a Slurm job, and all of them in pods. A Slurm
-/// batch script has a rank and a size too, but only a step of `srun` has a step's number of tasks or identifier.
+/// Known launchers, innermost first: torchrun runs under srun, mpirun inside a Slurm job, and all of them in
+/// pods. A Slurm batch script has a rank and a size too, but only a step of `srun` has a step's number of
+/// tasks or identifier.
 const SIGNATURES: &[Signature] = &[
     (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
     (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
@@ -124,8 +126,8 @@ impl Started {
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
     }
 
-    /// Finds a reason for which this process must not join a world of a kind: it may be one of several although it would run alone, or its
-    /// rank is not known.
+    /// Finds a reason for which this process must not join a world of a kind: it may be one of several
+    /// although it would run alone, or its rank is not known.
     pub(crate) fn find_refusal(&self, kind: Kind) -> Option<Refusal> {
         let find_ancestor = || ancestors::find_launcher(Path::new("/proc"));
         LauncherVariables { started: self, variable: &process_variable, find_ancestor: &find_ancestor }
@@ -137,11 +139,12 @@ impl Started {
         self.launcher == Launcher::None || self.size == Some(1)
     }
 
-    /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that does not support
-    /// the launcher, every process is rank 0 of 1.
+    /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that
+    /// does not support the launcher, every process is rank 0 of 1.
     ///
     /// # Errors
-    /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and solutions.
+    /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and
+    /// solutions.
     pub fn agrees_with_mpi(&self, described: &str, rank: usize, size: usize) -> Result<(), Error> {
         let Some(expected) = self.size.filter(|_| self.mpi) else { return Ok(()) };
         if expected == size {

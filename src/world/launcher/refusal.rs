@@ -156,8 +156,9 @@ const VARIABLES: &[(&str, usize, SetBy)] = &[
 /// A list of hosts, as JSON, which counts as its length.
 const HOSTS_OF_SAGEMAKER: &str = "SM_HOSTS";
 
-/// Ranks that only launchers set, and the variable with their number of ranks. Such a rank without a size is one of several, even
-/// if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script has them too.
+/// Ranks that only launchers set, and the variable with their number of ranks. Such a rank without a size is
+/// one of several, even if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script has
+/// them too.
 const RANKS_WITH_SIZES: &[(&str, Option<&str>)] = &[
     ("PMI_RANK", Some("PMI_SIZE")),
     ("PMI_ID", Some("PMI_SIZE")),
@@ -224,7 +225,8 @@ impl LauncherVariables<'_> {
         Some((signature.1, signature.2))
     }
 
-    /// Finds a rank variable without its size variable or vice versa. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
+    /// Finds a rank variable without its size variable or vice versa. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1
+    /// need no rank.
     fn find_incomplete_pair(&self) -> Option<Refusal> {
         let Started { launcher, size, .. } = *self.started;
         let set = |name: &str| self.is_set(name);
@@ -252,8 +254,8 @@ impl LauncherVariables<'_> {
         half.map(|(set, missing, _)| Refusal::IncompletePair { set, missing })
     }
 
-    /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks, that does not fit the
-    /// number of ranks; or a value that is not a number.
+    /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks,
+    /// that does not fit the number of ranks; or a value that is not a number.
     fn find_contradiction(&self) -> Option<Refusal> {
         let (ranks, sizes) = self.own_names()?;
         let (rank, size) = (self.first(ranks), self.first(sizes)?);
@@ -272,7 +274,8 @@ impl LauncherVariables<'_> {
         Some(Refusal::Contradiction(rank.or(local)?, size))
     }
 
-    /// Finds a variable of another launcher that shows several ranks, or a rank of unknown size, where this process would be alone.
+    /// Finds a variable of another launcher that shows several ranks, or a rank of unknown size, where this
+    /// process would be alone.
     fn find_other_launcher(&self) -> Option<Refusal> {
         let launcher = self.started.launcher;
         let (found, alone) = if launcher == Launcher::None {

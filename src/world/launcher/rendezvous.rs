@@ -25,7 +25,8 @@ impl RendezvousConfig {
     /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE`, `WORLD_SIZE` or `PET_NNODES` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Open MPI, MPICH | their own variables | `MASTER_ADDR`, or this host if all ranks are on it | `MASTER_PORT`, or one derived from the job: Open MPI's namespace, MPICH's parent process |
     ///
-    /// `NCCL_BENCH_ADDR` overrides host and port, and `NCCL_BENCH_KEY`, without surrounding white space, the job's key.
+    /// `NCCL_BENCH_ADDR` overrides host and port, and `NCCL_BENCH_KEY`, without surrounding white space, the
+    /// job's key.
     ///
     /// # Errors
     /// If a variable is missing or malformed, which the error names, or the configuration is invalid.
@@ -35,7 +36,8 @@ impl RendezvousConfig {
 
     pub(crate) fn from_variables(variable: Variable<'_>) -> Result<Self, Error> {
         let launcher = match Started::from_variables(variable).launcher {
-            // A rendezvous is requested, so the variables that distinguish a step from a batch script are not needed.
+            // A rendezvous is requested, so the variables that distinguish a step from a batch script are not
+            // needed.
             Launcher::None if variable("SLURM_PROCID").is_some() => Launcher::Slurm,
             launcher => launcher,
         };

@@ -27,7 +27,8 @@ const MEET_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// A world of the processes that are left, and this process's place in it.
 type Formed = (Option<Handle>, Arc<Site>);
 
-/// Agrees with the other processes on a world of those that are left, and makes `ranks` ranks of this process.
+/// Agrees with the other processes on a world of those that are left, and makes `ranks` ranks of this
+/// process.
 ///
 /// # Errors
 /// If this process is left out, too few processes are left, or they do not agree in three times `limit`.
@@ -58,7 +59,8 @@ struct Caller<'a> {
     deadline: Instant,
     start: Instant,
     views: Vec<Option<View>>,
-    /// For each process that gives no answer: the times of the first question without an answer, and of the last question.
+    /// For each process that gives no answer: the times of the first question without an answer, and of the
+    /// last question.
     silent: Vec<Option<(Instant, Instant)>>,
 }
 
@@ -131,7 +133,8 @@ impl<'a> Caller<'a> {
         observer.next()
     }
 
-    /// Asks the processes before this one, in batches of growing size, until one has called; those after it only if none has.
+    /// Asks the processes before this one, in batches of growing size, until one has called; those after it
+    /// only if none has.
     fn survey(&mut self) {
         let (me, all) = (self.site.me, self.site.processes.len());
         let (mut begin, mut count) = (0, 1);
@@ -170,10 +173,12 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Waits until this process's service has read the messages that have arrived, and returns true; false if that takes too long.
+    /// Waits until this process's service has read the messages that have arrived, and returns true; false if
+    /// that takes too long.
     ///
-    /// The others may have told this process, while it was stopped, that they went on without it, and have ended since. The
-    /// service answers connections in their order. So its answer to a question of this process comes after it has read that.
+    /// The others may have told this process, while it was stopped, that they went on without it, and have
+    /// ended since. The service answers connections in their order. So its answer to a question of this
+    /// process comes after it has read that.
     fn read_news(&self) -> bool {
         let me = &self.site.processes[self.site.me];
         !matches!(ask(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))

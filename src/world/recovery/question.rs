@@ -52,7 +52,8 @@ fn ask_at(address: SocketAddr, index: usize, key: &str, processes: usize, by: In
     converse(&mut stream, &question, processes).map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Tells process number `index` of the job with `key` that `members` processes go on without it, if it can be reached.
+/// Tells process number `index` of the job with `key` that `members` processes go on without it, if it can be
+/// reached.
 pub(super) fn tell_gone_on(process: &Process, index: usize, key: &str, members: usize) {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let news = Frame::GoneOn(number(index), key.to_owned(), number(members)).encode_first();

@@ -1,5 +1,6 @@
-//! Service of a process: tells other processes its part in jobs that shrink. A thread answers one question per
-//! connection, for as long as the process lives, so that a refused connection proves that the process has ended.
+//! Service of a process: tells other processes its part in jobs that shrink. A thread answers one question
+//! per connection, for as long as the process lives, so that a refused connection proves that the process has
+//! ended.
 
 use crate::lock::lock;
 use crate::world::tcp::poll::Poll;
@@ -56,7 +57,8 @@ pub(super) struct Service {
     jobs: Mutex<HashMap<String, Entry>>,
 }
 
-/// The services of this process: for jobs of this host alone, which strangers of other hosts cannot reach, and for others.
+/// The services of this process: for jobs of this host alone, which strangers of other hosts cannot reach,
+/// and for others.
 static SERVICES: Mutex<[Option<Arc<Service>>; 2]> = Mutex::new([None, None]);
 
 impl Service {

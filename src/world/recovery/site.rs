@@ -78,8 +78,8 @@ impl Site {
         Arc::new(site)
     }
 
-    /// The place in the world that the members of a decision go on in, with `ranks` ranks per process; `None` if this
-    /// process is no member.
+    /// The place in the world that the members of a decision go on in, with `ranks` ranks per process; `None`
+    /// if this process is no member.
     pub(super) fn after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
         let members = decision.members.iter().map(|&member| member as usize);
         let me = members.clone().position(|member| member == self.me)?;
@@ -116,14 +116,15 @@ impl Site {
         drop(before);
     }
 
-    /// True if rank number `thread` of this process has dropped its handle before the others went on without it.
+    /// True if rank number `thread` of this process has dropped its handle before the others went on without
+    /// it.
     #[cfg(test)]
     pub(super) fn has_departed(&self, thread: usize) -> bool {
         matches!(lock(&self.local).threads[thread], Thread::Gone)
     }
 
-    /// Shrinks the job for rank number `thread` of this process. The first rank to call does that for all, with `run`,
-    /// which gets the number of ranks that have called and returns as many results.
+    /// Shrinks the job for rank number `thread` of this process. The first rank to call does that for all,
+    /// with `run`, which gets the number of ranks that have called and returns as many results.
     pub(super) fn shrink(
         &self,
         thread: usize,
@@ -160,8 +161,8 @@ impl Site {
         }
     }
 
-    /// Waits until all ranks of this process that are left have called, for three quarters of `limit` at most: the other processes
-    /// wait for this one no longer than `limit`.
+    /// Waits until all ranks of this process that are left have called, for three quarters of `limit` at
+    /// most: the other processes wait for this one no longer than `limit`.
     fn wait_for_threads<'a>(
         &'a self,
         mut local: MutexGuard<'a, Local>,

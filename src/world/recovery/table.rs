@@ -16,7 +16,8 @@ pub(super) struct Process {
     /// Number of its ranks.
     pub(super) ranks: usize,
     pub(super) host: Host,
-    /// Its loopback interface, by the kernel and the network namespace: containers of one host may have their own.
+    /// Its loopback interface, by the kernel and the network namespace: containers of one host may have their
+    /// own.
     pub(super) loopback: String,
     /// Addresses of its service, any of which may be the right one; none in a job of one process.
     pub(super) addresses: Vec<IpAddr>,
@@ -115,8 +116,8 @@ fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {
     Ok(Introduction { token, host: Host { name, id }, loopback, key, refusal })
 }
 
-/// True if all processes are on one host and reach each other over its loopback interface. Over another one, a live process
-/// would refuse connections as one that has ended does.
+/// True if all processes are on one host and reach each other over its loopback interface. Over another one,
+/// a live process would refuse connections as one that has ended does.
 pub(super) fn on_one_host(processes: &[Process]) -> bool {
     share_loopback(processes) && processes.iter().all(|process| process.host.id == processes[0].host.id)
 }

@@ -83,8 +83,8 @@ impl Observer<'_> {
     }
 }
 
-/// True if `left` may go on without `uncertain`, which may live and go on too. Of two sets that cannot see each other,
-/// this holds for one at most: the larger, or of equal ones that with the lowest process.
+/// True if `left` may go on without `uncertain`, which may live and go on too. Of two sets that cannot see
+/// each other, this holds for one at most: the larger, or of equal ones that with the lowest process.
 fn is_quorum(left: &[usize], uncertain: &[usize]) -> bool {
     left.len() > uncertain.len() || (left.len() == uncertain.len() && left.first() < uncertain.first())
 }

@@ -23,7 +23,8 @@ fn silent() -> Option<View> {
 
 const GONE: Option<View> = Some(View::Gone);
 
-/// Next step of process `me`, `elapsed` of ten seconds after its call, with silent processes silent for as long.
+/// Next step of process `me`, `elapsed` of ten seconds after its call, with silent processes silent for as
+/// long.
 fn next(me: usize, views: &[Option<View>], elapsed: u64) -> Step {
     let (elapsed, limit) = (Duration::from_secs(elapsed), Duration::from_secs(10));
     Observer { me, views, elapsed, limit, silence: elapsed }.next()
@@ -78,7 +79,8 @@ fn the_smaller_part_ends() {
 }
 
 proptest! {
-    /// At most one part goes on of processes that are divided in any way, with any of them dead or not calling.
+    /// At most one part goes on of processes that are divided in any way, with any of them dead or not
+    /// calling.
     #[test]
     fn only_one_part_goes_on(parts in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 1..9)) {
         let mut worlds = Vec::new();

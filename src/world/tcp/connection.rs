@@ -30,8 +30,8 @@ impl Connection {
         Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
     }
 
-    /// Sends or queues a frame. Returns `false` if bytes are queued, which [`Connection::flush`] sends once the
-    /// connection is writable.
+    /// Sends or queues a frame. Returns `false` if bytes are queued, which [`Connection::flush`] sends once
+    /// the connection is writable.
     pub(crate) fn send(&self, bytes: &Arc<[u8]>) -> bool {
         if !self.is_open() {
             return true;
@@ -46,7 +46,8 @@ impl Connection {
         self.drain(&mut lock(&self.queue))
     }
 
-    /// Number of queued frames, and of bytes of the first one that have been sent. Changes with every byte sent.
+    /// Number of queued frames, and of bytes of the first one that have been sent. Changes with every byte
+    /// sent.
     pub(crate) fn backlog(&self) -> (usize, usize) {
         let queue = lock(&self.queue);
         (queue.frames.len(), queue.sent)

@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for an aborting thread to wait for the service thread, which ends the process if another process has
-/// failed first. Longer than the service thread takes.
+/// Time limit for an aborting thread to wait for the service thread, which ends the process if another
+/// process has failed first. Longer than the service thread takes.
 const SERVICE_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl TcpState {
-    /// Begins the end of this process for a reason of its own: see [`World::begin_end`](crate::world::World::begin_end).
+    /// Begins the end of this process for a reason of its own: see
+    /// [`World::begin_end`](crate::world::World::begin_end).
     pub(crate) fn begin_end(&self) -> Result<(), (Error, i32)> {
         let _stopping = lock(&self.stopping);
         match self.failure.get().filter(|failure| !failure.own) {
@@ -34,8 +35,8 @@ impl TcpState {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
 
-    /// Reports here and to all others that this process ends the job. Ends this process because of another one instead if
-    /// that is known to have failed.
+    /// Reports here and to all others that this process ends the job. Ends this process because of another
+    /// one instead if that is known to have failed.
     pub(crate) fn announce_end(&self, code: i32, rank: Option<usize>, message: &str) {
         self.exit_if_peer_failed();
         process_exit::claim();

@@ -37,16 +37,17 @@ pub(crate) use rendezvous::{listen, read_some};
 
 /// Joins a world over TCP.
 ///
-/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends without
-/// leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the operations of all others
-/// return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`] applies. Rank 0 stops listening once
-/// all ranks are connected.
+/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends
+/// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the
+/// operations of all others return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`]
+/// applies. Rank 0 stops listening once all ranks are connected.
 ///
-/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their failures.
-/// If all ranks leave together, it does not wait.
+/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their
+/// failures. If all ranks leave together, it does not wait.
 ///
 /// # Errors
-/// If ranks are missing at [`Options::timeout`]: the error names them at rank 0, and the attempted addresses elsewhere.
+/// If ranks are missing at [`Options::timeout`]: the error names them at rank 0, and the attempted addresses
+/// elsewhere.
 pub fn tcp(config: RendezvousConfig, options: &Options) -> Result<Handle, Error> {
     let config = config.checked()?;
     if config.size == 1 {
@@ -95,8 +96,8 @@ pub(crate) fn join(
     Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
-/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none or two ranks
-/// of a host have the same, as with two launchers on one host.
+/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none
+/// or two ranks of a host have the same, as with two launchers on one host.
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();

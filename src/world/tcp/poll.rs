@@ -26,8 +26,8 @@ impl<'a> Poll<'a> {
     /// If `poll` fails for lack of memory.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
-        // SAFETY: the entries are valid for reads and writes of their number, and every descriptor is open: the
-        // connections are borrowed for the lifetime of `self`.
+        // SAFETY: the entries are valid for reads and writes of their number, and every descriptor is open:
+        // the connections are borrowed for the lifetime of `self`.
         let count = unsafe {
             libc::poll(self.entries.as_mut_ptr(), self.entries.len() as libc::nfds_t, milliseconds)
         };

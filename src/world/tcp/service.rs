@@ -1,4 +1,5 @@
-//! Service thread of a TCP world: receives frames, flushes queued ones, sends heartbeats and detects dead ranks.
+//! Service thread of a TCP world: receives frames, flushes queued ones, sends heartbeats and detects dead
+//! ranks.
 
 use super::connection::{Connection, MAX_BYTES_PER_TURN};
 use super::poll::Poll;
@@ -18,16 +19,16 @@ use std::time::{Duration, Instant};
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 /// Time limit for closing a world while peers do not receive queued frames or do not leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for rank 0 to stay after it has left a job without a failure: it still forwards the failures of ranks that
-/// have not left, which would otherwise wait for a failed rank forever.
+/// Time limit for rank 0 to stay after it has left a job without a failure: it still forwards the failures of
+/// ranks that have not left, which would otherwise wait for a failed rank forever.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest data of a note, in bytes.
 pub(super) const MAX_NOTE_DATA: usize = 4 << 20;
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
-/// A poll that returns this much later than a heartbeat's time after the one before means that the machine or this process was
-/// suspended, so silence does not show that peers are dead.
+/// A poll that returns this much later than a heartbeat's time after the one before means that the machine or
+/// this process was suspended, so silence does not show that peers are dead.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
 pub(crate) struct Peer<'a> {
@@ -88,7 +89,8 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
         service.send_heartbeat(now);
         service.poll(woken, now);
         if state.rank == 0 {
-            // After up to 1 MiB from each rank was read, so that a delay of this thread alone makes no rank late.
+            // After up to 1 MiB from each rank was read, so that a delay of this thread alone makes no rank
+            // late.
             state.end_time_out(now);
         }
     }
@@ -228,7 +230,8 @@ impl<'a> Service<'a> {
         let turn = polled.saturating_duration_since(self.polled);
         self.polled = polled;
         let stalled_now = (turn > state.options.heartbeat + STALL_THRESHOLD).then_some(turn);
-        // The poll that a stop interrupted may return what was ready before the stop; the next one returns the rest.
+        // The poll that a stop interrupted may return what was ready before the stop; the next one returns
+        // the rest.
         let stalled = stalled_now.or(self.stalled);
         self.stalled = stalled_now;
         for (peer, entry) in self.peers.iter_mut().zip(entries) {
@@ -248,8 +251,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after) before the
-/// poll. Data that arrived since then is read after the next one.
+/// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after)
+/// before the poll. Data that arrived since then is read after the next one.
 fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     let Some(dead_after) = state.options.dead_after.filter(|_| !state.ignores_silence()) else { return };
     if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
@@ -355,8 +358,8 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
     true
 }
 
-/// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to rank 0, which
-/// forwards failures, until the job has failed or they leave too.
+/// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to
+/// rank 0, which forwards failures, until the job has failed or they leave too.
 fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
     let unneeded = state.rank == 0 || state.failure_sent.load(Ordering::SeqCst);
     if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {

@@ -47,13 +47,15 @@ pub(crate) struct TcpState {
     pub(crate) limit: Mutex<Option<Duration>>,
     /// Notes by rank; at rank 0 only.
     pub(crate) notes: Mutex<Vec<Note>>,
-    /// Messages of other processes that [`World::take_posted`](crate::world::World::take_posted) has not taken yet.
+    /// Messages of other processes that [`World::take_posted`](crate::world::World::take_posted) has not
+    /// taken yet.
     pub(crate) posted: Mutex<Vec<(usize, Vec<u8>)>>,
     /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
     call_log: Mutex<CallLog>,
     /// True once ranks that wait are to report their calls.
     pub(crate) wants_calls: AtomicBool,
-    /// Time at which the job ends because a rank has waited for too long, the process of that rank, and its wait; at rank 0 only.
+    /// Time at which the job ends because a rank has waited for too long, the process of that rank, and its
+    /// wait; at rank 0 only.
     timed_out: Mutex<Option<(Instant, usize, Wait)>>,
     /// Latest calls of each rank of this process, with their topic; not at rank 0.
     pub(crate) last_calls: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
@@ -148,8 +150,8 @@ impl TcpState {
         (call.number, call.result.take())
     }
 
-    /// Fails all operations of this rank, and at rank 0 those of all others, unless this process ends for a reason of its
-    /// own. Only the first failure counts.
+    /// Fails all operations of this rank, and at rank 0 those of all others, unless this process ends for a
+    /// reason of its own. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop_unless_ending(failure, &Frame::Failed(code, error));
@@ -199,8 +201,8 @@ impl TcpState {
             return;
         }
         self.stop_reason.get_or_init(|| failure.error.clone());
-        // Sent before `failure` is set: a thread that sees it may end the process, and the others would report that
-        // process dead.
+        // Sent before `failure` is set: a thread that sees it may end the process, and the others would
+        // report that process dead.
         if self.rank == 0 || failure.own {
             self.broadcast(frame);
         }
@@ -375,8 +377,8 @@ impl TcpState {
         }
     }
 
-    /// Has all ranks that wait report their calls, to end the job soon because of a wait of `process`; at rank 0 only. Later waits
-    /// change nothing.
+    /// Has all ranks that wait report their calls, to end the job soon because of a wait of `process`; at
+    /// rank 0 only. Later waits change nothing.
     pub(crate) fn begin_time_out(&self, process: usize, wait: Wait) {
         let mut timed_out = lock(&self.timed_out);
         if timed_out.is_some() {

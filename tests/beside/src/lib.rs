@@ -1,5 +1,5 @@
-//! The mean of a tensor of candle over all ranks, in a program that has burn with CUDA, too. `make beside` checks that it
-//! builds.
+//! The mean of a tensor of candle over all ranks, in a program that has burn with CUDA, too. `make beside`
+//! checks that it builds.
 
 use burn_cuda::CudaDevice;
 use candle_core::{CpuStorage, CudaStorage, Error, InplaceOp1, Layout, Result, Tensor};
@@ -31,7 +31,8 @@ impl InplaceOp1 for Mean<'_> {
     }
 }
 
-/// A communicator on the stream of candle's device, so that NCCL waits for candle's work and candle for NCCL's.
+/// A communicator on the stream of candle's device, so that NCCL waits for candle's work and candle for
+/// NCCL's.
 pub fn communicator(
     device: &candle_core::CudaDevice,
     rank: usize,

@@ -1,5 +1,5 @@
-//! Averages tensors of candle and gradients of burn over the GPUs of a job, in one program, and checks them. Needs a GPU for
-//! each rank and a toolkit of CUDA to build:
+//! Averages tensors of candle and gradients of burn over the GPUs of a job, in one program, and checks them.
+//! Needs a GPU for each rank and a toolkit of CUDA to build:
 //!
 //! ```text
 //! mpirun -np 2 cargo run --release --manifest-path tests/beside/Cargo.toml

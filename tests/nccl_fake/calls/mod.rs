@@ -1,5 +1,5 @@
-//! Arguments of every collective on each path to NCCL: immediate, with settings, in a group, prepared, in a graph; and
-//! the calls that are refused.
+//! Arguments of every collective on each path to NCCL: immediate, with settings, in a group, prepared, in a
+//! graph; and the calls that are refused.
 
 mod composed;
 mod refused;
@@ -21,8 +21,8 @@ type View<'a> = MemoryView<'a, f32>;
 type ViewMut<'a> = MemoryViewMut<'a, f32>;
 type Table = [(usize, &'static str)];
 
-/// Length of each call's buffer in `collectives`, and NCCL's expected arguments on rank 1 of 2. `m1` is the send
-/// buffer, `@` the call's own.
+/// Length of each call's buffer in `collectives`, and NCCL's expected arguments on rank 1 of 2. `m1` is the
+/// send buffer, `@` the call's own.
 const COLLECTIVES: &Table = &[
     (2, "all_reduce comm1 m1->@ count 2 type 7 op 0"),
     (2, "all_reduce comm1 @->@ count 2 type 7 op 4"),

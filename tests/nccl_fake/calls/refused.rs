@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Invalid calls of `mistakes` on rank 1 of 2, with a send buffer of two elements and receive buffers of three, and
-/// their errors.
+/// Invalid calls of `mistakes` on rank 1 of 2, with a send buffer of two elements and receive buffers of
+/// three, and their errors.
 const MISTAKES: &[&str] = &[
     "ncclAllReduce: the receive buffer has 3 elements and needs exactly 2",
     "ncclReduce: the receive buffer has 3 elements and needs exactly 2",

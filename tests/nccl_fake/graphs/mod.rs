@@ -58,8 +58,8 @@ fn a_graph_is_captured_privately_launched_often_and_destroyed_before_its_buffers
             "synchronize s4",
         ]
     );
-    // New values between the launches: each launch is ordered after the stream of the other buffer, and before its
-    // later work.
+    // New values between the launches: each launch is ordered after the stream of the other buffer, and
+    // before its later work.
     for _ in 0..2 {
         communicator.stream().memcpy_htod(&[1.0f32; 2], &mut receive.slice_mut(..).unwrap()).unwrap();
         fake.log();

@@ -94,7 +94,8 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     assert!(matches!(result, Err(Error::Rank { rank: 9, size: 3 })), "the closure's own error");
     assert_eq!(fake.log(), [""; 0]);
 
-    // NCCL refuses the second operation: its error is returned, and NCCL does not launch the first one either.
+    // NCCL refuses the second operation: its error is returned, and NCCL does not launch the first one
+    // either.
     let mut other = second.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::NcclResult, 5);
     let result = group(|group| {

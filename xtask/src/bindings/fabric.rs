@@ -1,8 +1,9 @@
 //! `cargo xtask bindings fabric`: the types and constants of libfabric's headers, by bindgen.
 //!
-//! The headers are those of a crate with libfabric's source, so that every machine generates the same bindings. The source
-//! is libfabric 1.22. Newer versions only append to structs and tables of functions, so the bindings describe the
-//! beginning of theirs (the tests of `fabric-sys` compare the layouts with installed headers).
+//! The headers are those of a crate with libfabric's source, so that every machine generates the same
+//! bindings. The source is libfabric 1.22. Newer versions only append to structs and tables of functions, so
+//! the bindings describe the beginning of theirs (the tests of `fabric-sys` compare the layouts with
+//! installed headers).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,8 +7,8 @@ use super::source::{Path, RustFile};
 /// From and to, with the first line that names `to`.
 pub(super) type Edges = BTreeMap<(Path, Path), usize>;
 
-/// The edges from the product's modules to those that their paths name, without their ancestors and descendants.
-/// A path to a re-export leads to the module that re-exports.
+/// The edges from the product's modules to those that their paths name, without their ancestors and
+/// descendants. A path to a re-export leads to the module that re-exports.
 pub(super) fn edges(files: &[RustFile]) -> Edges {
     let product = files.iter().filter(|file| !file.is_test());
     let modules: BTreeMap<_, _> = product.map(|file| (&file.module, file)).collect();

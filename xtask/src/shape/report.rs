@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Tree;
 use super::modules::{circles, edges};
-use super::source::RustFile;
+use super::source::{COLUMNS, RustFile};
 
 /// The report in Markdown.
 pub(super) fn tables(tree: &Tree) -> String {
@@ -114,6 +114,11 @@ pub(super) fn faults(tree: &Tree) -> String {
     let starts: usize = tree.0.iter().map(|file| file.doc_starts().count()).sum();
     if starts * 100 > docs * 6 {
         faults += &format!("{starts} of {docs} doc comments begin with What, Whether, How, As or Of\n");
+    }
+    for file in &tree.0 {
+        for line in &file.long_comments {
+            faults += &format!("{}:{line}: a comment above {COLUMNS} columns\n", file.path);
+        }
     }
     let (number, circles) = circle_list(tree);
     if number > 0 {

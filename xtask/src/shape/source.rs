@@ -15,6 +15,9 @@ const TEST_FEATURE: &str = "sample";
 /// First words that a doc comment must not have.
 const DOC_STARTS: [&str; 5] = ["What", "Whether", "How", "As", "Of"];
 
+/// Largest length of a line, as in `rustfmt.toml`, which does not wrap comments.
+pub(super) const COLUMNS: usize = 110;
+
 /// Names from the package to a module or an item.
 pub(super) type Path = Vec<String>;
 
@@ -41,16 +44,39 @@ pub(super) struct RustFile {
     pub(super) types: Vec<(usize, String)>,
     /// Line and first line of text of each doc comment.
     pub(super) docs: Vec<(usize, String)>,
+    /// Numbers of comment lines above [`COLUMNS`] that a person could wrap.
+    pub(super) long_comments: Vec<usize>,
     /// Line and absolute path of each path in the file.
     pub(super) references: Vec<(usize, Path)>,
+}
+
+/// Comment lines that are too long, except in tables and examples of code.
+fn find_long_comments(text: &str) -> Vec<usize> {
+    let mut is_example = false;
+    let mut long = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let comment =
+            line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']).trim());
+        let Some(comment) = comment else {
+            is_example = false;
+            continue;
+        };
+        is_example ^= comment.starts_with("```");
+        let can_wrap = !is_example && !comment.starts_with('|') && !comment.starts_with("http");
+        if can_wrap && line.chars().count() > COLUMNS {
+            long.push(number);
+        }
+    }
+    long
 }
 
 impl RustFile {
     /// Reads the text of the file `inside` the folder of `package`.
     pub(super) fn parse(package: &str, folder: &str, inside: &str, text: &str) -> Result<Self> {
         let (path, module, docs) = (format!("{folder}{inside}"), module(package, inside), doc_comments(text));
+        let long_comments = find_long_comments(text);
         let (package, lines) = (package.to_owned(), text.lines().count());
-        let mut source = Self { package, path, module, lines, docs, ..Self::default() };
+        let mut source = Self { package, path, module, lines, docs, long_comments, ..Self::default() };
         source.visit_file(&syn::parse_file(text)?);
         source.add_references(text.parse().map_err(syn::Error::from)?, &source.module.clone(), &[]);
         let named = inside.split('/').any(|part| ["tests", "tests.rs"].contains(&part));

@@ -40,6 +40,15 @@ fn two_modules_that_name_each_other_are_a_circle() {
 }
 
 #[test]
+fn long_comments_are_faults_except_tables_and_examples() {
+    let long = "x ".repeat(60);
+    let text =
+        format!("//! {long}\n//! | {long} |\n//! ```\n//! {long}\n//! ```\n\n// {long}\nfn a() {{}}\n");
+    let fault = |line| format!("src/lib.rs:{line}: a comment above 110 columns\n");
+    assert_eq!(report::faults(&tree(&[("src/lib.rs", &text)])), fault(1) + &fault(7));
+}
+
+#[test]
 fn a_block_of_doc_comments_counts_once() {
     let text = "//! What it is.\n//! How it goes.\n\n/// Whether.\n#[inline]\n/// Asks.\nfn a() {}\n//// Of no kind.\n/// A.\nfn b() {}\n";
     let tree = tree(&[("src/lib.rs", text)]);

@@ -1,7 +1,7 @@
 //! Training with burn; gradients are averaged by burn's own collectives between processes, over WebSockets.
 //!
-//! Its collectives find a gradient's counterpart by the identity of its parameter, which is random in each process; and they have
-//! no broadcast between processes. So the ranks exchange their parameters by a file.
+//! Its collectives find a gradient's counterpart by the identity of its parameter, which is random in each
+//! process; and they have no broadcast between processes. So the ranks exchange their parameters by a file.
 
 use std::env;
 use std::fs;

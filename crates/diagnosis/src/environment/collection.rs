@@ -64,8 +64,8 @@ fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
 }
 
 impl Collection {
-    /// The variables of a process and of the files that NCCL reads in it. The environment is before the user's file,
-    /// which is before `/etc/nccl.conf`.
+    /// The variables of a process and of the files that NCCL reads in it. The environment is before the
+    /// user's file, which is before `/etc/nccl.conf`.
     pub fn of_process(process: &Process, nccl: &Version) -> Self {
         let mut all = Self::default();
         let place = Location::named(&process.place);
@@ -110,7 +110,8 @@ impl Collection {
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
     }
 
-    /// Leaves out variables of NCCL, its plugins, CUDA and frameworks, for a job that uses libfabric between host buffers.
+    /// Leaves out variables of NCCL, its plugins, CUDA and frameworks, for a job that uses libfabric between
+    /// host buffers.
     pub fn keep_host_variables(&mut self) {
         let is_kept = |setting: &Setting| {
             ["FI_", "NCCL_BENCH_", "NCCL_TESTS_", "RDMAV_", "LD_"]

@@ -28,8 +28,8 @@ pub struct Answer {
     pub parameters: Vec<(String, String)>,
 }
 
-/// Judges the variables of a collection. `network` is that of the host where they are used; `answer` that of the NCCL of
-/// this process, if they are the variables of this process.
+/// Judges the variables of a collection. `network` is that of the host where they are used; `answer` that of
+/// the NCCL of this process, if they are the variables of this process.
 pub fn examine(
     collection: &Collection,
     situation: &Situation,
@@ -90,8 +90,8 @@ pub fn examine(
     examination
 }
 
-/// Findings about a variable that is harmful, misspelt or has a wrong value, without advice about others. `is_set` tells about
-/// the other variables.
+/// Findings about a variable that is harmful, misspelt or has a wrong value, without advice about others.
+/// `is_set` tells about the other variables.
 pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut judged = judge(setting, situation, is_set);
     judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));

@@ -28,7 +28,8 @@ pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -
     })
 }
 
-/// True for placeholders of instructions, such as `<interface>`, `your_nic` and `ethX`, and for characters that no name has.
+/// True for placeholders of instructions, such as `<interface>`, `your_nic` and `ethX`, and for characters
+/// that no name has.
 fn is_placeholder(name: &str) -> bool {
     const WORDS: [&str; 7] = ["your", "interface", "ifname", "localhost", "auto", "default", "any"];
     let name = name.split(':').next().unwrap_or_default();
@@ -59,7 +60,8 @@ fn is_no_device(name: &str) -> bool {
         || name.split_once('-').is_some_and(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Checks the signs in a list, and that its names are no patterns. `without` tells what follows when nothing fits.
+/// Checks the signs in a list, and that its names are no patterns. `without` tells what follows when nothing
+/// fits.
 pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let body = value.trim_start_matches(SIGNS);
     let sign = &value[..value.len() - body.len()];

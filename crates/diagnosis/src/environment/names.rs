@@ -77,8 +77,8 @@ pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Nam
         .map(|(.., name)| name)
 }
 
-/// Finds the known name that a misspelt one is closest to: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. The first letter must be right: other
-/// libraries differ in it (`RCCL_`, `HCCL_`).
+/// Finds the known name that a misspelt one is closest to: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. The first
+/// letter must be right: other libraries differ in it (`RCCL_`, `HCCL_`).
 pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
     /// Names up to this length are not guessed: one wrong letter can give another real name (`UCC_TLS`).
     const MAX_AMBIGUOUS_LEN: usize = 7;

@@ -26,8 +26,8 @@ struct List<'a> {
 }
 
 impl Network {
-    /// Reads the names: interfaces from `proc`, which is `/proc/self` or that of a process, and devices below `root`.
-    /// `None` when there is not a single interface, since every host has the loopback.
+    /// Reads the names: interfaces from `proc`, which is `/proc/self` or that of a process, and devices below
+    /// `root`. `None` when there is not a single interface, since every host has the loopback.
     pub fn read(proc: &Path, root: &Path) -> Option<Self> {
         let text = fs::read_to_string(proc.join("net/dev")).ok()?;
         let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());

@@ -49,7 +49,8 @@ pub(super) fn read(text: &str) -> Number<'_> {
     }
 }
 
-/// Returns the number that `strtoll` reads, if nothing follows it; 0 for words that mean no, which get an advice of their own.
+/// Returns the number that `strtoll` reads, if nothing follows it; 0 for words that mean no, which get an
+/// advice of their own.
 pub(super) fn read_whole_number(text: &str) -> Option<i64> {
     match read(text) {
         Number::Read { value, rest: "", .. } => Some(value),

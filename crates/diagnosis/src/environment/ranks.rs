@@ -49,7 +49,8 @@ impl Snapshot {
     }
 }
 
-/// Completes the examination of rank 0 by the differences between the ranks, and by what only other ranks have.
+/// Completes the examination of rank 0 by the differences between the ranks, and by what only other ranks
+/// have.
 pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     let all = ranks.iter().flat_map(|rank| &rank.settings);
     let names: BTreeSet<&str> = all.map(|setting| setting.name.as_str()).collect();

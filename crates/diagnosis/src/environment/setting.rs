@@ -79,7 +79,8 @@ impl fmt::Display for Location {
     }
 }
 
-/// Returns true for the variables that are read, also with a misspelt name; all others may contain secrets, and are not looked at.
+/// Returns true for the variables that are read, also with a misspelt name; all others may contain secrets,
+/// and are not looked at.
 pub fn is_collected(name: &str) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !name.is_empty();
     let upper = name.to_ascii_uppercase();

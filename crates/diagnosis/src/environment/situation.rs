@@ -188,7 +188,8 @@ fn is_instance_family(family: &str) -> bool {
         && rest.len() <= 8
 }
 
-/// Reads a version of three numbers, of which the last may be missing for other software than NCCL: `v1.16.2-aws`.
+/// Reads a version of three numbers, of which the last may be missing for other software than NCCL:
+/// `v1.16.2-aws`.
 ///
 /// # Errors
 /// A sentence that says how a version is written.

@@ -1,5 +1,5 @@
-//! Variables in a text that is about to be submitted: the output of `env`, a shell script, a command line of mpirun, srun
-//! or docker, a Dockerfile, a Kubernetes manifest, JSON, Python.
+//! Variables in a text that is about to be submitted: the output of `env`, a shell script, a command line of
+//! mpirun, srun or docker, a Dockerfile, a Kubernetes manifest, JSON, Python.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -246,7 +246,8 @@ impl Submission {
         self.forwarded.push((name.to_owned(), place));
     }
 
-    /// Notes a known variable in a form from which no value is read, unless the command of the line sets none.
+    /// Notes a known variable in a form from which no value is read, unless the command of the line sets
+    /// none.
     fn note_mention(&mut self, name: &str, line: &str, place: &Location) {
         /// Commands that set no variable, or pass one on that is set elsewhere.
         const HARMLESS: [&str; 9] =
@@ -258,7 +259,8 @@ impl Submission {
         }
     }
 
-    /// Notes an assignment alone in its line, which a shell passes on to programs only if a line exports the variable.
+    /// Notes an assignment alone in its line, which a shell passes on to programs only if a line exports the
+    /// variable.
     fn note_export(&mut self, name: &str, before: &str, rest: &str, place: &Location) {
         self.unexported.retain(|(own, _)| own != name);
         let rest = rest.trim_matches([' ', '\t', '"', '\'', ';']);
@@ -268,7 +270,8 @@ impl Submission {
         }
     }
 
-    /// Notes a value that ends earlier than its author probably meant: `export NAME=a, b`, `--export=NAME=a,b`.
+    /// Notes a value that ends earlier than its author probably meant: `export NAME=a, b`,
+    /// `--export=NAME=a,b`.
     fn note_cut_value(&mut self, name: &str, before: &str, value: &str, rest: &str, place: &Location) {
         let first_word =
             |text: &str| text.split([' ', '\t', ',', '"', '\'']).next().unwrap_or_default().to_owned();

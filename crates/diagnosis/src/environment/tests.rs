@@ -94,8 +94,8 @@ fn every_rule_has_examples_that_hold() {
     }
 }
 
-/// Names and values that notes of users, and published skills, recommend or explain wrongly, with the words that set it
-/// right.
+/// Names and values that notes of users, and published skills, recommend or explain wrongly, with the words
+/// that set it right.
 #[test]
 fn false_claims_are_set_right() {
     let p5 = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p5.48xlarge"));

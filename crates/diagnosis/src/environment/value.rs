@@ -177,7 +177,8 @@ fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<B
     Some(BadValue::invalid(reason, right))
 }
 
-/// Checks a number or a switch of aws-ofi-nccl, which takes nothing behind the number. `words` are those that a switch may be.
+/// Checks a number or a switch of aws-ofi-nccl, which takes nothing behind the number. `words` are those that
+/// a switch may be.
 fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<BadValue> {
     if words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
         return None;

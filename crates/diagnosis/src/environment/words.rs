@@ -69,7 +69,8 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
     Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
 }
 
-/// True inside the value of an option whose variables are separated by commas: `--export=A=1,`, `qsub -v A=1,`.
+/// True inside the value of an option whose variables are separated by commas: `--export=A=1,`, `qsub -v
+/// A=1,`.
 pub(super) fn is_comma_list(before: &str) -> bool {
     const OPTIONS: [(&str, &str); 8] = [
         ("", "--export"),
@@ -99,7 +100,8 @@ fn find_open_quote(text: &str) -> Option<char> {
     })
 }
 
-/// True for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN ./train`.
+/// True for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN
+/// ./train`.
 fn is_command(rest: &str) -> bool {
     rest.split_whitespace().skip(1).any(|word| word.contains(['=', '/', '.']) || word.starts_with('-'))
 }
@@ -115,7 +117,8 @@ pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
 }
 
-/// A scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`), which counts as computed.
+/// A scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`), which
+/// counts as computed.
 pub(super) fn scalar(text: &str) -> String {
     let text = text.trim();
     if text.strip_prefix('*').is_some_and(|name| name.starts_with(char::is_alphanumeric)) {

@@ -30,8 +30,8 @@ impl Counter {
     }
 }
 
-/// Completes the counters of a first reading with those of a second one. A counter that was reset in between counts
-/// from zero.
+/// Completes the counters of a first reading with those of a second one. A counter that was reset in between
+/// counts from zero.
 pub fn complete(first: &mut [Counter], second: &[Counter]) {
     for (index, counter) in first.iter_mut().enumerate() {
         let same = |other: &&Counter| other.device == counter.device && other.name == counter.name;

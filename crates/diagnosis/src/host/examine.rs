@@ -26,7 +26,8 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     examine_hosts(hosts, expected, rules, Purpose::Devices)
 }
 
-/// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their absence is no doubt.
+/// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their
+/// absence is no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
     let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);

@@ -66,8 +66,8 @@ impl Function {
     }
 }
 
-/// The real folder of the PCI function that a device's folder belongs to. A virtual device may follow the function:
-/// `0000:00:03.0/virtio2`.
+/// The real folder of the PCI function that a device's folder belongs to. A virtual device may follow the
+/// function: `0000:00:03.0/virtio2`.
 pub(crate) fn folder(device: &Path) -> PathBuf {
     let real = device.canonicalize().ok();
     real.and_then(|real| real.ancestors().find(|path| has_bus_id(path)).map(Path::to_owned))

@@ -34,8 +34,8 @@ pub struct Host {
     pub refused: Vec<Refused>,
     /// EFA devices on the PCI bus, with or without a driver.
     pub efa_on_pci: Vec<OnPci>,
-    /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each device is
-    /// in one.
+    /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each
+    /// device is in one.
     pub shared_devices: Option<bool>,
     /// Limits of this process.
     pub limits: Limits,
@@ -56,8 +56,8 @@ pub struct Refused {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing. `service`
-    /// is the value of [`SERVICE`], if it has one.
+    /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing.
+    /// `service` is the value of [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
         let folder = root.join("dev/infiniband");
@@ -107,8 +107,8 @@ fn efa_on_pci(root: &Path) -> Vec<OnPci> {
         .collect()
 }
 
-/// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of the
-/// runtimes and of the kubelet are checked as well.
+/// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of
+/// the runtimes and of the kubelet are checked as well.
 fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
     let read = |file: &str| text(&root.join(file)).unwrap_or_default();
     // A pod may be made without its token, which is here.
@@ -118,8 +118,9 @@ fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
         || read("proc/self/mountinfo").lines().any(mounted_by_kubelet)
 }
 
-/// Returns true when a line of `/proc/self/mountinfo` belongs to a pod's control group, or to a file that the kubelet
-/// gives to a container, such as `/etc/hosts`. A node mounts its pods' folders as well, at their own paths.
+/// Returns true when a line of `/proc/self/mountinfo` belongs to a pod's control group, or to a file that the
+/// kubelet gives to a container, such as `/etc/hosts`. A node mounts its pods' folders as well, at their own
+/// paths.
 fn mounted_by_kubelet(line: &str) -> bool {
     const FILES: &str = "kubelet/pods/";
     let mut fields = line.split(' ').skip(3);

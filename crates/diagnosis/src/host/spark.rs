@@ -1,7 +1,7 @@
 //! DGX Spark: one GPU that shares the host's memory, and a ConnectX-7 whose ports are two devices each.
 //!
-//! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about 100 of
-//! the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
+//! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about
+//! 100 of the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
 
 use super::facts::Facts;
 use super::nic::Nic;
@@ -12,8 +12,8 @@ use crate::words::{join_list, shown, sized};
 const RATE: f64 = 200.0;
 /// MTU of the interfaces that dgx-spark-playbooks issue 102 needed for full speed.
 const MTU: u32 = 9000;
-/// The part of the available memory that one buffer may take: a collective has two or three, and the system needs some. Our own
-/// judgement.
+/// The part of the available memory that one buffer may take: a collective has two or three, and the system
+/// needs some. Our own judgement.
 const SHARE: u64 = 4;
 
 /// True for a DGX Spark, by the machine's name or the GPU's.
@@ -149,7 +149,8 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
     })
 }
 
-/// Returns true when `NCCL_IB_HCA` selects a device: `^` leaves out, `=` asks for whole names, a port may follow.
+/// Returns true when `NCCL_IB_HCA` selects a device: `^` leaves out, `=` asks for whole names, a port may
+/// follow.
 fn selects(value: &str, name: &str) -> bool {
     let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
     let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));

@@ -127,7 +127,8 @@ fn gpu(facts: &mut Facts) -> &mut Gpu {
     &mut facts.gpus.devices[3]
 }
 
-/// Links that are down on all GPUs alike may be the machine's making, and are no more than advice; an idle GPU slows its PCIe connection.
+/// Links that are down on all GPUs alike may be the machine's making, and are no more than advice; an idle
+/// GPU slows its PCIe connection.
 #[test]
 fn properties_of_machines_are_no_faults() {
     let mut facts = eight_gpus();

@@ -64,8 +64,8 @@ impl Watch {
     }
 }
 
-/// Checks that two answers can be about the same job: they share a communicator, a process, or, in a text that names
-/// neither, the sizes of the communicators.
+/// Checks that two answers can be about the same job: they share a communicator, a process, or, in a text
+/// that names neither, the sizes of the communicators.
 fn same_job(first: &Status, second: &Status) -> bool {
     if first.nccl_version != second.nccl_version {
         return false;

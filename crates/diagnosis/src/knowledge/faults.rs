@@ -33,7 +33,8 @@ pub const TOUCHES: [&str; 13] = [
 /// Networks that a fault can be limited to: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
 pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
 
-/// Names of the properties of a job that a fault can need, besides variables (`NCCL_...`), each with its words for people.
+/// Names of the properties of a job that a fault can need, besides variables (`NCCL_...`), each with its
+/// words for people.
 pub const NEEDS: [(&str, &str); 6] = [
     (SEVERAL_NODES, "several nodes"),
     ("many-ranks", "more than 80 ranks"),
@@ -144,7 +145,8 @@ impl Faults {
 }
 
 impl Fault {
-    /// Returns true for a build that can have the fault: the rest of NCCL's version line has the text, or is not known.
+    /// Returns true for a build that can have the fault: the rest of NCCL's version line has the text, or is
+    /// not known.
     pub fn applies_to_build(&self, build: Option<&str>) -> bool {
         match (&self.build, build) {
             (Some(text), Some(build)) => build.contains(text.as_str()),
@@ -183,7 +185,8 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
         .collect()
 }
 
-/// Checks what faults and conflicts have in common: the name, the texts (effect, remedy, source), and the severity.
+/// Checks what faults and conflicts have in common: the name, the texts (effect, remedy, source), and the
+/// severity.
 pub(super) fn check_entry(id: &str, texts: [&str; 3], severity: Severity) -> Result<(), Problem> {
     check_id(id)?;
     for (field, text) in ["effect", "remedy", "source"].into_iter().zip(texts) {

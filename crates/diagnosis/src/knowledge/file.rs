@@ -220,7 +220,8 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
     Ok(rule)
 }
 
-/// Checks pattern and example lines of a rule by itself; slow, so that the compiled-in rules have it in their test.
+/// Checks pattern and example lines of a rule by itself; slow, so that the compiled-in rules have it in their
+/// test.
 pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
     if let Some(pattern) = &rule.pattern {
         pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;

@@ -1,4 +1,5 @@
-//! Knowledge about messages, versions and variables, as data: files that a person who is no programmer can read.
+//! Knowledge about messages, versions and variables, as data: files that a person who is no programmer can
+//! read.
 //!
 //! The files are in `crates/diagnosis/knowledge`, and are compiled in. Its `README.md` explains them.
 

@@ -46,7 +46,8 @@ pub struct Rule {
     pub origin: Origin,
     /// Wordings of the message; a line has to contain one of them, in exactly these letters.
     pub contains: Vec<String>,
-    /// Words shorter than `contains` allows, looked for in the first 200 bytes of a line that no rule knows by `contains`.
+    /// Words shorter than `contains` allows, looked for in the first 200 bytes of a line that no rule knows
+    /// by `contains`.
     pub short: Vec<String>,
     /// A pattern that the line matches as well.
     pub pattern: Option<Pattern>,
@@ -105,8 +106,8 @@ impl Rule {
         words.any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
     }
 
-    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `. A CUDA call that failed keeps
-    /// the file of the source before it.
+    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `. A CUDA call
+    /// that failed keeps the file of the source before it.
     pub fn message<'a>(&self, line: &'a str) -> &'a str {
         if self.origin == Origin::Nccl
             && let Some((before, _)) = line.split_once(" NCCL WARN Cuda failure")
@@ -150,8 +151,8 @@ impl Pattern {
 }
 
 impl Origin {
-    /// Returns true for lines of this origin that a rule of the other origin is about. A line of unknown origin can be one of
-    /// the kernel; a line of NCCL can repeat that of a program.
+    /// Returns true for lines of this origin that a rule of the other origin is about. A line of unknown
+    /// origin can be one of the kernel; a line of NCCL can repeat that of a program.
     pub(super) fn includes(self, rule: Self) -> bool {
         match self {
             Self::Nccl => matches!(rule, Self::Nccl | Self::Any),

@@ -22,7 +22,8 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
-/// Bytes of a line in which short words are looked for: what launchers and loggers put there comes before them.
+/// Bytes of a line in which short words are looked for: what launchers and loggers put there comes before
+/// them.
 const BEGINNING: usize = 200;
 
 /// All rules, ready to be matched. Cloning is cheap.
@@ -110,18 +111,21 @@ impl Rules {
 
     /// The first rule that knows this line. A site's own rules come before those that are compiled in.
     ///
-    /// Lines of any program are also searched for messages of the kernel, and NCCL's for those of any program.
+    /// Lines of any program are also searched for messages of the kernel, and NCCL's for those of any
+    /// program.
     ///
-    /// The reader of logs passes lines without their end, the colours of a terminal and the wrapping of Docker:
+    /// The reader of logs passes lines without their end, the colours of a terminal and the wrapping of
+    /// Docker:
     ///
-    /// - with [`Origin::Nccl`], the message of a line of NCCL or a plugin: the text after `NCCL INFO `, `NCCL WARN `
-    ///   or `NCCL DIAG `, without time, host, process, device, file and function. Not passed are messages that come
-    ///   by the thousand: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring `, `Tree`) and operations
-    ///   (`AllReduce: opCount`, `8 Bytes -> Algo`);
-    /// - with [`Origin::Any`], the whole line of another program or of the kernel, with the prefixes of launchers.
+    /// - with [`Origin::Nccl`], the message of a line of NCCL or a plugin: the text after `NCCL INFO `, `NCCL
+    ///   WARN ` or `NCCL DIAG `, without time, host, process, device, file and function. Not passed are
+    ///   messages that come by the thousand: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring
+    ///   `, `Tree`) and operations (`AllReduce: opCount`, `8 Bytes -> Algo`);
+    /// - with [`Origin::Any`], the whole line of another program or of the kernel, with the prefixes of
+    ///   launchers.
     ///
-    /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. Nearly every line of a log comes here:
-    /// the search must cost less than a microsecond and must not allocate.
+    /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. Nearly every line of a log
+    /// comes here: the search must cost less than a microsecond and must not allocate.
     pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
         let words = match origin {
             Origin::Nccl => &self.nccl,

@@ -1,8 +1,9 @@
 //! Search for many words at once in a line.
 //!
-//! Lines are sampled: six bytes are looked up at the positions 0, 4, 8, ... A word has nine bytes in a row whose four groups
-//! of six are in the table, so that each occurrence of the word covers a sample that is found there. Most samples are
-//! rejected by one bit of a 16 KiB filter, which makes this several times faster than an automaton that looks at every byte.
+//! Lines are sampled: six bytes are looked up at the positions 0, 4, 8, ... A word has nine bytes in a row
+//! whose four groups of six are in the table, so that each occurrence of the word covers a sample that is
+//! found there. Most samples are rejected by one bit of a 16 KiB filter, which makes this several times
+//! faster than an automaton that looks at every byte.
 
 use std::collections::HashMap;
 
@@ -65,7 +66,8 @@ impl Words {
         Self { words, filter, samples }
     }
 
-    /// Calls a function with the owner of every word in the line; of a word that occurs more than once, maybe several times.
+    /// Calls a function with the owner of every word in the line; of a word that occurs more than once, maybe
+    /// several times.
     pub(super) fn find_all(&self, line: &[u8], mut found: impl FnMut(usize)) {
         let mut look = |at: usize, value: u64| {
             let (block, bit) = place(value);

@@ -31,7 +31,8 @@ pub(super) struct Answers<'a> {
     hash: u64,
 }
 
-/// A message with its rule, if there is one. The seed of the hash is random, so that 64 bits tell messages apart.
+/// A message with its rule, if there is one. The seed of the hash is random, so that 64 bits tell messages
+/// apart.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answer<'a> {
     kind: Option<Kind>,

@@ -7,18 +7,20 @@ use serde::Deserialize;
 
 use super::input::ESCAPE;
 
-/// Beginnings of the lines that Docker's driver `json-file` writes, and of those that other programs write again.
+/// Beginnings of the lines that Docker's driver `json-file` writes, and of those that other programs write
+/// again.
 const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
 
-/// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members in any order.
+/// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members
+/// in any order.
 #[derive(Deserialize)]
 struct Record<'a> {
     #[serde(borrow)]
     log: Cow<'a, str>,
 }
 
-/// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result where
-/// something was removed.
+/// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result
+/// where something was removed.
 ///
 /// `escapes` is false where the line is known to have no escape sequence.
 #[inline]

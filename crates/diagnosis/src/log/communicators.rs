@@ -38,7 +38,8 @@ enum Key {
     Id(u64),
     /// A split: the parent's index, its number, the color.
     Split(Option<usize>, u32, i64),
-    /// The last communicator without commId: its first lines are not in the log, or the version does not write it.
+    /// The last communicator without commId: its first lines are not in the log, or the version does not
+    /// write it.
     Unnamed,
 }
 
@@ -167,7 +168,8 @@ impl Communicators {
         Some(membership)
     }
 
-    /// The membership of the writer with this rank and size, of the last communicators: for a line of one that is not known.
+    /// The membership of the writer with this rank and size, of the last communicators: for a line of one
+    /// that is not known.
     fn last_of(&self, writer: usize, life: &Life<'_>) -> Option<Membership> {
         let is_own = |state: &State| {
             let member = state.digest.members.get(&life.rank);
@@ -199,7 +201,8 @@ impl Communicators {
         Some(Membership { communicator, rank: life.rank })
     }
 
-    /// The communicator whose connections this rank has logged before the commId, of which START is not in the log.
+    /// The communicator whose connections this rank has logged before the commId, of which START is not in
+    /// the log.
     fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
         let is_known =
             life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
@@ -266,8 +269,8 @@ impl Communicators {
         Some(Membership { communicator, rank: life.rank })
     }
 
-    /// Lets a communicator of another size begin, where all ranks completed the one with this commId: jobs with the same
-    /// NCCL_COMM_ID have the same commId.
+    /// Lets a communicator of another size begin, where all ranks completed the one with this commId: jobs
+    /// with the same NCCL_COMM_ID have the same commId.
     fn forget_whole(&mut self, key: &Key, life: &Life<'_>) {
         let is_whole = |index: &usize| {
             let Communicator { ranks, members, .. } = &self.all[*index].digest;
@@ -307,8 +310,8 @@ impl Communicators {
         Some(members.entry(membership.rank).or_insert_with(|| Member { writer, ..Member::default() }))
     }
 
-    /// Notes a channel of a member of the communicator, if the line can be of that member, and returns true. A line
-    /// that was there before is refused unless `again` is true.
+    /// Notes a channel of a member of the communicator, if the line can be of that member, and returns true.
+    /// A line that was there before is refused unless `again` is true.
     pub(super) fn connect(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
         let (own, peer) = own_and_peer(channel);
         let Some(state) = self.all.get_mut(member.communicator) else { return false };

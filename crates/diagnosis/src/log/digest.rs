@@ -141,8 +141,8 @@ pub struct Failure {
     pub first: Position,
     /// The last line.
     pub last: Position,
-    /// True where its process was starting a communicator, or had started none: if that start completes, NCCL went on without what
-    /// failed.
+    /// True where its process was starting a communicator, or had started none: if that start completes, NCCL
+    /// went on without what failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_of_start: bool,
     /// True where rules know each of its lines as one that NCCL also writes when a communicator ends.
@@ -185,8 +185,8 @@ pub struct Position {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Communicator {
     /// NCCL's commId; of a split communicator, the parent's with number and color of the split: `0xbc42/1.0`;
-    /// `without commId` where the version does not write it; empty for connections whose communicator's initialisation
-    /// is not in the log.
+    /// `without commId` where the version does not write it; empty for connections whose communicator's
+    /// initialisation is not in the log.
     pub id: String,
     /// The function that made it: `ncclCommInitRankConfig`, `ncclCommSplit`.
     pub made_by: String,
@@ -251,7 +251,8 @@ pub struct Member {
     /// The thread that logged `Init START`, and its number of lines then.
     #[serde(skip)]
     pub(super) start: Option<(u64, u64)>,
-    /// Number of lines that its thread wrote from `Init START` to `Init COMPLETE`, without those about rings, trees and channels.
+    /// Number of lines that its thread wrote from `Init START` to `Init COMPLETE`, without those about rings,
+    /// trees and channels.
     #[serde(skip)]
     pub start_lines: Option<u64>,
     /// The rank itself logged a connection, as sender or receiver.
@@ -280,7 +281,8 @@ impl Communicator {
 /// The channels from one rank to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// The transports used, each with its number of channels, those of collectives and of send and receive as one.
+    /// The transports used, each with its number of channels, those of collectives and of send and receive as
+    /// one.
     #[serde(serialize_with = "transports")]
     pub transports: BTreeMap<Transport, u32>,
 }
@@ -293,7 +295,8 @@ pub enum Transport {
     P2p {
         /// `direct pointer`, `CUMEM`, `IPC`, `indirect`.
         how: String,
-        /// `/read`: the receiver reads, which NCCL chooses over NVLink only, unless NCCL_P2P_READ_ENABLE is set.
+        /// `/read`: the receiver reads, which NCCL chooses over NVLink only, unless NCCL_P2P_READ_ENABLE is
+        /// set.
         read: bool,
     },
     /// NVLink between nodes.

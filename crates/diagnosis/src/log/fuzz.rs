@@ -1,4 +1,5 @@
-//! Fuzz target of the reader of logs. `cargo fuzz` calls it (`fuzz/`), and the tests with a corpus and mutated logs.
+//! Fuzz target of the reader of logs. `cargo fuzz` calls it (`fuzz/`), and the tests with a corpus and
+//! mutated logs.
 
 #![allow(clippy::unwrap_used, reason = "this is all tests")]
 
@@ -6,7 +7,8 @@ use super::Reader;
 use super::conclusions::conclude;
 use crate::knowledge::rules::Rules;
 
-/// Reads the bytes as a log, in two files at the position that the first byte names, checks the digest, and draws the conclusions.
+/// Reads the bytes as a log, in two files at the position that the first byte names, checks the digest, and
+/// draws the conclusions.
 pub fn log(data: &[u8]) {
     let rules = Rules::built_in();
     let middle = data.first().map_or(0, |byte| data.len() * usize::from(*byte) / 256);

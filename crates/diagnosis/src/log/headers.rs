@@ -59,8 +59,8 @@ impl Headers {
         Some(kept.known)
     }
 
-    /// The length and the writer of the header of a line of level INFO, where it is as long as the last one. A header that was
-    /// kept has no level in it, so that the first one of the line need not be searched.
+    /// The length and the writer of the header of a line of level INFO, where it is as long as the last one.
+    /// A header that was kept has no level in it, so that the first one of the line need not be searched.
     pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, Known)> {
         let (header, rest) = line.split_at_checked(self.length)?;
         rest.starts_with(INFO).then(|| self.get(header)).flatten().map(|known| (header.len(), known))

@@ -31,8 +31,8 @@ pub(super) struct Summary {
     pub(super) problem: Option<String>,
 }
 
-/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an escape sequence.
-/// Only the beginning of a line longer than [`LINE`] is given.
+/// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
+/// escape sequence. Only the beginning of a line longer than [`LINE`] is given.
 pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode(stream) {
@@ -41,7 +41,8 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
     };
     let mut buffer = vec![0; BUFFER];
     let mut line_end = b'\n';
-    // Bytes of an incomplete line at the beginning of the buffer, and true while the rest of a long line is skipped.
+    // Bytes of an incomplete line at the beginning of the buffer, and true while the rest of a long line is
+    // skipped.
     let (mut filled, mut skipping) = (0, false);
     loop {
         let is_first = summary.bytes == 0;
@@ -169,7 +170,8 @@ struct Frames<R> {
     failure: Option<io::Error>,
 }
 
-/// An empty last block, and a checksum: with it the decoder gives out what it holds of a frame without an end.
+/// An empty last block, and a checksum: with it the decoder gives out what it holds of a frame without an
+/// end.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 impl<R: BufRead> Frames<R> {

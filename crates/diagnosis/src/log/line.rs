@@ -33,8 +33,8 @@ pub(super) struct Source<'a> {
     pub(super) pid: u64,
     /// CUDA device.
     pub(super) device: Option<u32>,
-    /// True where the host name begins where a line or the prefix of a launcher ends. Otherwise text of another
-    /// program can be glued to it.
+    /// True where the host name begins where a line or the prefix of a launcher ends. Otherwise text of
+    /// another program can be glued to it.
     pub(super) is_whole: bool,
 }
 
@@ -95,8 +95,8 @@ impl<'a> Parts<'a> {
         Self { line, start: 0, mark: None, is_begun: false }
     }
 
-    /// The next part. Where a host name may have text of another line before it, `glued` returns the length of that
-    /// text, or `None` if no host name is known at its end.
+    /// The next part. Where a host name may have text of another line before it, `glued` returns the length
+    /// of that text, or `None` if no host name is known at its end.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -278,8 +278,8 @@ fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (rest.len() < bytes.len()).then_some((value, rest))
 }
 
-/// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a launcher or a
-/// timestamp.
+/// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a
+/// launcher or a timestamp.
 fn is_end_of_prefix(before: &[u8]) -> bool {
     match before {
         [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
@@ -297,8 +297,9 @@ fn is_end_of_prefix(before: &[u8]) -> bool {
     }
 }
 
-/// True for text before a warning that names no writer: none, the prefix of a launcher with a number, a time, a device, or
-/// the place in the source (`init.cc:497`, `init.cc:497 (function)`). Other text is of a program that prints these words.
+/// True for text before a warning that names no writer: none, the prefix of a launcher with a number, a time,
+/// a device, or the place in the source (`init.cc:497`, `init.cc:497 (function)`). Other text is of a program
+/// that prints these words.
 fn can_begin_warning(before: &[u8]) -> bool {
     let text = before.trim_ascii();
     let is_place = |word: &[u8]| {
@@ -314,7 +315,8 @@ fn can_begin_warning(before: &[u8]) -> bool {
 /// The time that a line begins with, or that stands before the writer.
 pub(super) fn time(line: &[u8]) -> Option<String> {
     let line = &line[..line.len().min(200)];
-    // `[2025-12-28 16:04:25]`, `[rank0]:[E1124 13:48:00.36 ...`, `[  123.456789]`: the first bracket with a time.
+    // `[2025-12-28 16:04:25]`, `[rank0]:[E1124 13:48:00.36 ...`, `[  123.456789]`: the first bracket with a
+    // time.
     for open in memchr::memchr_iter(b'[', line) {
         let inside = &line[open + 1..];
         let inside = &inside[..memchr::memchr(b']', inside).unwrap_or(inside.len())];
@@ -349,7 +351,8 @@ fn is_uptime(time: &[u8]) -> bool {
         .is_some_and(|(_, rest)| rest.is_empty())
 }
 
-/// The rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of `[default3]:` is a local one.
+/// The rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of `[default3]:` is
+/// a local one.
 pub(super) fn rank(line: &[u8]) -> Option<u32> {
     let line = &line[..line.len().min(200)];
     if let Some((rank, [b':', b' ', ..])) = text::small(line) {

@@ -229,8 +229,8 @@ fn variable(message: &[u8]) -> Message<'_> {
     Message::Variable(name, number.unwrap_or(value), false)
 }
 
-/// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without the
-/// operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
+/// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without
+/// the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
 fn choice(message: &[u8]) -> Message<'_> {
     let operation = word(message);
     let rest = match operation.strip_suffix(b":") {
@@ -281,7 +281,8 @@ fn bootstrap(message: &[u8]) -> Message<'_> {
         .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
 }
 
-/// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in 2.22.
+/// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in
+/// 2.22.
 fn init_timings(message: &[u8]) -> Message<'_> {
     let Some(colon) = memmem::find(message, b": rank ") else { return Message::Other };
     let rest = &message[colon + 2..];

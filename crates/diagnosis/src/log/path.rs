@@ -1,4 +1,5 @@
-//! Lines of the topology that list the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)`.
+//! Lines of the topology that list the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70
+//! (2/370.8/NVL)`.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher as _;

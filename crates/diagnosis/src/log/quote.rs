@@ -1,4 +1,5 @@
-//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX between quotes.
+//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX
+//! between quotes.
 
 use memchr::memmem::Finder;
 
@@ -25,7 +26,8 @@ impl Quotes {
         self.is_next = false;
     }
 
-    /// Returns true for a line that is a warning of NCCL, by the line before it. Lines without text are not passed.
+    /// Returns true for a line that is a warning of NCCL, by the line before it. Lines without text are not
+    /// passed.
     pub(super) fn is_quote(&mut self, line: &[u8]) -> bool {
         std::mem::replace(&mut self.is_next, line.trim_ascii_end().ends_with(b"Last error:"))
     }

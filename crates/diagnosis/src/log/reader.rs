@@ -67,8 +67,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a log: a file of a job, or its standard output. Data of gzip and zstd are decompressed. An error while
-    /// reading is noted as [`Input::problem`]; what was read before it counts.
+    /// Reads a log: a file of a job, or its standard output. Data of gzip and zstd are decompressed. An error
+    /// while reading is noted as [`Input::problem`]; what was read before it counts.
     pub fn read(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
         self.quotes.begin();
@@ -219,7 +219,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes the warning of a CUDA call that failed. Its cause depends on the file of the source, which rules see before it.
+    /// Notes the warning of a CUDA call that failed. Its cause depends on the file of the source, which rules
+    /// see before it.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
         let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
         if !self.hit(self.rules.find(&text, Origin::Nccl), message, place) {
@@ -387,8 +388,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes a channel in the communicator that the thread works for. A thread that starts on connections does not
-    /// name its communicator: it is the writer's last one that the line fits to, and that does not have the line yet.
+    /// Notes a channel in the communicator that the thread works for. A thread that starts on connections
+    /// does not name its communicator: it is the writer's last one that the line fits to, and that does not
+    /// have the line yet.
     fn connect(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
         let current = self.writers.of(thread).current;
         if let Some(current) = current

@@ -38,8 +38,8 @@ pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
         .then_some(Trace { place, code })
 }
 
-/// Reads `connect to 192.0.2.1<5> returned Connection refused, retrying (1/34) after sleep for 100 msec`, before 2.27
-/// without address, and before 2.24 `Call to connect returned Connection refused, retrying`.
+/// Reads `connect to 192.0.2.1<5> returned Connection refused, retrying (1/34) after sleep for 100 msec`,
+/// before 2.27 without address, and before 2.24 `Call to connect returned Connection refused, retrying`.
 pub(super) fn retry(message: &[u8]) -> Option<Retry<'_>> {
     let end = memmem::find(message, b", retrying")?;
     let start = memmem::find(&message[..end], b"connect ")?;

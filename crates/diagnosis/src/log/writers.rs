@@ -120,7 +120,8 @@ impl Writers {
     /// The length of the text before a known host name that the line's host name ends with.
     pub(super) fn glued(&self, source: &Source<'_>) -> Option<usize> {
         (0..source.host.len()).find(|start| {
-            // The key borrows the host name, which a map with an owned one cannot look up: few lines come here.
+            // The key borrows the host name, which a map with an owned one cannot look up: few lines come
+            // here.
             self.processes_by_name.contains_key(&(source.host[*start..].into(), source.pid))
         })
     }
@@ -229,7 +230,8 @@ impl Writers {
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// True if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer on no other.
+    /// True if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer on no
+    /// other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
         current.is_some() || self.all[writer].memberships.len() == 1
@@ -277,7 +279,8 @@ impl Writers {
         process.has_started = true;
     }
 
-    /// Notes a result code that a thread traced. `is_of_end` is true for a line that NCCL also writes when a communicator ends.
+    /// Notes a result code that a thread traced. `is_of_end` is true for a line that NCCL also writes when a
+    /// communicator ends.
     pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
         let Process { starting, has_started, .. } = &self.processes[self.process(thread)];
         let is_of_start = !has_started || !starting.is_empty();
@@ -367,11 +370,11 @@ impl Writers {
         }
     }
 
-    /// The writers with the facts of their processes, and the index there of each writer. `ranks` is the size of a
-    /// communicator.
+    /// The writers with the facts of their processes, and the index there of each writer. `ranks` is the size
+    /// of a communicator.
     ///
-    /// A process of one rank also writes before it selects its device, and from threads that do not: these lines
-    /// count as its rank's.
+    /// A process of one rank also writes before it selects its device, and from threads that do not: these
+    /// lines count as its rank's.
     pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
         for (index, State { writer, process, memberships, last }) in all.iter_mut().enumerate() {
@@ -412,7 +415,8 @@ impl Writers {
     }
 }
 
-/// Removes the last failures beyond the number that is kept; those of the start and of the end first, which may be harmless.
+/// Removes the last failures beyond the number that is kept; those of the start and of the end first, which
+/// may be harmless.
 fn keep_failures(failures: &mut Vec<Failure>) {
     while failures.len() > FAILURES {
         let may_be_harmless = |each: &Failure| each.is_of_start || each.is_of_end;

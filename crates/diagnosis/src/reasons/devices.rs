@@ -91,8 +91,8 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     }
 }
 
-/// Advice on RDMA devices of the host's network namespace. It does not mention `rdma dev set NAME netns`: the kernel
-/// moves only devices whose drivers can revoke them from running programs, and efa cannot.
+/// Advice on RDMA devices of the host's network namespace. It does not mention `rdma dev set NAME netns`: the
+/// kernel moves only devices whose drivers can revoke them from running programs, and efa cannot.
 fn into_the_network(host: &Host) -> String {
     let join = match host.container {
         Some("Kubernetes") => "give the pod the host's network (hostNetwork: true)",
@@ -177,7 +177,8 @@ fn grouped<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(
     groups
 }
 
-/// Reasons for which device files are missing or cannot be opened. In Kubernetes, `resource` provides the files.
+/// Reasons for which device files are missing or cannot be opened. In Kubernetes, `resource` provides the
+/// files.
 fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
     if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
 }

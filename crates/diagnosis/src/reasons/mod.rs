@@ -1,5 +1,5 @@
-//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause of a
-//! missing provider.
+//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause
+//! of a missing provider.
 
 mod devices;
 
@@ -130,8 +130,8 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
-/// Returns, for each provider in `of_provider`, the hint that excludes it. `of_provider` has the entries of the
-/// requested provider without other hints; `ask` queries libfabric.
+/// Returns, for each provider in `of_provider`, the hint that excludes it. `of_provider` has the entries of
+/// the requested provider without other hints; `ask` queries libfabric.
 pub fn explain(
     hints: &Hints,
     of_provider: &[Info],
@@ -157,8 +157,8 @@ pub fn explain(
     Ok(reasons)
 }
 
-/// The reason for which this provider does not match. `without` and `alone` are libfabric's answers for each of the
-/// hints.
+/// The reason for which this provider does not match. `without` and `alone` are libfabric's answers for each
+/// of the hints.
 fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info>]) -> Reason {
     let of = |entries: &[Info]| entries.iter().any(|entry| entry.provider == name);
     let one_too_many: Vec<(&Hint, &Vec<Info>)> =
@@ -249,8 +249,8 @@ pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Returns true when `FI_PROVIDER` with this value hides the provider: it lists the providers to use, or after a `^`
-/// those not to use.
+/// Returns true when `FI_PROVIDER` with this value hides the provider: it lists the providers to use, or
+/// after a `^` those not to use.
 fn hides(value: &str, provider: &str) -> bool {
     let (list, excludes) = value.strip_prefix('^').map_or((value, false), |list| (list, true));
     let part_of = |name: &str| provider.split(';').any(|part| part.eq_ignore_ascii_case(name));

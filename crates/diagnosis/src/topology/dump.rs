@@ -1,9 +1,9 @@
-//! NCCL's topology file: that of `NCCL_TOPO_DUMP_FILE`, and the same format as input (`NCCL_TOPO_FILE`), as clouds
-//! ship it.
+//! NCCL's topology file: that of `NCCL_TOPO_DUMP_FILE`, and the same format as input (`NCCL_TOPO_FILE`), as
+//! clouds ship it.
 //!
-//! Element by element: `system` > `cpu` (a NUMA node) > `pci` (a switch or a device) > `gpu` > `nvlink`, `c2c`; `nic` >
-//! `net`. NCCL 2.18 has no `host_hash`; several hosts in one file (multi-node NVLink) differ in it. Values that are no
-//! numbers are left out, and unknown elements are passed over: NCCL does the same.
+//! Element by element: `system` > `cpu` (a NUMA node) > `pci` (a switch or a device) > `gpu` > `nvlink`,
+//! `c2c`; `nic` > `net`. NCCL 2.18 has no `host_hash`; several hosts in one file (multi-node NVLink) differ
+//! in it. Values that are no numbers are left out, and unknown elements are passed over: NCCL does the same.
 
 use roxmltree::Node;
 
@@ -253,8 +253,8 @@ fn name_devices(topology: &mut Topology) {
     }
 }
 
-/// The CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`. `None` for an empty
-/// mask, or a text that is none.
+/// The CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`. `None`
+/// for an empty mask, or a text that is none.
 fn cpu_ranges(mask: &str) -> Option<String> {
     let mut cpus: Vec<u32> = Vec::new();
     let words: Vec<&str> = mask.trim().split(',').collect();

@@ -278,8 +278,9 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     findings
 }
 
-/// The finding about GPUs without a near NIC. Servers are built so, too: one NIC for two sockets is near to half of the
-/// GPUs. A fault is likely where a near NIC is down, or where several NICs serve more than half of the GPUs.
+/// The finding about GPUs without a near NIC. Servers are built so, too: one NIC for two sockets is near to
+/// half of the GPUs. A fault is likely where a near NIC is down, or where several NICs serve more than half
+/// of the GPUs.
 fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {
     let is_near = |nic: &Nic, gpu: &Gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb;
     let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))

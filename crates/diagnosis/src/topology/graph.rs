@@ -1,7 +1,7 @@
 //! NCCL's graph file (`NCCL_GRAPH_DUMP_FILE`): the channels of rings and trees.
 //!
-//! `graphs` > `graph` > `channel` > `net`, `gpu`. Numbers of devices are decimal up to NCCL 2.18 and hexadecimal with `0x`
-//! later; their highest byte is the number of the host.
+//! `graphs` > `graph` > `channel` > `net`, `gpu`. Numbers of devices are decimal up to NCCL 2.18 and
+//! hexadecimal with `0x` later; their highest byte is the number of the host.
 
 use roxmltree::Node;
 use serde::Serialize;

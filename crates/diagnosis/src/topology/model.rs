@@ -47,7 +47,8 @@ pub struct Locality {
     pub cpus: Option<String>,
     /// The root of the PCIe tree: `pci0000:17`. A topology of NCCL does not contain it.
     pub host_bridge: Option<String>,
-    /// PCIe ports above the device, the root port first: root port, then upstream and downstream port of each switch.
+    /// PCIe ports above the device, the root port first: root port, then upstream and downstream port of each
+    /// switch.
     pub ports: Vec<String>,
 }
 
@@ -160,8 +161,8 @@ impl Topology {
 }
 
 impl Locality {
-    /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one `pci` element
-    /// for each of them.
+    /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one
+    /// `pci` element for each of them.
     pub fn switches(&self) -> Vec<&str> {
         let mut switches: Vec<&str> =
             self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();

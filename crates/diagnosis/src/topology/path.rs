@@ -54,7 +54,8 @@ impl Path {
         }
         let common = a.ports.iter().zip(&b.ports).take_while(|(a, b)| a == b).count();
         if common > 0 {
-            // The common bridge is a switch's upstream port or a root port; a port of its own may follow on each side.
+            // The common bridge is a switch's upstream port or a root port; a port of its own may follow on
+            // each side.
             let beyond = (a.ports.len() - common).max(b.ports.len() - common);
             return if beyond <= 1 { Self::Pix } else { Self::Pxb };
         }
@@ -111,8 +112,8 @@ impl Path {
         }
     }
 
-    /// The transport that NCCL 2.23 and later choose when no variable says otherwise. (Before, P2P was permitted at any
-    /// distance on CPUs of AMD.)
+    /// The transport that NCCL 2.23 and later choose when no variable says otherwise. (Before, P2P was
+    /// permitted at any distance on CPUs of AMD.)
     pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
         const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {

@@ -48,7 +48,8 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     })
 }
 
-/// Refuses an algorithm that cannot carry out its collective on `ranks` ranks. `is_on_one_host`: all of them share a host.
+/// Refuses an algorithm that cannot carry out its collective on `ranks` ranks. `is_on_one_host`: all of them
+/// share a host.
 ///
 /// # Errors
 /// [`Stop::Refused`] with the algorithm and the collective.
@@ -95,7 +96,8 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
         ));
     }
     let Some(asked) = provider else { return Ok(loaded) };
-    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on. `FI_PROVIDER=tcp` leaves the last in 1.17.
+    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on. `FI_PROVIDER=tcp` leaves the
+    // last in 1.17.
     let tcp = ["tcp", "net", "tcp;ofi_rxm"];
     if providers.iter().any(|name| name == asked || tcp.contains(&&**name) && tcp.contains(&asked)) {
         return Ok(loaded);

@@ -24,8 +24,8 @@ pub(crate) const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
 pub(super) type Connector = dyn Fn(&world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
-/// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`], aligned to
-/// the elements. Methods fail when the library does.
+/// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`],
+/// aligned to the elements. Methods fail when the library does.
 pub(super) trait Carrier {
     fn transport(&self) -> Option<String> {
         None
@@ -60,8 +60,8 @@ pub struct HostBackend {
 /// Function that finds a library on all processes.
 pub type FindHostBackend = fn(&Request, &dyn World) -> Result<HostBackend, Stop>;
 
-/// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with buffers
-/// in host memory. `why` is the reason for this choice, for the record.
+/// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with
+/// buffers in host memory. `why` is the reason for this choice, for the record.
 ///
 /// # Errors
 /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.

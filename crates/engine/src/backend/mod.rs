@@ -90,8 +90,8 @@ impl StreamRounds {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
-    /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
-    /// unless `count` is 1: a round must not find its own right data of the launch before.
+    /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or
+    /// more, unless `count` is 1: a round must not find its own right data of the launch before.
     pub(crate) fn graph(count: usize, seed: u64) -> Self {
         // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
@@ -135,7 +135,8 @@ pub(crate) enum BackendRole {
 
 pub(crate) type Barrier<'a> = dyn Fn() -> anyhow::Result<()> + 'a;
 
-/// One rank's buffers and communicator. Used by one thread. Methods fail when the device or the communicator does.
+/// One rank's buffers and communicator. Used by one thread. Methods fail when the device or the communicator
+/// does.
 ///
 /// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
 pub(crate) trait Backend {
@@ -158,34 +159,36 @@ pub(crate) trait Backend {
         None
     }
 
-    /// Selects the backend that runs the operations that follow; at first it is the primary one. No rank may be inside
-    /// an operation.
+    /// Selects the backend that runs the operations that follow; at first it is the primary one. No rank may
+    /// be inside an operation.
     fn activate(&mut self, _side: BackendRole) {}
 
-    /// Writes this rank's input, and clears the result; in the buffers of both backends where each has its own.
+    /// Writes this rank's input, and clears the result; in the buffers of both backends where each has its
+    /// own.
     fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()>;
 
-    /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a CUDA graph.
+    /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a
+    /// CUDA graph.
     fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()>;
 
     /// Waits for all started operations.
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a timed loop. `barrier` is called before the clock starts if there is something to prepare, and wherever
-    /// the loop requires it.
+    /// Runs a timed loop. `barrier` is called before the clock starts if there is something to prepare, and
+    /// wherever the loop requires it.
     fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times>;
 
-    /// Replaces element `index` of the result, if there is such an element, so that the check with this seed must find
-    /// it.
+    /// Replaces element `index` of the result, if there is such an element, so that the check with this seed
+    /// must find it.
     fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()>;
 
     /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches>;
 
-    /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the wrong
-    /// elements of all rounds, if any. Called only when
-    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` is called before the
-    /// first round.
+    /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the
+    /// wrong elements of all rounds, if any. Called only when
+    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` is called
+    /// before the first round.
     fn check_on_stream(
         &mut self,
         _work: &Work,
@@ -252,7 +255,8 @@ pub(crate) struct Node {
     pub first: GroupPosition,
     /// Capabilities of all ranks.
     pub capabilities: Capabilities,
-    /// Capabilities of the baseline, if there is one (`--vs`): all of `capabilities`, but perhaps not in place.
+    /// Capabilities of the baseline, if there is one (`--vs`): all of `capabilities`, but perhaps not in
+    /// place.
     pub versus: Option<Capabilities>,
     /// Backend and library, for the record.
     pub provenance: Provenance,

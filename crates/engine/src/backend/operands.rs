@@ -50,8 +50,8 @@ impl Operands {
     }
 }
 
-/// Offset of operation `index` of a loop in a buffer of `buffer` bytes: `step` bytes behind the previous operation, or
-/// the beginning where there is no room for another step.
+/// Offset of operation `index` of a loop in a buffer of `buffer` bytes: `step` bytes behind the previous
+/// operation, or the beginning where there is no room for another step.
 fn shift(index: usize, step: usize, buffer: usize) -> usize {
     match step {
         0 => 0,
@@ -86,8 +86,8 @@ mod tests {
         Work { collective, data_type, op, participant, placement, counts, traffic }
     }
 
-    /// Calls `look` with every collective and placement, the first operations of a loop, several ranks, sizes, types
-    /// and shifts.
+    /// Calls `look` with every collective and placement, the first operations of a loop, several ranks,
+    /// sizes, types and shifts.
     fn each(mut look: impl FnMut(&Work, &Operands, &BufferSizes, usize)) {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 8].into_iter().filter(|&ranks| collective.runs_over(ranks)) {

@@ -1,4 +1,5 @@
-//! NCCL between GPUs, measured in turn with a library between host buffers. Each rank has buffers of both kinds.
+//! NCCL between GPUs, measured in turn with a library between host buffers. Each rank has buffers of both
+//! kinds.
 
 use anyhow::Context as _;
 

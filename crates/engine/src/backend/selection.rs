@@ -9,8 +9,8 @@ use crate::agreement::{Discovery, exchange};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
-/// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program is
-/// linked to.
+/// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program
+/// is linked to.
 ///
 /// # Errors
 /// A refusal ([`Stop::refusal`]), the same on every process, when the requested backend is not available.
@@ -34,8 +34,8 @@ pub(crate) fn choose(
         BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
-    // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA driver reads while it
-    // starts, and neither takes a lock.
+    // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
+    // driver reads while it starts, and neither takes a lock.
     let processes = exchange(process, nccl::Gpus::find())?;
     let without: Vec<String> = processes
         .iter()

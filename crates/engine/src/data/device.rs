@@ -27,8 +27,8 @@ const THREADS: u32 = 256;
 /// Enough blocks to fill a multiprocessor with threads, whatever its generation (2048 threads at most).
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which [`DeviceData::invert`]
-/// does.
+/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which
+/// [`DeviceData::invert`] does.
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
 #[derive(Clone, Debug)]
@@ -40,19 +40,20 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load). Methods
-/// fail when the driver does.
+/// The kernels of a type are compiled by the driver when the type is first used, or
+/// [loaded](DeviceData::load). Methods fail when the driver does.
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
     multiprocessors: u32,
-    /// True when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
+    /// True when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert)
+    /// requires.
     pub triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
     invert: Option<CudaFunction>,
-    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch
-    /// with a slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed,
-    /// since kernels of a stream that failed may still write it.
+    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a
+    /// launch with a slice of cudarc may wait for events, which is an error while a graph is captured. It is
+    /// never freed, since kernels of a stream that failed may still write it.
     report: CUdeviceptr,
 }
 
@@ -79,7 +80,8 @@ impl DeviceData {
         })
     }
 
-    /// Loads the kernels for elements of this type. The driver compiles them, unless its cache has the result.
+    /// Loads the kernels for elements of this type. The driver compiles them, unless its cache has the
+    /// result.
     pub fn load(&mut self, data_type: DataType) -> anyhow::Result<()> {
         let format = FormatTag::of(data_type)?;
         self.kernels(format).map(drop)
@@ -99,16 +101,17 @@ impl DeviceData {
         Ok(kernels)
     }
 
-    /// Enqueues on `stream`: fill the `bytes` bytes at `buffer` with the input of `rank`, from the element with global
-    /// index `first_index` on.
+    /// Enqueues on `stream`: fill the `bytes` bytes at `buffer` with the input of `rank`, from the element
+    /// with global index `first_index` on.
     ///
     /// # Errors
-    /// If the data is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
-    /// the driver fails.
+    /// If the data is not defined, `bytes` ends within an element, the buffer is not aligned to its elements,
+    /// or the driver fails.
     ///
     /// # Safety
-    /// Until the work is done, `buffer` must be the address of `bytes` bytes of memory that the device of `stream` can
-    /// write, and nothing else may access it. `stream` must belong to the context of this object.
+    /// Until the work is done, `buffer` must be the address of `bytes` bytes of memory that the device of
+    /// `stream` can write, and nothing else may access it. `stream` must belong to the context of this
+    /// object.
     pub unsafe fn fill(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -127,22 +130,23 @@ impl DeviceData {
         let kernels = self.kernels(format)?;
         let mut launch = stream.launch_builder(&kernels.fill);
         launch.arg(&buffer).arg(&count).arg(&first_index).arg(&recipe);
-        // SAFETY: the arguments are those of `fill` in kernels.cu; it writes only the `count` elements at `buffer`,
-        // which the caller vouches for.
+        // SAFETY: the arguments are those of `fill` in kernels.cu; it writes only the `count` elements at
+        // `buffer`, which the caller vouches for.
         unsafe { launch.launch(self.shape(bytes)) }.map_err(failed("launching the kernel 'fill'"))?;
         Ok(())
     }
 
-    /// Compares the `bytes` bytes at `buffer` with the elements of the segments, one segment after the other, once
-    /// everything before it on `stream` is done; waits for the result.
+    /// Compares the `bytes` bytes at `buffer` with the elements of the segments, one segment after the other,
+    /// once everything before it on `stream` is done; waits for the result.
     ///
     /// # Errors
-    /// As for [`check`](super::check); also if the buffer is not aligned to its elements, or the driver fails.
+    /// As for [`check`](super::check); also if the buffer is not aligned to its elements, or the driver
+    /// fails.
     ///
     /// # Safety
-    /// `buffer` must be the address of `bytes` bytes of initialised memory that the device of `stream` can read, and
-    /// nothing may write them until this returns, except work that is already on `stream`. `stream` must belong to the
-    /// context of this object.
+    /// `buffer` must be the address of `bytes` bytes of initialised memory that the device of `stream` can
+    /// read, and nothing may write them until this returns, except work that is already on `stream`. `stream`
+    /// must belong to the context of this object.
     pub unsafe fn check(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -161,8 +165,8 @@ impl DeviceData {
         let expected_bits = expected_bits(spec, segments, index)?.unwrap_or_default();
         let mut element = [0_u8; 8];
         let address = buffer + index * size as u64;
-        // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream is
-        // synchronised below before it goes out of scope, whether or not the copy was enqueued.
+        // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream
+        // is synchronised below before it goes out of scope, whether or not the copy was enqueued.
         let copied = unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream.cu_stream()) };
         let done = wait(stream);
         copied.and(done).map_err(failed("reading the first wrong element"))?;
@@ -179,8 +183,8 @@ impl DeviceData {
             .map_err(failed("clearing the report of the check"))
     }
 
-    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before. May be
-    /// captured into a graph once the type is [loaded](Self::load).
+    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before.
+    /// May be captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Safety
     /// As for [`check`](Self::check), until the work is done.
@@ -204,8 +208,9 @@ impl DeviceData {
                 let part = buffer + base * size as u64;
                 let mut launch = stream.launch_builder(&kernels.check);
                 launch.arg(&part).arg(&count).arg(&first_index).arg(&base).arg(&recipe).arg(&self.report);
-                // SAFETY: the arguments are those of `check` in kernels.cu; it reads the `count` elements at `part`,
-                // which lie in the buffer that the caller vouches for, and writes the two words of the report.
+                // SAFETY: the arguments are those of `check` in kernels.cu; it reads the `count` elements at
+                // `part`, which lie in the buffer that the caller vouches for, and writes the two words of
+                // the report.
                 unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'check'"))?;
             }
             base += count;
@@ -213,12 +218,14 @@ impl DeviceData {
         Ok(())
     }
 
-    /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear), if any.
+    /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear),
+    /// if any.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<Option<Tally>> {
         // The copy would wait with the context locked, while another rank may have to launch work in it.
         wait(stream).map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
-        // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
+        // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised
+        // below.
         let copied = unsafe { result::memcpy_dtoh_async(&mut report, self.report, stream.cu_stream()) };
         let done = wait(stream);
         copied.and(done).map_err(failed("the check"))?;
@@ -243,9 +250,9 @@ impl DeviceData {
         Ok(self.invert.insert(function).clone())
     }
 
-    /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first triggers
-    /// programmatic launch, so that a kernel which allows that may start, then waits for this long, and writes after
-    /// that. May be captured into a graph once it is [loaded](Self::load_invert).
+    /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first
+    /// triggers programmatic launch, so that a kernel which allows that may start, then waits for this long,
+    /// and writes after that. May be captured into a graph once it is [loaded](Self::load_invert).
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -265,13 +272,14 @@ impl DeviceData {
         let shape = LaunchConfig { grid_dim: (shape.grid_dim.0.min(most), 1, 1), ..shape };
         let mut launch = stream.launch_builder(&function);
         launch.arg(&buffer).arg(&bytes).arg(&delay).arg(&triggers);
-        // SAFETY: the arguments are those of `invert` in invert.cu; it writes only the `bytes` bytes at `buffer`, which
-        // the caller vouches for.
+        // SAFETY: the arguments are those of `invert` in invert.cu; it writes only the `bytes` bytes at
+        // `buffer`, which the caller vouches for.
         unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'invert'"))?;
         Ok(())
     }
 
-    /// Blocks and threads for a buffer of `bytes` bytes: one 8-byte word per thread, or more where there are many.
+    /// Blocks and threads for a buffer of `bytes` bytes: one 8-byte word per thread, or more where there are
+    /// many.
     fn shape(&self, bytes: u64) -> LaunchConfig {
         let blocks = (bytes / 8 + 2).div_ceil(u64::from(THREADS));
         let most = self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR;

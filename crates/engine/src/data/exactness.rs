@@ -174,8 +174,8 @@ fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
     let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
     for op in [Op::Sum, Op::Prod, Op::MulSum] {
         let spec = spec::<T>(12, 8, op);
-        // All eight scaling ranks of a product alternate in one of 128 elements, and the largest (smallest) result of
-        // 8-bit floats, which have the least room, is one of 32.
+        // All eight scaling ranks of a product alternate in one of 128 elements, and the largest (smallest)
+        // result of 8-bit floats, which have the least room, is one of 32.
         let tiny = size_of::<T>() == 1 && T::DATA_TYPE.is_float();
         for index in 0..if tiny && op == Op::Prod { 60_000 } else { 1000 } {
             let mut values = inputs::<T>(&spec, index);
@@ -234,8 +234,8 @@ fn the_tolerance_of_averages_holds_for_f16_exhaustively() {
     assert_eq!(largest, 2);
 }
 
-/// Averages of 8-bit floats over every number of ranks up to where they are zero, and beyond. Only the two ranks that
-/// contribute are summed; all others contribute zeros (which the tests above sum as well).
+/// Averages of 8-bit floats over every number of ranks up to where they are zero, and beyond. Only the two
+/// ranks that contribute are summed; all others contribute zeros (which the tests above sum as well).
 fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64) {
     let [exact_to, powers_of_two_exact_to, per_unit, zero_from] = limits;
     let mut largest = 0;
@@ -327,9 +327,9 @@ fn a_wrong_peer_is_found<T: Number>() {
                 neighbours +=
                     1 - check(&spec, &[ExpectedSegment::reduced(index, 1)], &bits(next)).unwrap().wrong;
             }
-            // Max and min show a rank only where it has the extreme, averages of floats only where it is of the two;
-            // shares of i8 averages over 17 ranks have only three bits. Shares of sums of 8-bit floats are often
-            // zero or one, and neighbours' often the same.
+            // Max and min show a rank only where it has the extreme, averages of floats only where it is of
+            // the two; shares of i8 averages over 17 ranks have only three bits. Shares of sums of 8-bit
+            // floats are often zero or one, and neighbours' often the same.
             let tiny = matches!(T::DATA_TYPE, DataType::Float8E4M3 | DataType::Float8E5M2);
             let visible = match op {
                 Op::Sum | Op::MulSum | Op::Avg if tiny => 0.7 / f64::from(ranks),

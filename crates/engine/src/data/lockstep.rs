@@ -1,5 +1,5 @@
-//! Compares kernels.cu with value.rs on machines without a GPU: compiles the device code as C++. Also tests the
-//! arithmetic of invert.cu.
+//! Compares kernels.cu with value.rs on machines without a GPU: compiles the device code as C++. Also tests
+//! the arithmetic of invert.cu.
 
 use std::ffi::c_void;
 use std::fs;

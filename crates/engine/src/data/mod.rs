@@ -1,12 +1,12 @@
 //! Test data: the input of each rank in a collective, and the check of results.
 //!
-//! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such that the
-//! result of a reduction does not depend on the order in which it was done. So any result can be checked, bit by bit,
-//! by calculating it again, without communication (the one tolerance is that of float averages:
-//! [`DataSpec::tolerance`]).
+//! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such
+//! that the result of a reduction does not depend on the order in which it was done. So any result can be
+//! checked, bit by bit, by calculating it again, without communication (the one tolerance is that of float
+//! averages: [`DataSpec::tolerance`]).
 //!
-//! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same
-//! values.
+//! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the
+//! same values.
 //!
 //! The expected content of a buffer is a list of [`ExpectedSegment`]s:
 //!
@@ -74,12 +74,13 @@ impl DataSpec {
     /// The largest number of ranks that data is defined for: 2^24.
     pub const MAX_RANKS: u32 = 1 << 24;
 
-    /// The largest difference between the bit patterns of a right result and of the expected one: 0 (bits must be
-    /// equal), except for averages of floats over a number of ranks that is no power of two, or above 1024. NCCL
-    /// multiplies by the rounded reciprocal there, and the last bits depend on the order: 2 units in the last place.
-    /// Averages of 8-bit floats are exact up to 64 ranks, and there are few units in all beyond: 1 unit, and as many
-    /// more as a subnormal reciprocal brings (e4m3: one per 64 ranks; e5m2: one per 16384), or none where it is zero
-    /// (e4m3: from 1024 ranks on; e5m2: from 131072 on) and all averages are.
+    /// The largest difference between the bit patterns of a right result and of the expected one: 0 (bits
+    /// must be equal), except for averages of floats over a number of ranks that is no power of two, or
+    /// above 1024. NCCL multiplies by the rounded reciprocal there, and the last bits depend on the order: 2
+    /// units in the last place. Averages of 8-bit floats are exact up to 64 ranks, and there are few units
+    /// in all beyond: 1 unit, and as many more as a subnormal reciprocal brings (e4m3: one per 64 ranks;
+    /// e5m2: one per 16384), or none where it is zero (e4m3: from 1024 ranks on; e5m2: from 131072 on) and
+    /// all averages are.
     pub fn tolerance(&self) -> anyhow::Result<u64> {
         Ok(match self.op {
             Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,

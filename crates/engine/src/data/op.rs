@@ -18,8 +18,8 @@ pub enum Op {
     Min,
     /// Sum divided by the number of ranks; integers truncate toward zero.
     Avg,
-    /// Sum of inputs that each rank multiplies by its own number first ([`Op::scale_of`]); integers wrap. It has to be
-    /// created per communicator and type (`ncclRedOpCreatePreMulSum`).
+    /// Sum of inputs that each rank multiplies by its own number first ([`Op::scale_of`]); integers wrap. It
+    /// has to be created per communicator and type (`ncclRedOpCreatePreMulSum`).
     MulSum,
 }
 
@@ -47,8 +47,8 @@ impl Op {
         }
     }
 
-    /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on odd ones.
-    /// Both are exact in every element type.
+    /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on
+    /// odd ones. Both are exact in every element type.
     pub const fn scale_of(rank: u32) -> f64 {
         if rank.is_multiple_of(2) { 1.0 } else { 2.0 }
     }

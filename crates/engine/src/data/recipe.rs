@@ -44,8 +44,8 @@ pub(super) struct Recipe {
     pub(super) exponent_mask: u32,
     /// [`COPY`], [`SUM`], ..., or one of them with [`RESULT`].
     pub(super) kind: u32,
-    /// [`SIGNED`] for a signed integer type, [`DOUBLED`] for mulsum of integers, [`VANISHING`] for float averages that
-    /// are zero.
+    /// [`SIGNED`] for a signed integer type, [`DOUBLED`] for mulsum of integers, [`VANISHING`] for float
+    /// averages that are zero.
     pub(super) flags: u32,
     pub(super) reserved: u32,
 }

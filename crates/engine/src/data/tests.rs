@@ -102,8 +102,8 @@ fn a_nan_is_wrong_and_shown_as_such() {
     }
 }
 
-/// In the order of bit patterns, the last NaN is next to the negative zero: also where the tolerance is largest, no
-/// average is so small that it comes within it.
+/// In the order of bit patterns, the last NaN is next to the negative zero: also where the tolerance is
+/// largest, no average is so small that it comes within it.
 #[test]
 fn a_nan_is_wrong_beside_the_smallest_averages_with_the_largest_tolerance() {
     for (data_type, ranks) in [

@@ -90,7 +90,8 @@ impl Matrix {
     }
 }
 
-/// The elements that each rank sends to every rank, itself included. Parts are ordered by rank in both buffers.
+/// The elements that each rank sends to every rank, itself included. Parts are ordered by rank in both
+/// buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// `send_parts[from][to]`: the elements of rank `from`'s send buffer that go to rank `to`.
@@ -114,7 +115,8 @@ impl Traffic {
         }
     }
 
-    /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets them.
+    /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets
+    /// them.
     pub fn generated(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
         let size = data_type.size();
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size;

@@ -2,58 +2,67 @@
 //!
 //! kernels.cu has the same functions under the same names for the device; `lockstep.rs` compares them.
 //!
-//! Every element of a reduction starts from one 64-bit hash of its index. From it come the *result* (directly: never
-//! by a loop over the ranks) and the ranks' shares of it. The ranks are rotated by a random amount per element, and
-//! share number *position* goes to the rank at that position. Let *n* be the number of ranks and `w(p)` a random word
-//! of position *p*, counted cyclically, so that all `w(p + 1) - w(p)` together give nothing.
+//! Every element of a reduction starts from one 64-bit hash of its index. From it come the *result*
+//! (directly: never by a loop over the ranks) and the ranks' shares of it. The ranks are rotated by a random
+//! amount per element, and share number *position* goes to the rank at that position. Let *n* be the number
+//! of ranks and `w(p)` a random word of position *p*, counted cyclically, so that all `w(p + 1) - w(p)`
+//! together give nothing.
 //!
-//! - **Copies** (no reduction, or one rank): random bits; a float's exponent is limited to the middle half of its
-//!   range, so that it is finite and normal.
+//! - **Copies** (no reduction, or one rank): random bits; a float's exponent is limited to the middle half of
+//!   its range, so that it is finite and normal.
 //! - **Sum of integers**, wrapping: the share is `w(p + 1) - w(p)`, and position 0 adds the random total.
-//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and `q n + r <= 2^significand`.
-//!   The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q: integers >= 0 that add up to the total.
-//!   So each partial sum in any order is an integer of at most `2^significand`, times `2^e`: exact. All shares of an
-//!   element have one sign, and zeros are positive; the total is never zero. With more ranks than `2^significand`, q
-//!   is 0 and r at most `2^significand`: most ranks contribute 0. Exponents are such that 1 is normal and the largest
-//!   total finite, so that flushing of subnormals changes nothing either.
-//! - **Product of integers**, wrapping: odd numbers. The share is `w(p + 1) / w(p)` modulo a power of two (odd numbers
-//!   have inverses), and position 0 multiplies the random odd total in.
-//! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no partial product is
-//!   rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents `g(p + 1) - g(p)` of bits g:
-//!   those of any subset add up to between -4 and 4, so no partial product overflows or becomes subnormal.
-//! - **Max, min**: the result is a random key of the totally ordered keys; position 0 has it, and the others have
-//!   random keys below it (above it). Keys of floats are the finite normal floats of the copies: no zero, no NaN.
-//! - **Average of integers**: bounded totals as for floats, so the sum cannot overflow in any order; it is `q` or, if
-//!   r = n, `q + 1`, with the element's sign, which truncates toward zero.
-//! - **Average of floats**, n a power of two up to 1024 (e4m3: 512): the sum's data; 1/n is a power of two and a number
-//!   of the type, so scaling before or after the sum, or dividing, only changes exponents: exact.
-//! - **Average of floats of 16 bits or more**, other n: NCCL multiplies each contribution by 1/n rounded to the type,
-//!   then sums; others divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b have one sign, each is at least a
-//!   quarter of T = a + b, and T has the format's significand, so it is exact. In units in the last place of the
-//!   result's binade, whose values are below 2: the error of 1/n moves the result by less than 1 (its relative error is
-//!   at most half a unit, and the result is below 2 = two units of relative size), rounding a/n and b/n by at most 1/2
-//!   and 1/4 (the smaller is below half of the binade), rounding their sum by 1/2, and rounding the expected value by
-//!   1/2: together below 2.75. Adding zeros is exact, so the order does not matter. Where the result lies next to a power
-//!   of two the binades' units differ, but the errors shrink as well: 2 patterns still bound it (tested). Should 1/n be
+//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and `q n + r <=
+//!   2^significand`. The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q: integers >= 0
+//!   that add up to the total. So each partial sum in any order is an integer of at most `2^significand`,
+//!   times `2^e`: exact. All shares of an element have one sign, and zeros are positive; the total is never
+//!   zero. With more ranks than `2^significand`, q is 0 and r at most `2^significand`: most ranks
+//!   contribute 0. Exponents are such that 1 is normal and the largest total finite, so that flushing of
+//!   subnormals changes nothing either.
+//! - **Product of integers**, wrapping: odd numbers. The share is `w(p + 1) / w(p)` modulo a power of two
+//!   (odd numbers have inverses), and position 0 multiplies the random odd total in.
+//! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no
+//!   partial product is rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents
+//!   `g(p + 1) - g(p)` of bits g: those of any subset add up to between -4 and 4, so no partial product
+//!   overflows or becomes subnormal.
+//! - **Max, min**: the result is a random key of the totally ordered keys; position 0 has it, and the others
+//!   have random keys below it (above it). Keys of floats are the finite normal floats of the copies: no
+//!   zero, no NaN.
+//! - **Average of integers**: bounded totals as for floats, so the sum cannot overflow in any order; it is
+//!   `q` or, if r = n, `q + 1`, with the element's sign, which truncates toward zero.
+//! - **Average of floats**, n a power of two up to 1024 (e4m3: 512): the sum's data; 1/n is a power of two
+//!   and a number of the type, so scaling before or after the sum, or dividing, only changes exponents:
+//!   exact.
+//! - **Average of floats of 16 bits or more**, other n: NCCL multiplies each contribution by 1/n rounded to
+//!   the type, then sums; others divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b
+//!   have one sign, each is at least a quarter of T = a + b, and T has the format's significand, so it is
+//!   exact. In units in the last place of the result's binade, whose values are below 2: the error of 1/n
+//!   moves the result by less than 1 (its relative error is at most half a unit, and the result is below 2 =
+//!   two units of relative size), rounding a/n and b/n by at most 1/2 and 1/4 (the smaller is below half of
+//!   the binade), rounding their sum by 1/2, and rounding the expected value by 1/2: together below 2.75.
+//!   Adding zeros is exact, so the order does not matter. Where the result lies next to a power of two the
+//!   binades' units differ, but the errors shrink as well: 2 patterns still bound it (tested). Should 1/n be
 //!   subnormal (f16, more than 2^14 ranks) its relative error grows, and the tolerance by n / 2^14 with it.
-//!   Dividing a sum, or calculating more precisely inside, rounds less often, and stays within the same bound.
-//! - **Average of floats of 8 bits**, other n: two units in the last place would be half of a value with two bits of
-//!   fraction. So positions 0 and 1 contribute the same power of two, T / 2, and all others +0. Then T / n is 1/n with
-//!   another exponent, and so is NCCL's result: what it multiplies with, rounded once, when it was made. (Its kernels
-//!   calculate each step in half precision and round to the type: of powers of two, and of 1/n times powers of two, that
-//!   loses nothing.) Others divide the sum, or multiply it in half precision by 1/n of half precision, and round to the
-//!   type: rounding 1/n to 11 bits first matters only where it reaches the middle m / 2^s between two numbers of the
-//!   type, m < 2^(significand + 1). As n m is a whole number and not 2^s, 1/n differs from the middle by at least
-//!   1 / (n m) of it, and rounding to 11 bits moves 1/n by at most 2^-11 of it: exact up to 2^(10 - significand) ranks,
-//!   which is 64 (e4m3) and 128 (e5m2). These are at most 2^(bias - 1), so 1/n is normal: as above. Beyond, the
-//!   tolerance is 1 for the rounding to 11 bits, and n / 2^(bias - 1) more, since half a unit of a subnormal 1/n is as
-//!   many units of the result. From 2^(bias + significand - 1) ranks on (1024 and 131072) 1/n is 0 in the type, and so
-//!   is NCCL's average of anything; a T so small (and positive) that T / n is 0 in the type makes that the right one.
-//! - **Mulsum** doubles the contributions of odd ranks before it sums. *Floats*: the sum's data, and odd ranks have the
-//!   half of their share: one exponent less, which is normal as well. *Integers*, wrapping: odd ranks have their share
-//!   shifted right (its lowest bit goes to the top, which doubling drops), and twice that lacks the lowest bit; the rank
-//!   that follows in the circle is even, and adds it to its own share. (The last of an odd number of ranks is even: after
-//!   it, rank 0 adds nothing.)
+//!   Dividing a sum, or calculating more precisely inside, rounds less often, and stays within the same
+//!   bound.
+//! - **Average of floats of 8 bits**, other n: two units in the last place would be half of a value with two
+//!   bits of fraction. So positions 0 and 1 contribute the same power of two, T / 2, and all others +0. Then
+//!   T / n is 1/n with another exponent, and so is NCCL's result: what it multiplies with, rounded once, when
+//!   it was made. (Its kernels calculate each step in half precision and round to the type: of powers of two,
+//!   and of 1/n times powers of two, that loses nothing.) Others divide the sum, or multiply it in half
+//!   precision by 1/n of half precision, and round to the type: rounding 1/n to 11 bits first matters only
+//!   where it reaches the middle m / 2^s between two numbers of the type, m < 2^(significand + 1). As n m is
+//!   a whole number and not 2^s, 1/n differs from the middle by at least 1 / (n m) of it, and rounding to 11
+//!   bits moves 1/n by at most 2^-11 of it: exact up to 2^(10 - significand) ranks, which is 64 (e4m3) and
+//!   128 (e5m2). These are at most 2^(bias - 1), so 1/n is normal: as above. Beyond, the tolerance is 1 for
+//!   the rounding to 11 bits, and n / 2^(bias - 1) more, since half a unit of a subnormal 1/n is as many
+//!   units of the result. From 2^(bias + significand - 1) ranks on (1024 and 131072) 1/n is 0 in the type,
+//!   and so is NCCL's average of anything; a T so small (and positive) that T / n is 0 in the type makes that
+//!   the right one.
+//! - **Mulsum** doubles the contributions of odd ranks before it sums. *Floats*: the sum's data, and odd
+//!   ranks have the half of their share: one exponent less, which is normal as well. *Integers*, wrapping:
+//!   odd ranks have their share shifted right (its lowest bit goes to the top, which doubling drops), and
+//!   twice that lacks the lowest bit; the rank that follows in the circle is even, and adds it to its own
+//!   share. (The last of an odd number of ranks is even: after it, rank 0 adds nothing.)
 
 use super::format::{
     Bfloat16, ElementFormat, Float8E4M3, Float8E5M2, Float16, Float32, Float64, FormatTag, Int8, Int32, Int64,
@@ -161,8 +170,8 @@ fn narrow<F: ElementFormat>(value: f32) -> u64 {
 
 /// `magnitude / divisor * 2^exponent`, rounded once; a zero is positive.
 ///
-/// The quotient in single precision is correctly rounded, and rounding that to 11 bits or fewer gives what rounding the
-/// exact quotient gives (24 >= 2 * 11 + 2).
+/// The quotient in single precision is correctly rounded, and rounding that to 11 bits or fewer gives what
+/// rounding the exact quotient gives (24 >= 2 * 11 + 2).
 #[inline(always)]
 #[allow(clippy::cast_precision_loss)] // magnitudes are exact in the type that they are converted to
 fn quotient_bits<F: ElementFormat>(magnitude: u64, divisor: u32, negative: bool, exponent: i32) -> u64 {
@@ -265,8 +274,8 @@ fn sum_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     quotient_bits::<F>(total, 1, is_negative(hash), exponent_of(recipe, hash))
 }
 
-/// The inverse of an odd number modulo two to the calculation width: each step doubles the number of right bits,
-/// from 5.
+/// The inverse of an odd number modulo two to the calculation width: each step doubles the number of right
+/// bits, from 5.
 #[inline(always)]
 fn inverse_of_odd<F: ElementFormat>(odd: u64) -> u64 {
     let mut inverse = odd.wrapping_mul(3) ^ 2;

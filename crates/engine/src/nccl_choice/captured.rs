@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::log::memory;
 use super::settings;
 
-/// Subsystems that tell versions, network, topology, transports, the environment, and the end of communicators (`DESTROY` from NCCL
-/// 2.30 on, which older versions pass over: there it is in `INIT`).
+/// Subsystems that tell versions, network, topology, transports, the environment, and the end of
+/// communicators (`DESTROY` from NCCL 2.30 on, which older versions pass over: there it is in `INIT`).
 const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING,DESTROY";
 
 /// NCCL's log in a file in memory.
@@ -28,7 +28,8 @@ pub struct LogPlace {
 }
 
 impl CapturedLog {
-    /// Has NCCL write its log, with the level INFO, to a file of this process. Settings of the user are replaced.
+    /// Has NCCL write its log, with the level INFO, to a file of this process. Settings of the user are
+    /// replaced.
     ///
     /// To be called in `main`, before NCCL is loaded and before any thread starts.
     ///

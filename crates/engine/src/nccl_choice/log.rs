@@ -10,12 +10,12 @@
 //! | 2.27 to 2.32 | `AllReduce [Symmetric]: 8192 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1` | the counts of all works |
 //! | 2.29 to 2.32 | `AllGather [Copy Engine]: 8192 Bytes -> cudaMemcpy` | the count that the function takes |
 //!
-//! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or copies
-//! of a single rank.
+//! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or
+//! copies of a single rank.
 //!
-//! NCCL reads its log settings when it is first used, and has no supported way to change them later, so lines are
-//! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
-//! which affects sizes below some 64 KiB. So the log is optional.
+//! NCCL reads its log settings when it is first used, and has no supported way to change them later, so lines
+//! are written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5
+//! microseconds, which affects sizes below some 64 KiB. So the log is optional.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
@@ -119,14 +119,15 @@ enum LogFile {
 }
 
 impl Log {
-    /// Has NCCL log its choices to this process, by setting `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and `NCCL_DEBUG_FILE`.
+    /// Has NCCL log its choices to this process, by setting `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and
+    /// `NCCL_DEBUG_FILE`.
     ///
-    /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
-    /// The log does not survive an `exec`, so the variables must not either: see
+    /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0
+    /// needs it. The log does not survive an `exec`, so the variables must not either: see
     /// [`own_variables`](super::own_variables).
     ///
-    /// If the user has set `NCCL_DEBUG`, in the environment or in one of NCCL's configuration files, nothing is
-    /// changed: the user's log is read if it contains choices and goes to a file.
+    /// If the user has set `NCCL_DEBUG`, in the environment or in one of NCCL's configuration files, nothing
+    /// is changed: the user's log is read if it contains choices and goes to a file.
     ///
     /// # Errors
     /// When NCCL's choices will not be known, with the reason; nothing is changed then.
@@ -150,8 +151,8 @@ impl Log {
         Ok((Self { source, position: 0 }, variables))
     }
 
-    /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
-    /// started.
+    /// Skips what was logged so far. Call it before each measurement: before its first operation, but after
+    /// NCCL has started.
     pub fn clear(&mut self) -> io::Result<()> {
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -161,8 +162,8 @@ impl Log {
         Ok(())
     }
 
-    /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in the order
-    /// of the last line. An operation has one line, or one for each GPU of this process.
+    /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in
+    /// the order of the last line. An operation has one line, or one for each GPU of this process.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
         let mut position = self.position;
@@ -265,7 +266,8 @@ fn has_tuning(subsystems: &str) -> bool {
     named != inverted
 }
 
-/// The path of NCCL's log: `%h` is the host's name up to its first dot, `%p` the process, `%%` a per cent sign.
+/// The path of NCCL's log: `%h` is the host's name up to its first dot, `%p` the process, `%%` a per cent
+/// sign.
 fn expanded(pattern: &str, host: &str, process: u32) -> String {
     let mut path = String::new();
     let mut letters = pattern.chars();

@@ -1,7 +1,8 @@
 //! The algorithm, protocol and channels that NCCL selected.
 //!
-//! There are two sources. [`profiler`] is a plugin inside this program: it costs nothing while operations are timed,
-//! and is always active. [`log`] is NCCL's log, which costs time, and so is optional (`--show-algorithm`):
+//! There are two sources. [`profiler`] is a plugin inside this program: it costs nothing while operations are
+//! timed, and is always active. [`log`] is NCCL's log, which costs time, and so is optional
+//! (`--show-algorithm`):
 //!
 //! | operation | reported by the profiler | reported by the log |
 //! |---|---|---|
@@ -31,8 +32,8 @@ use record::Algorithm;
 /// NCCL's choice for operations of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The collective, by its name on the command line: `allreduce`. NCCL's log lacks it in 2.20 to 2.22, and so do
-    /// sends and receives.
+    /// The collective, by its name on the command line: `allreduce`. NCCL's log lacks it in 2.20 to 2.22, and
+    /// so do sends and receives.
     pub collective: Option<String>,
     /// Size of each operation.
     pub bytes: Bytes,
@@ -88,7 +89,8 @@ fn copies(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 
-/// Counts a choice among `choices`, which have their numbers of operations, in the order of the last operation.
+/// Counts a choice among `choices`, which have their numbers of operations, in the order of the last
+/// operation.
 fn add(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
     let known = choices.iter().position(|(other, _)| *other == choice);
     let operations = known.map_or(0, |index| choices.remove(index).1);
@@ -111,10 +113,11 @@ pub struct ChoiceSources {
 }
 
 impl ChoiceSources {
-    /// Has NCCL report its choices to this process: to the profiler, and to the log if that is requested. Also returns
-    /// a note when choices will be missing.
+    /// Has NCCL report its choices to this process: to the profiler, and to the log if that is requested.
+    /// Also returns a note when choices will be missing.
     ///
-    /// Call it in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
+    /// Call it in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0
+    /// needs it.
     pub fn start(with_log: bool) -> (Self, Option<String>) {
         let profiled = profiler::start();
         match with_log.then(Log::start).transpose() {
@@ -127,8 +130,8 @@ impl ChoiceSources {
         }
     }
 
-    /// Discards the choices so far. Call it before each measurement: before its first operation, but after NCCL has
-    /// started.
+    /// Discards the choices so far. Call it before each measurement: before its first operation, but after
+    /// NCCL has started.
     pub fn clear(&mut self) -> io::Result<()> {
         profiler::clear();
         self.log.as_mut().map_or(Ok(()), Log::clear)

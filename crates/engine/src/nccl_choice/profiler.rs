@@ -1,9 +1,10 @@
 //! A profiler plugin for NCCL inside this program, to which NCCL reports its choice when an operation starts.
 //!
-//! With `NCCL_PROFILER_PLUGIN=STATIC_PLUGIN` NCCL looks for the plugin among the symbols of the program itself: the
-//! newest of `ncclProfiler_v6` to `ncclProfiler_v1` that it knows. So programs that use this export the tables of
-//! `abi` (`nccl-bench/build.rs`). Only the fields that are used are declared there, after
-//! `src/include/plugin/profiler/` of NCCL's source, where no published version of the interface has changed:
+//! With `NCCL_PROFILER_PLUGIN=STATIC_PLUGIN` NCCL looks for the plugin among the symbols of the program
+//! itself: the newest of `ncclProfiler_v6` to `ncclProfiler_v1` that it knows. So programs that use this
+//! export the tables of `abi` (`nccl-bench/build.rs`). Only the fields that are used are declared there,
+//! after `src/include/plugin/profiler/` of NCCL's source, where no published version of the interface has
+//! changed:
 //!
 //! | interface | NCCL | reported of an operation |
 //! |---|---|---|
@@ -15,14 +16,14 @@
 //!
 //! NCCL 2.23 knows only v1, which has numbers instead of names, and is not supported.
 //!
-//! Each operation reads a mask of events, an `int` of NCCL's. NCCL calls nothing while it is zero. It is set only
-//! during operations whose choices are recorded ([`set_enabled`]), and never while operations are timed.
+//! Each operation reads a mask of events, an `int` of NCCL's. NCCL calls nothing while it is zero. It is set
+//! only during operations whose choices are recorded ([`set_enabled`]), and never while operations are timed.
 //!
 //! # Other profilers
-//! Where `NCCL_PROFILER_PLUGIN` is set to anything, even `none`, or one of NCCL's configuration files sets it, this
-//! plugin is not used; nor where there is a `libnccl-profiler.so`, which NCCL would load by default. Only a profiler
-//! inside a network plugin's library, which NCCL tries last (from 2.27 on), is displaced: to use that one, set
-//! `NCCL_PROFILER_PLUGIN` to the name of its library.
+//! Where `NCCL_PROFILER_PLUGIN` is set to anything, even `none`, or one of NCCL's configuration files sets
+//! it, this plugin is not used; nor where there is a `libnccl-profiler.so`, which NCCL would load by default.
+//! Only a profiler inside a network plugin's library, which NCCL tries last (from 2.27 on), is displaced: to
+//! use that one, set `NCCL_PROFILER_PLUGIN` to the name of its library.
 
 mod abi;
 
@@ -56,11 +57,11 @@ fn recorded() -> MutexGuard<'static, Vec<(Choice, u64)>> {
     CHOICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has NCCL load this plugin, by setting `NCCL_PROFILER_PLUGIN`, unless it will load another one. Returns true when
-/// NCCL will load this one, provided that it is new enough.
+/// Has NCCL load this plugin, by setting `NCCL_PROFILER_PLUGIN`, unless it will load another one. Returns
+/// true when NCCL will load this one, provided that it is new enough.
 ///
-/// Call it in `main`, before NCCL is loaded and before any thread starts. The plugin does not survive an `exec`, so the
-/// variable must not either: see [`own_variables`](super::own_variables).
+/// Call it in `main`, before NCCL is loaded and before any thread starts. The plugin does not survive an
+/// `exec`, so the variable must not either: see [`own_variables`](super::own_variables).
 pub fn start() -> bool {
     let user = settings::of_nccl(&settings::variable)(VARIABLE).filter(|name| !name.is_empty());
     match user {
@@ -87,7 +88,8 @@ pub fn clear() {
     recorded().clear();
 }
 
-/// The choices recorded since [`clear`], with their numbers of operations, in the order of the last operation.
+/// The choices recorded since [`clear`], with their numbers of operations, in the order of the last
+/// operation.
 pub fn choices() -> Vec<(Choice, u64)> {
     recorded().clone()
 }
@@ -106,8 +108,8 @@ fn set_mask(enabled: bool) {
     if mask.is_null() {
         return;
     }
-    // SAFETY: NCCL gave the address of a static `int` of its own, and libnccl is never unloaded (`nccl_sys::Nccl`).
-    // NCCL reads it atomically.
+    // SAFETY: NCCL gave the address of a static `int` of its own, and libnccl is never unloaded
+    // (`nccl_sys::Nccl`). NCCL reads it atomically.
     let mask = unsafe { AtomicI32::from_ptr(mask) };
     mask.store(if enabled { EVENTS } else { 0 }, Ordering::Relaxed);
 }

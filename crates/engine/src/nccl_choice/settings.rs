@@ -13,8 +13,8 @@ pub(super) type Assignments = Vec<(&'static str, String)>;
 
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// The variables that this module has set in this process. They must not be passed to a program that replaces it by
-/// `exec`, where the plugin and the log no longer exist, nor be recorded as the user's.
+/// The variables that this module has set in this process. They must not be passed to a program that replaces
+/// it by `exec`, where the plugin and the log no longer exist, nor be recorded as the user's.
 pub fn own_variables() -> Vec<&'static str> {
     SET.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -127,8 +127,8 @@ impl FabricOptions {
     /// The requested algorithms for `collectives`, each with its collective.
     ///
     /// # Errors
-    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between hosts. The error
-    /// lists the available algorithms.
+    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
+    /// hosts. The error lists the available algorithms.
     pub fn choices(
         &self,
         collectives: &[Collective],

@@ -129,14 +129,14 @@ pub struct Request {
     pub variables: Variables,
     /// Changes that were made to the request, with reasons, for the record.
     pub notes: Vec<String>,
-    /// Further options that must be equal on all processes, with their values. A caller that has any also lists those
-    /// from which `statistics` follows, which is then not compared itself.
+    /// Further options that must be equal on all processes, with their values. A caller that has any also
+    /// lists those from which `statistics` follows, which is then not compared itself.
     pub also_equal: Vec<(&'static str, String)>,
 }
 
 impl Request {
-    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default
-    /// maximum, 20 iterations, one verification.
+    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's
+    /// default maximum, 20 iterations, one verification.
     pub fn new(collectives: Vec<Collective>) -> Self {
         Self {
             collectives,
@@ -211,8 +211,8 @@ impl Request {
         Err(problem.to_owned())
     }
 
-    /// The options and variables that must be equal on all processes: by name, with the value as text that is equal
-    /// exactly when the values are.
+    /// The options and variables that must be equal on all processes: by name, with the value as text that is
+    /// equal exactly when the values are.
     pub fn common(&self) -> Vec<(&'static str, String)> {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]

@@ -97,8 +97,8 @@ impl Sweep {
         std::iter::successors(Some(self.min), next).take_while(move |&size| size <= self.max)
     }
 
-    /// The sizes of the warm-up: powers of two times the smallest, whatever the sweep's own step, as in nccl-tests. In
-    /// descending order, so that the sweep's first size is the last one warmed up.
+    /// The sizes of the warm-up: powers of two times the smallest, whatever the sweep's own step, as in
+    /// nccl-tests. In descending order, so that the sweep's first size is the last one warmed up.
     pub fn warm_up_sizes(self) -> impl Iterator<Item = u64> {
         let ladder: Vec<u64> = Self { step: Step::Factor(2), ..self }.sizes().collect();
         ladder.into_iter().rev()

@@ -20,8 +20,8 @@ pub struct Variables {
     pub pattern: Pattern,
     /// `NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`.
     pub traffic_summary: bool,
-    /// `NCCL_BENCH_SYMMETRIC_FENCE=0`: operations in symmetric windows are not ordered after kernels that trigger
-    /// programmatic launch early, where the loaded NCCL needs that.
+    /// `NCCL_BENCH_SYMMETRIC_FENCE=0`: operations in symmetric windows are not ordered after kernels that
+    /// trigger programmatic launch early, where the loaded NCCL needs that.
     pub without_symmetric_fence: bool,
 }
 

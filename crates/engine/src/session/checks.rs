@@ -75,8 +75,8 @@ pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), 
     Ok(())
 }
 
-/// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given as `all`,
-/// one case with elements is enough.
+/// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given
+/// as `all`, one case with elements is enough.
 pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPosition) -> Result<(), Stop> {
     let (ranks, largest) = (position.ranks, sweep.sizes().last().unwrap_or(0));
     let participant = Participant { rank: 0, ranks, root: Some(0) };

@@ -1,7 +1,7 @@
 //! A measurement as a library call: from a request to events and a verdict.
 //!
-//! A session uses neither a terminal nor files: an [`Observer`] receives the results. A rank that fails ends the process and the
-//! job ([`process`](crate::process)), because the other ranks may wait for a device.
+//! A session uses neither a terminal nor files: an [`Observer`] receives the results. A rank that fails ends
+//! the process and the job ([`process`](crate::process)), because the other ranks may wait for a device.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -86,8 +86,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Prepares to record the choices of NCCL, then starts the process. Call it in `main`, before other threads start and before NCCL
-    /// is loaded: it may set environment variables, and [`Process::start`] starts a thread.
+    /// Prepares to record the choices of NCCL, then starts the process. Call it in `main`, before other
+    /// threads start and before NCCL is loaded: it may set environment variables, and [`Process::start`]
+    /// starts a thread.
     ///
     /// # Errors
     /// Those of [`Process::start`].
@@ -102,10 +103,12 @@ impl Session {
     }
 
     /// Runs the measurement as one process of its job. Every process calls it with an equal request
-    /// ([`Request::common`]) and gets the same verdict, once all ranks have closed their devices. Only the process of rank 0
-    /// calls `observer`. `mpi` is `backend::mpi::find` in a program that is linked to MPI, else `None`.
+    /// ([`Request::common`]) and gets the same verdict, once all ranks have closed their devices. Only the
+    /// process of rank 0 calls `observer`. `mpi` is `backend::mpi::find` in a program that is linked to MPI,
+    /// else `None`.
     ///
-    /// A failure while running does not return: the observer saves the results, and the process and the job end.
+    /// A failure while running does not return: the observer saves the results, and the process and the job
+    /// end.
     ///
     /// # Errors
     /// A refusal, the same on every process, when the request cannot be carried out.

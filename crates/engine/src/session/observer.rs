@@ -19,9 +19,9 @@ pub struct Start<'a> {
     pub reduced_to: Option<u64>,
 }
 
-/// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the thread of
-/// [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the process early. An error of
-/// a method, such as a result that cannot be written, ends the job.
+/// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the
+/// thread of [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the
+/// process early. An error of a method, such as a result that cannot be written, ends the job.
 pub trait Observer: Send + Sync + 'static {
     /// Opens the outputs. Called before the processes compare their requests.
     ///
@@ -48,12 +48,13 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when the sweep has ended.
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;
 
-    /// Saves the results, because the process is about to end. Called at most once, on a thread of its own: before
-    /// [`Observer::start`], during any other method, or after [`Observer::finish`]. It must not wait for a lock that
-    /// those hold while they block.
+    /// Saves the results, because the process is about to end. Called at most once, on a thread of its own:
+    /// before [`Observer::start`], during any other method, or after [`Observer::finish`]. It must not wait
+    /// for a lock that those hold while they block.
     fn salvage(&self, outcome: Outcome);
 
-    /// Called on every process when it fails outside of a rank's thread, as at the start of NCCL. The process ends after it.
+    /// Called on every process when it fails outside of a rank's thread, as at the start of NCCL. The process
+    /// ends after it.
     fn failed(&self, _message: &str) {}
 
     /// Returns true when the reader of the results has gone. The run then stops as if by SIGPIPE.

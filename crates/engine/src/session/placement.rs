@@ -1,9 +1,9 @@
-//! Processors of ranks: the record of those that each may use, and a processor of its own for each rank that shares its
-//! process.
+//! Processors of ranks: the record of those that each may use, and a processor of its own for each rank that
+//! shares its process.
 //!
-//! The threads of a process start on any processors, perhaps two on one. Ranks in host memory poll for each other's data: two
-//! on one processor take turns of tens of microseconds, and the scheduler may leave them there for as long as the process
-//! lives. A launcher of processes binds each of them; nothing binds threads.
+//! The threads of a process start on any processors, perhaps two on one. Ranks in host memory poll for each
+//! other's data: two on one processor take turns of tens of microseconds, and the scheduler may leave them
+//! there for as long as the process lives. A launcher of processes binds each of them; nothing binds threads.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,18 +29,19 @@ struct Claim {
     has_gpu: bool,
     /// The processors, in order of preference.
     processors: Vec<usize>,
-    /// Number of processors that a container's quota lets its ranks keep busy, if that is fewer than they may run on.
+    /// Number of processors that a container's quota lets its ranks keep busy, if that is fewer than they may
+    /// run on.
     quota: Option<usize>,
     /// True when the rank is to be bound.
     binds: bool,
 }
 
-/// Binds this thread as `binding` demands, and notes the processors in `rank`. Every rank calls it. `threads`: number of ranks
-/// of this process.
+/// Binds this thread as `binding` demands, and notes the processors in `rank`. Every rank calls it.
+/// `threads`: number of ranks of this process.
 ///
 /// # Errors
-/// For [`Binding::Core`]: [`Stop::Refused`], on every rank, when some rank has a GPU or no processor is left for it, and
-/// [`Stop::Failed`] when the system refuses to bind.
+/// For [`Binding::Core`]: [`Stop::Refused`], on every rank, when some rank has a GPU or no processor is left
+/// for it, and [`Stop::Failed`] when the system refuses to bind.
 pub(super) fn place_rank(
     binding: Binding,
     threads: usize,
@@ -105,8 +106,8 @@ fn describe_unbound_rank(index: usize, claims: &[Claim]) -> String {
     )
 }
 
-/// Assigns a processor to each rank to be bound: the first of its list that no earlier rank has. Ranks of a host with too few
-/// processors stay unbound.
+/// Assigns a processor to each rank to be bound: the first of its list that no earlier rank has. Ranks of a
+/// host with too few processors stay unbound.
 fn assign_processors(claims: &[Claim]) -> Vec<Option<usize>> {
     let mut taken = BTreeSet::new();
     let mut assigned: Vec<Option<usize>> = Vec::with_capacity(claims.len());

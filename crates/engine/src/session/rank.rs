@@ -64,8 +64,9 @@ pub(super) fn run(
         progress.begin_step("closing its device");
         Ok(())
     })?;
-    // A rank that fails while it closes its device fails the run, and NCCL's log of every process is complete: within a
-    // process, the last rank to destroy its communicator frees the objects of all ranks, and logs their end.
+    // A rank that fails while it closes its device fails the run, and NCCL's log of every process is
+    // complete: within a process, the last rank to destroy its communicator frees the objects of all ranks,
+    // and logs their end.
     progress.begin_step("the barrier after closing its device");
     world.barrier()?;
     progress.begin_unlimited_step("writing the report");

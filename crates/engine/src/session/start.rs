@@ -83,8 +83,8 @@ pub(super) fn start_of_record(
     }
 }
 
-/// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`. Of a single process only
-/// the meeting of its ranks, whose world is `world`.
+/// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`. Of a
+/// single process only the meeting of its ranks, whose world is `world`.
 pub(super) fn describe_processes(process: &dyn world::World, world: &dyn world::World) -> String {
     let meeting = world.describe();
     match process.size() {

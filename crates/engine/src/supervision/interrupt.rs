@@ -1,12 +1,13 @@
-//! Signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU), and a closed standard output.
+//! Signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU), and a
+//! closed standard output.
 //!
-//! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as those of
-//! libfabric's providers, never run: they would end the process with an exit code of their own.
+//! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as
+//! those of libfabric's providers, never run: they would end the process with an exit code of their own.
 //!
-//! The first signal requests a stop after the current measurement, on all ranks at the same point. A process that has
-//! not stopped 0.2 s later saves its results. Two seconds after the signal, or on a second one, it ends
-//! itself and the job, and waits up to five seconds for files that are being written. Signals within
-//! 0.3 s of the first count as one: `timeout` and launchers send two.
+//! The first signal requests a stop after the current measurement, on all ranks at the same point. A process
+//! that has not stopped 0.2 s later saves its results. Two seconds after the signal, or on a second one, it
+//! ends itself and the job, and waits up to five seconds for files that are being written. Signals within 0.3
+//! s of the first count as one: `timeout` and launchers send two.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -22,8 +23,8 @@ use super::{Salvage, start_thread};
 use crate::gather::gather;
 use record::Outcome;
 
-/// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which
-/// mpirun kills.
+/// Time after a signal at which a process that has not stopped saves its results. Shorter than the second
+/// after which mpirun kills.
 const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// Time after the first signal during which another one is taken for the same request.
 const SAME_REQUEST: Duration = Duration::from_millis(300);
@@ -49,11 +50,11 @@ struct InterruptState {
 }
 
 impl Interrupt {
-    /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the process
-    /// started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
-    /// commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call this
-    /// first in `main`: threads that run already would not block the signals. A later call only makes the signals go to
-    /// its own request.
+    /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the
+    /// process started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for
+    /// background commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call
+    /// this first in `main`: threads that run already would not block the signals. A later call only makes
+    /// the signals go to its own request.
     ///
     /// # Errors
     /// When the thread that waits for the signals cannot be started.
@@ -67,14 +68,14 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job through
-    /// `process`. Before this, a signal ends the process at once, because there is nothing to save.
+    /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job
+    /// through `process`. Before this, a signal ends the process at once, because there is nothing to save.
     pub fn joined(&self, process: &world::Handle) {
         *lock(&self.0.world) = Some(Arc::downgrade(process));
     }
 
-    /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks exchange its
-    /// number, so that all stop at the same point.
+    /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks
+    /// exchange its number, so that all stop at the same point.
     pub fn requested(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
@@ -135,8 +136,8 @@ impl Interrupt {
         self.0.salvage.end_job(&*world, self.outcome(signal), signal_code(signal), &message)
     }
 
-    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the signal for
-    /// that reason: the outcome is then the failure of that rank.
+    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the
+    /// signal for that reason: the outcome is then the failure of that rank.
     fn outcome(&self, signal: Signal) -> Outcome {
         let failed = self.world().and_then(|world| world.check().err());
         failed.map_or_else(|| interrupted(signal), |error| Outcome::Failed { message: error.to_string() })
@@ -147,8 +148,8 @@ impl Interrupt {
     }
 }
 
-/// Makes signals wait until an [`Interrupt`] is installed, in this thread and all that it starts. For programs that set
-/// environment variables first, which needs a process with a single thread.
+/// Makes signals wait until an [`Interrupt`] is installed, in this thread and all that it starts. For
+/// programs that set environment variables first, which needs a process with a single thread.
 pub fn hold_signals() -> io::Result<()> {
     Ok(WAITED.into_iter().collect::<SigSet>().thread_block()?)
 }
@@ -179,7 +180,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the process.
+/// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the
+/// process.
 pub fn ignore_file_size_signal() -> io::Result<()> {
     // SAFETY: no handler is installed.
     unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;

@@ -17,7 +17,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 type Hook = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Saves the results once, whichever thread ends the process: a rank's, the watchdog, the signal thread, or the world.
+/// Saves the results once, whichever thread ends the process: a rank's, the watchdog, the signal thread, or
+/// the world.
 ///
 /// Clones share the hook.
 #[derive(Clone, Default)]
@@ -47,9 +48,9 @@ impl fmt::Debug for Salvage {
 }
 
 impl Salvage {
-    /// Sets the hook that saves the results. It runs at most once, on a thread of its own, perhaps while ranks are
-    /// still measuring, and is abandoned after five seconds. So it must not wait for a lock that a rank could hold
-    /// forever.
+    /// Sets the hook that saves the results. It runs at most once, on a thread of its own, perhaps while
+    /// ranks are still measuring, and is abandoned after five seconds. So it must not wait for a lock that a
+    /// rank could hold forever.
     pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
         let mut state = self.lock();
         if !state.running {
@@ -57,15 +58,16 @@ impl Salvage {
         }
     }
 
-    /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five seconds.
+    /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five
+    /// seconds.
     pub fn clear(&self) {
         let mut state = self.lock();
         state.ready = None;
         self.wait(state);
     }
 
-    /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does nothing when
-    /// there is no hook, or it has run already.
+    /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does
+    /// nothing when there is no hook, or it has run already.
     pub fn save(&self, outcome: Outcome) -> bool {
         let mut state = self.lock();
         let hook = state.ready.take();
@@ -98,9 +100,9 @@ impl Salvage {
         self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }))
     }
 
-    /// Runs the hook also when the world ends this process because another rank has failed, or was interrupted. With an exit
-    /// code of failures ([`Salvage::set_failure_code`]) the process ends here after a failure, since the world has a code of
-    /// its own.
+    /// Runs the hook also when the world ends this process because another rank has failed, or was
+    /// interrupted. With an exit code of failures ([`Salvage::set_failure_code`]) the process ends here after
+    /// a failure, since the world has a code of its own.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error, code| {
@@ -109,14 +111,16 @@ impl Salvage {
             let of_failure = salvage.failure_code(&outcome);
             if let Some(code) = of_failure {
                 print_message(format_args!("nccl-bench: {error}"));
-                // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a blocked thread.
+                // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a
+                // blocked thread.
                 unsafe { libc::_exit(i32::from(code)) };
             }
         }));
     }
 
-    /// Saves the results with `outcome` and ends the job with an exit code and a message, unless another rank is known to have
-    /// failed: then because of that. Signals, the watchdog and failed ranks all end here, of which only the first counts.
+    /// Saves the results with `outcome` and ends the job with an exit code and a message, unless another rank
+    /// is known to have failed: then because of that. Signals, the watchdog and failed ranks all end here, of
+    /// which only the first counts.
     pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
         self.end_with(world, outcome, code, &format!("nccl-bench: {message}"))
     }
@@ -133,16 +137,16 @@ impl Salvage {
         world.abort(code, line)
     }
 
-    /// Returns for the first thread only; others sleep until it has ended the process, so that what is saved, printed and
-    /// returned has one reason.
+    /// Returns for the first thread only; others sleep until it has ended the process, so that what is saved,
+    /// printed and returned has one reason.
     fn claim_end(&self) {
         while mem::replace(&mut self.lock().ending, true) {
             thread::sleep(Duration::from_secs(3600));
         }
     }
 
-    /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message name that
-    /// rank instead.
+    /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message
+    /// name that rank instead.
     pub fn end(&self, rank: &dyn World, code: u8, message: &str) -> ! {
         let cause = match rank.check() {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),

@@ -3,10 +3,11 @@
 pub use nix::sys::signal::Signal;
 use record::Outcome;
 
-/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's `--signal`), and the kernel
-/// sends SIGXCPU at a limit of processor time. Without a handler each ends the process. SIGPIPE is a reason to stop as well, but is requested after a failed write
-/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the greatest number
-/// counts.
+/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's
+/// `--signal`), and the kernel sends SIGXCPU at a limit of processor time. Without a handler each ends the
+/// process. SIGPIPE is a reason to stop as well, but is requested after a failed write
+/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the
+/// greatest number counts.
 pub(super) const WAITED: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,

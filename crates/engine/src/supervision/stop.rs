@@ -38,8 +38,8 @@ impl Verdict {
     }
 }
 
-/// Waits for `world` to learn which failed rank has caused an error of NCCL, because NCCL notices a lost peer first.
-/// Communicators over libfabric have waited already.
+/// Waits for `world` to learn which failed rank has caused an error of NCCL, because NCCL notices a lost peer
+/// first. Communicators over libfabric have waited already.
 pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
     if let Some(nccl::Error::Nccl { .. }) = error.downcast_ref() {
         world::cause(world);

@@ -1,9 +1,9 @@
 //! The measurement: the order of operations, the timing, and the verification.
 //!
-//! It follows nccl-tests, so that results are comparable: a warm-up over powers of two of sizes, then for each size
-//! and placement one untimed operation, a barrier, the timed iterations on the wall clock of every rank, and a
-//! separate verification. `rank` does so on each rank, `repeat` determines the number of repetitions, and `results`
-//! combines the ranks' results.
+//! It follows nccl-tests, so that results are comparable: a warm-up over powers of two of sizes, then for
+//! each size and placement one untimed operation, a barrier, the timed iterations on the wall clock of every
+//! rank, and a separate verification. `rank` does so on each rank, `repeat` determines the number of
+//! repetitions, and `results` combines the ranks' results.
 
 mod rank;
 mod repeat;
@@ -72,11 +72,13 @@ pub enum Event<'a> {
     Stopped(Signal, Vec<usize>),
     /// A collective is left out, for this reason.
     LeftOut(Collective, String),
-    /// The measurements of a collective have ended. With the largest memory use of a rank, if it was requested.
+    /// The measurements of a collective have ended. With the largest memory use of a rank, if it was
+    /// requested.
     End(Option<MemoryUse>),
 }
 
-/// A step of a sweep, as the watchdog and the display of progress name it: `the timed operations of allreduce float`.
+/// A step of a sweep, as the watchdog and the display of progress name it: `the timed operations of allreduce
+/// float`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepStep {
     /// The kind of step: `timed operations`.
@@ -91,8 +93,8 @@ impl fmt::Display for SweepStep {
     }
 }
 
-/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of a method
-/// ends the sweep.
+/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of
+/// a method ends the sweep.
 pub(crate) trait RankObserver {
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
@@ -119,8 +121,8 @@ pub(crate) trait RankObserver {
     }
 }
 
-/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has stopped it,
-/// if any.
+/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has
+/// stopped it, if any.
 pub(crate) fn run(
     plan: &SweepPlan,
     world: &dyn World,

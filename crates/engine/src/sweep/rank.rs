@@ -88,8 +88,8 @@ impl RankSweep<'_> {
         if baseline { both } else { &both[..1] }
     }
 
-    /// Selects a backend after all ranks have finished with the other one: a rank may have to call that library for
-    /// operations of other ranks to end.
+    /// Selects a backend after all ranks have finished with the other one: a rank may have to call that
+    /// library for operations of other ranks to end.
     fn activate(&mut self, role: BackendRole) -> anyhow::Result<()> {
         if self.plan.versus.is_some() {
             self.world.barrier()?;
@@ -188,8 +188,8 @@ impl RankSweep<'_> {
         Ok(results)
     }
 
-    /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also returns
-    /// whether they are, with `--until-stable`.
+    /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also
+    /// returns whether they are, with `--until-stable`.
     fn rounds(&mut self, work: &Work) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();
@@ -237,8 +237,8 @@ impl RankSweep<'_> {
         Ok((roles.into_iter().map(|(_, rounds)| rounds).collect(), stable))
     }
 
-    /// Number of iterations that fit into the budget with the pass for the statistics, at most that of the timed loop, and the
-    /// time of that pass. The same on every rank.
+    /// Number of iterations that fit into the budget with the pass for the statistics, at most that of the
+    /// timed loop, and the time of that pass. The same on every rank.
     fn affordable(&mut self, work: &Work, budget: Duration) -> anyhow::Result<(usize, Duration)> {
         let timed_loop = self.plan.timed_loop();
         let rounds = if self.plan.request.until_stable.is_some() { 1 } else { self.plan.request.rounds };
@@ -273,8 +273,8 @@ impl RankSweep<'_> {
         Ok(times)
     }
 
-    /// Runs one more iteration to record how operations of a group or graph are carried out, which may differ from a
-    /// single one. It runs after the timed ones, so that it does not affect them.
+    /// Runs one more iteration to record how operations of a group or graph are carried out, which may differ
+    /// from a single one. It runs after the timed ones, so that it does not affect them.
     fn record_untimed_iteration(&mut self, work: &Work) -> anyhow::Result<()> {
         let timed_loop = self.plan.timed_loop();
         let graph_launches = timed_loop.graph_launches.min(1);
@@ -285,8 +285,8 @@ impl RankSweep<'_> {
         Ok(())
     }
 
-    /// The time of each iteration: of the timed ones, or of a second pass, so that timing each iteration does not
-    /// change the reported time.
+    /// The time of each iteration: of the timed ones, or of a second pass, so that timing each iteration does
+    /// not change the reported time.
     fn each(&mut self, work: &Work, rounds: &RankRounds) -> anyhow::Result<Vec<f64>> {
         if !self.plan.request.statistics || !rounds.each_us.is_empty() {
             return Ok(rounds.each_us.clone());
@@ -296,7 +296,8 @@ impl RankSweep<'_> {
         Ok(self.timed(work, &timed_loop)?.each_us)
     }
 
-    /// True when each iteration is timed in a pass of its own: not asked for with the timed ones, or these are a graph.
+    /// True when each iteration is timed in a pass of its own: not asked for with the timed ones, or these
+    /// are a graph.
     fn has_statistics_pass(&self) -> bool {
         let request = &self.plan.request;
         request.statistics && (!request.per_iteration || request.graph_launches > 0)
@@ -322,7 +323,8 @@ impl RankSweep<'_> {
         Ok(wrong)
     }
 
-    /// Runs the check on the stream, eager and as a graph, and adds its findings to those of the verification.
+    /// Runs the check on the stream, eager and as a graph, and adds its findings to those of the
+    /// verification.
     fn verify_on_stream(
         &mut self,
         work: &Work,

@@ -5,9 +5,9 @@ use record::statistics::median;
 /// Minimum number of rounds of a batch for a statement on the precision of its median.
 pub(super) const LEAST_ROUNDS: usize = 6;
 
-/// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time of a
-/// number of iterations. The last trial has at least a twentieth of the result: in fewer iterations, the wait for
-/// other ranks to begin would dominate.
+/// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time
+/// of a number of iterations. The last trial has at least a twentieth of the result: in fewer iterations, the
+/// wait for other ranks to begin would dominate.
 pub(super) fn fitting(
     seconds: f64,
     most: usize,
@@ -24,8 +24,8 @@ pub(super) fn fitting(
     }
 }
 
-/// Returns true when the medians of the first and the second half of the rounds are both precise to `share`, and differ by at
-/// most `share`. One half alone can be precise in a temporary state.
+/// Returns true when the medians of the first and the second half of the rounds are both precise to `share`,
+/// and differ by at most `share`. One half alone can be precise in a temporary state.
 pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let (first, second) = rounds.split_at(rounds.len() / 2);
     let agree = |one: f64, other: f64| (one - other).abs() <= share * one.min(other);
@@ -34,8 +34,8 @@ pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
         && median(first).zip(median(second)).is_some_and(|(one, other)| agree(one, other))
 }
 
-/// Returns true when the 95 % confidence interval of the median, from order statistics (the binomial distribution,
-/// approximated by the normal one), lies within `share` of the median on both sides.
+/// Returns true when the 95 % confidence interval of the median, from order statistics (the binomial
+/// distribution, approximated by the normal one), lies within `share` of the median on both sides.
 fn is_precise(rounds: &[f64], share: f64) -> bool {
     let count = rounds.len();
     if count < LEAST_ROUNDS {

@@ -8,8 +8,8 @@ use crate::gather::gather;
 use crate::request::{Request, Size};
 use crate::supervision::Stop;
 
-/// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was
-/// reduced. The same on every rank.
+/// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one
+/// was reduced. The same on every rank.
 pub(crate) fn sizes(
     settings: &Request,
     default_max_bytes: u64,
@@ -45,8 +45,8 @@ pub(crate) fn sizes_within(
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 
-/// Sizes of the two buffers. Both have room for the largest size, so that operations move on through both alike; if
-/// memory is short, the send buffer has only room for what is sent.
+/// Sizes of the two buffers. Both have room for the largest size, so that operations move on through both
+/// alike; if memory is short, the send buffer has only room for what is sent.
 fn buffer_sizes(
     settings: &Request,
     max_bytes: u64,

@@ -1,4 +1,5 @@
-//! CSV (RFC 4180): a row per measurement, which repeats the provenance, so that each row can be read by itself.
+//! CSV (RFC 4180): a row per measurement, which repeats the provenance, so that each row can be read by
+//! itself.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -7,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::run::{Measurement, Outcome, Run};
 
-/// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if any:
-/// microseconds, GB/s.
+/// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if
+/// any: microseconds, GB/s.
 pub(super) const COLUMNS: [(&str, &str); 55] = [
     ("collective", "/measurement/collective"),
     ("data_type", "/measurement/data_type"),

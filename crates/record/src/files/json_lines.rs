@@ -177,8 +177,8 @@ impl JsonLines {
         Ok(())
     }
 
-    /// Adds the missing measurements and the last line. On a full disk the last line replaces as many measurements as it needs
-    /// the space of.
+    /// Adds the missing measurements and the last line. On a full disk the last line replaces as many
+    /// measurements as it needs the space of.
     ///
     /// # Errors
     /// See [`measurement`](Self::measurement).
@@ -234,7 +234,8 @@ impl JsonLines {
         Ok(())
     }
 
-    /// Returns true when the file of this name has all lines written so far; false when it was removed or truncated.
+    /// Returns true when the file of this name has all lines written so far; false when it was removed or
+    /// truncated.
     ///
     /// # Errors
     /// When another file has its name.

@@ -133,7 +133,8 @@ fn tables(run: &Run) -> Vec<Table<'_>> {
 }
 
 impl<'a> Table<'a> {
-    /// Adds a measurement. In place shares the row of out of place of the same size and cycle, measured just before.
+    /// Adds a measurement. In place shares the row of out of place of the same size and cycle, measured just
+    /// before.
     fn add(&mut self, measurement: &'a Measurement) {
         match (measurement.placement, self.rows.last_mut()) {
             (Placement::InPlace, Some([Some(before), place @ None]))

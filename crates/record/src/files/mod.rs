@@ -1,8 +1,8 @@
 //! The files of results: native JSON, JSON Lines, CSV and Markdown, and reading them again.
 //!
-//! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed, so that a
-//! full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during the run: it has
-//! all measurements when the process is killed.
+//! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed, so
+//! that a full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during
+//! the run: it has all measurements when the process is killed.
 
 mod csv;
 #[cfg(test)]
@@ -113,12 +113,12 @@ pub struct Files {
 }
 
 impl Files {
-    /// Checks that every file can be written, before anything is measured. Nothing is replaced yet. With `force`, files
-    /// of other programs will be.
+    /// Checks that every file can be written, before anything is measured. Nothing is replaced yet. With
+    /// `force`, files of other programs will be.
     ///
     /// # Errors
-    /// When one is a folder or named twice, is no result file and `force` is not set, its folder is missing or not
-    /// writable, or the disk is full. All such files are named.
+    /// When one is a folder or named twice, is no result file and `force` is not set, its folder is missing
+    /// or not writable, or the disk is full. All such files are named.
     pub fn open(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
         let mut files: Vec<ResultFile> = Vec::new();
         let mut failures = Vec::new();
@@ -152,8 +152,8 @@ impl Files {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
 
-    /// Replaces all files by the unfinished record, so that files of an earlier run cannot be mistaken for this one's,
-    /// however it ends. `run` has no measurements yet.
+    /// Replaces all files by the unfinished record, so that files of an earlier run cannot be mistaken for
+    /// this one's, however it ends. `run` has no measurements yet.
     ///
     /// # Errors
     /// When one cannot be written; the older file is still there then.
@@ -169,7 +169,8 @@ impl Files {
         self.each(|file| file.connected(run))
     }
 
-    /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in the others.
+    /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in the
+    /// others.
     ///
     /// # Errors
     /// When there is no space for it in one; this file then has the measurements before, once it is finished.
@@ -179,12 +180,12 @@ impl Files {
     }
 
     /// Writes all files with the outcome of `run`. JSON Lines gets the lines that it lacks, because
-    /// [`start`](Self::start) was not called or the disk was full. On a full disk the other formats have the measurements for
-    /// which space was reserved.
+    /// [`start`](Self::start) was not called or the disk was full. On a full disk the other formats have the
+    /// measurements for which space was reserved.
     ///
     /// # Errors
-    /// When some cannot be written, or not all of the run, and [`measurement`](Self::measurement) has not said so before;
-    /// the others are. A file that cannot be replaced keeps its older content.
+    /// When some cannot be written, or not all of the run, and [`measurement`](Self::measurement) has not
+    /// said so before; the others are. A file that cannot be replaced keeps its older content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
         // The fastest first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.content != LINES);

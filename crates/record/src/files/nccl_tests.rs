@@ -1,9 +1,10 @@
-//! The JSON of nccl-tests' `-J`, for its readers: the same keys in the same order, and the same encoding of values.
+//! The JSON of nccl-tests' `-J`, for its readers: the same keys in the same order, and the same encoding of
+//! values.
 //!
-//! It differs where nccl-tests' own is faulty. A number that is not finite is null. All GPUs are listed. Of the
-//! environment, only variables that affect the measurement are included. The file is always valid: when the run failed
-//! it has no `end_time`, the reason in `errors`, and no `okay` is true. When no data was verified, the `count` of
-//! wrong values is null, and `okay` is `unchecked`.
+//! It differs where nccl-tests' own is faulty. A number that is not finite is null. All GPUs are listed. Of
+//! the environment, only variables that affect the measurement are included. The file is always valid: when
+//! the run failed it has no `end_time`, the reason in `errors`, and no `okay` is true. When no data was
+//! verified, the `count` of wrong values is null, and `okay` is `unchecked`.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -45,8 +46,8 @@ pub enum TargetError {
 /// [`Files::add_nccl_tests`](super::Files::add_nccl_tests).
 ///
 /// # Errors
-/// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to fill it.
-/// The file then does not exist.
+/// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to
+/// fill it. The file then does not exist.
 pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
@@ -216,8 +217,8 @@ pub(super) struct Device {
     pub(super) device_info: String,
 }
 
-/// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script takes the
-/// n-th device for that of the n-th process.
+/// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script
+/// takes the n-th device for that of the n-th process.
 fn devices(ranks: &[Rank]) -> Vec<Device> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));

@@ -1,6 +1,7 @@
 //! Recognition of the files that this crate writes, by their first bytes.
 
-/// Returns true for the start of a result file, in any of the formats; false for reports of other commands and other texts.
+/// Returns true for the start of a result file, in any of the formats; false for reports of other commands
+/// and other texts.
 pub(super) fn is_result(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     text.starts_with("collective,data_type,op,root,placement,") || is_markdown(&text) || is_json(&text)

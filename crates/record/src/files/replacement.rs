@@ -41,7 +41,8 @@ impl From<&fs::Metadata> for Version {
     }
 }
 
-/// Refuses a file that another program has written since it had the version `known`. A file that was removed is written again.
+/// Refuses a file that another program has written since it had the version `known`. A file that was removed
+/// is written again.
 ///
 /// # Errors
 /// With the reason, or when the file cannot be looked at.
@@ -52,8 +53,8 @@ pub(super) fn refuse_other(path: &Path, known: Option<Version>) -> io::Result<()
     }
 }
 
-/// Returns true for a file with content that `is_own` does not recognize by its first bytes, and for one that cannot be
-/// read. Such a file is not replaced unless the user insists.
+/// Returns true for a file with content that `is_own` does not recognize by its first bytes, and for one that
+/// cannot be read. Such a file is not replaced unless the user insists.
 pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
     let mut start = Vec::new();
     match File::open(path).and_then(|file| file.take(START).read_to_end(&mut start)) {
@@ -62,8 +63,8 @@ pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
     }
 }
 
-/// Checks that `path` can be replaced: that it is a regular file or does not exist, and that another file can be
-/// created and filled beside it. Returns the path with all links resolved.
+/// Checks that `path` can be replaced: that it is a regular file or does not exist, and that another file can
+/// be created and filled beside it. Returns the path with all links resolved.
 ///
 /// # Errors
 /// When it cannot be replaced.
@@ -99,7 +100,8 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>
     begin(path, content, || Ok(()))?.sync_all()
 }
 
-/// Replaces `path` by a file with this content, and returns it for more writes. `check` is the last thing before.
+/// Replaces `path` by a file with this content, and returns it for more writes. `check` is the last thing
+/// before.
 ///
 /// # Errors
 /// See [`write()`]; that of `check`.
@@ -137,7 +139,8 @@ fn without_name(error: io::Error, folder: &Path) -> io::Error {
     io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
 }
 
-/// Returns true for the file that standard output was redirected to, whose replacement would lose what is printed.
+/// Returns true for the file that standard output was redirected to, whose replacement would lose what is
+/// printed.
 fn is_standard_output(found: &fs::Metadata) -> bool {
     let output = io::stdout().as_fd().try_clone_to_owned().and_then(|output| File::from(output).metadata());
     output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))

@@ -12,8 +12,8 @@ const BLOCK: [u8; 4096] = [0; 4096];
 /// Bytes reserved for the outcome and the notes.
 const END: u64 = 4096;
 
-/// Disk space for the measurements so far, held by an unnamed file in the folder of the result file. Dropping it frees the
-/// space.
+/// Disk space for the measurements so far, held by an unnamed file in the folder of the result file. Dropping
+/// it frees the space.
 #[derive(Debug)]
 pub(super) struct Reserve {
     space: File,

@@ -37,7 +37,8 @@ pub(super) struct ResultFile {
     lines: Option<JsonLines>,
     /// Space for another format, from the start of the run on.
     reserve: Option<Reserve>,
-    /// The file that the next write replaces: found before the run, or left by its start. In JSON Lines, the former.
+    /// The file that the next write replaces: found before the run, or left by its start. In JSON Lines, the
+    /// former.
     known: Option<Version>,
     /// True when a measurement had no space, which was reported.
     is_full: bool,

@@ -157,10 +157,11 @@ pub struct FileVerdict {
     /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
     /// `--partial`.
     pub incomplete: Vec<String>,
-    /// With `--require-verified`, the numbers of measurements of this file and the first that were not verified. Any of
-    /// them fails the comparison.
+    /// With `--require-verified`, the numbers of measurements of this file and the first that were not
+    /// verified. Any of them fails the comparison.
     pub unverified: Vec<String>,
-    /// Numbers of ranks of the first file's runs and of this one's; absent if all are equal. A difference fails the comparison.
+    /// Numbers of ranks of the first file's runs and of this one's; absent if all are equal. A difference
+    /// fails the comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_counts: Option<[Vec<usize>; 2]>,
     /// Notes for the reader.
@@ -206,7 +207,8 @@ impl Comparison {
     }
 
     /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
-    /// data or another number of ranks, all are complete (except with `partial`), and verified (with `require_verified`).
+    /// data or another number of ranks, all are complete (except with `partial`), and verified (with
+    /// `require_verified`).
     pub fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.pass)
     }
@@ -410,7 +412,8 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()
 }
 
-/// Settings and circumstances that differ between the runs. Several runs of one side have all of their values.
+/// Settings and circumstances that differ between the runs. Several runs of one side have all of their
+/// values.
 fn differences(sources: &[RunRows]) -> Vec<Difference> {
     let all: Vec<BTreeMap<String, String>> = sources
         .iter()
@@ -440,7 +443,8 @@ fn circumstances_of_all(runs: &[Run]) -> BTreeMap<String, String> {
     all.into_iter().map(|(name, values)| (name, joined(values))).collect()
 }
 
-/// Settings and circumstances that can affect a run's values, by the names of the native format and of variables.
+/// Settings and circumstances that can affect a run's values, by the names of the native format and of
+/// variables.
 fn circumstances(run: &Run) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let text = |value: &Value| match value {

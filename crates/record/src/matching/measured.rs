@@ -66,7 +66,8 @@ impl Key {
         Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
     }
 
-    /// False for rows that no run verifies: without an element, and in place where the collective has no such form.
+    /// False for rows that no run verifies: without an element, and in place where the collective has no such
+    /// form.
     fn is_verifiable(&self) -> bool {
         let has_in_place = || self.table.collective.parse().map_or(true, Collective::has_in_place);
         self.bytes > 0 && (self.placement == Placement::OutOfPlace || has_in_place())
@@ -99,7 +100,8 @@ impl RunRows {
     }
 }
 
-/// Number of ranks of a run. Files of nccl-tests name one device of each process, and those of this program in its format all.
+/// Number of ranks of a run. Files of nccl-tests name one device of each process, and those of this program
+/// in its format all.
 fn count_ranks(run: &Run) -> usize {
     let processes: BTreeSet<_> = run.ranks.iter().map(|rank| (&rank.host, rank.pid)).collect();
     let names_one = run.program == NCCL_TESTS && processes.len() == run.ranks.len();

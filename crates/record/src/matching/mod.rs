@@ -1,8 +1,8 @@
 //! Matching of the measurements of several runs, each against the first, and their ratios.
 //!
-//! Measurements of the same collective, type, operator, root, placement and size are one row; of several cycles the
-//! median counts. Files are read one measurement at a time, and only the compared value is kept (`measured`), so that
-//! files of any length fit into memory.
+//! Measurements of the same collective, type, operator, root, placement and size are one row; of several
+//! cycles the median counts. Files are read one measurement at a time, and only the compared value is kept
+//! (`measured`), so that files of any length fit into memory.
 
 mod comparison;
 mod measured;

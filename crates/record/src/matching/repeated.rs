@@ -41,7 +41,8 @@ impl Test {
 /// Largest number of runs on a side: the exact test takes long for more.
 pub const MAX_RUNS: usize = 20;
 
-/// Refuses runs that the test cannot take: too many on a side, or a run that is there twice, on one side or on both.
+/// Refuses runs that the test cannot take: too many on a side, or a run that is there twice, on one side or
+/// on both.
 ///
 /// # Errors
 /// When a side has more than [`MAX_RUNS`] runs, or a run is there twice.
@@ -52,8 +53,8 @@ pub fn check_runs(before: &[RunRows], after: &[RunRows]) -> Result<(), MatchErro
     refuse_repeated(&before.iter().chain(after).collect::<Vec<_>>())
 }
 
-/// Refuses a run that is there twice, in one file or in two: `a.json` and `a.jsonl` of one run began at the same time on the same
-/// hosts.
+/// Refuses a run that is there twice, in one file or in two: `a.json` and `a.jsonl` of one run began at the
+/// same time on the same hosts.
 ///
 /// # Errors
 /// When a run is there twice.

@@ -1,7 +1,8 @@
 //! `nccl-bench compare`: compares runs with the first one, and fails where one is slower.
 //!
-//! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The two sides of a run with `--vs`
-//! are compared as if each was in its own file. [`record::matching`] reads and matches; this module prints.
+//! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The two sides of a run
+//! with `--vs` are compared as if each was in its own file. [`record::matching`] reads and matches; this
+//! module prints.
 
 mod report;
 
@@ -70,13 +71,13 @@ fn after_help() -> String {
 /// The arguments of `nccl-bench compare`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for standard input; the
-    /// first is what the others are compared with
+    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for
+    /// standard input; the first is what the others are compared with
     #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"], conflicts_with_all = ["before", "after"])]
     pub files: Vec<PathBuf>,
 
-    /// Several runs of one side, with --after; the medians of the sides are compared, and only a difference that is significant
-    /// by the Mann-Whitney U test (p < 0.05) counts; with at least 4 runs each
+    /// Several runs of one side, with --after; the medians of the sides are compared, and only a difference
+    /// that is significant by the Mann-Whitney U test (p < 0.05) counts; with at least 4 runs each
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "after")]
     pub before: Vec<PathBuf>,
 
@@ -96,11 +97,13 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Metric::Time)]
     pub metric: Metric,
 
-    /// Compare what there is of runs that have not ended, or lack measurements; without it, such a comparison fails
+    /// Compare what there is of runs that have not ended, or lack measurements; without it, such a comparison
+    /// fails
     #[arg(long)]
     pub partial: bool,
 
-    /// Fail unless the data of all rows was verified that can be: not without an element, nor in place in alltoall and sendrecv
+    /// Fail unless the data of all rows was verified that can be: not without an element, nor in place in
+    /// alltoall and sendrecv
     #[arg(long)]
     pub require_verified: bool,
 

@@ -181,8 +181,8 @@ fn own(
     (collection, examination)
 }
 
-/// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend that measures the job, if one
-/// does. Collective.
+/// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend that
+/// measures the job, if one does. Collective.
 pub(super) fn of_job(
     arguments: &Arguments,
     process: &Process,
@@ -205,7 +205,8 @@ pub(super) fn of_job(
     Ok(examination)
 }
 
-/// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere only as given.
+/// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere
+/// only as given.
 fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
     let is_here = arguments.file.is_none();
     let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();
@@ -246,8 +247,8 @@ impl Libraries {
         all
     }
 
-    /// Has another process load the libraries: what they print does not reach the report, and a library that crashes
-    /// does not end this process.
+    /// Has another process load the libraries: what they print does not reach the report, and a library that
+    /// crashes does not end this process.
     fn ask() -> Self {
         let asked = std::env::current_exe().and_then(|program| {
             Command::new(program)

@@ -91,8 +91,8 @@ fn read(arguments: &Arguments, rules: &Rules) -> Facts {
     Facts::read(&source, rules)
 }
 
-/// Examines all hosts of a job of this backend, with a second between two readings of counters; `None` except on rank 0.
-/// Collective.
+/// Examines all hosts of a job of this backend, with a second between two readings of counters; `None` except
+/// on rank 0. Collective.
 pub(super) fn examine_job(
     world: &world::Handle,
     backend: BackendChoice,

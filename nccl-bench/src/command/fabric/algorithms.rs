@@ -157,8 +157,8 @@ mod tests {
         }
     }
 
-    /// For a number of ranks the lines of a collective and medium reach further and further, to the largest size; but
-    /// those of hosts may end where those of a network go on.
+    /// For a number of ranks the lines of a collective and medium reach further and further, to the largest
+    /// size; but those of hosts may end where those of a network go on.
     #[test]
     fn for_a_number_of_ranks_each_line_decides_for_some_size() {
         for ranks in [2, 3, 8, 100] {

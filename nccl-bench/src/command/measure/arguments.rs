@@ -84,7 +84,8 @@ pub struct Arguments {
     #[arg(short = 'f', long = "stepfactor", value_name = "N", value_parser = step_factor, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) step_factor: Option<u64>,
 
-    /// Element type, or several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 [default: float]
+    /// Element type, or several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double
+    /// bfloat16 f8e4m3 f8e5m2 [default: float]
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = data_types, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) data_types: List<DataType>,
 
@@ -116,8 +117,8 @@ pub struct Arguments {
     #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) checks: usize,
 
-    /// Then verify N times more without the host between: fill, operation and check follow each other on the GPU's stream,
-    /// and again as a CUDA graph [N: 200]
+    /// Then verify N times more without the host between: fill, operation and check follow each other on the
+    /// GPU's stream, and again as a CUDA graph [N: 200]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) check_on_stream: Option<usize>,
 
@@ -125,7 +126,8 @@ pub struct Arguments {
     #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) average: Average,
 
-    /// Wait for the GPU: 0 at the end, 1 after each operation and for all ranks, 2 after each operation, 3 after each iteration and for all ranks, which is not timed [default: 0]
+    /// Wait for the GPU: 0 at the end, 1 after each operation and for all ranks, 2 after each operation, 3
+    /// after each iteration and for all ranks, which is not timed [default: 0]
     #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value = "0", value_parser = blocking, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) blocking: Blocking,
 
@@ -147,23 +149,26 @@ pub struct Arguments {
 
     /// Also measure each size on this backend, in turn with --backend (nccl-bench help backends)
     ///
-    /// Round by round, with columns for its time and bandwidth and the ratio of times. mpi: beside libfabric, or beside NCCL with
-    /// --backend nccl; fabric: beside NCCL
+    /// Round by round, with columns for its time and bandwidth and the ratio of times. mpi: beside libfabric,
+    /// or beside NCCL with --backend nccl; fabric: beside NCCL
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) vs: Option<Versus>,
 
     /// Repeat each measurement until its median is known within this share: 1%
     ///
-    /// Until the 95 % confidence intervals of the first and the second half of its rounds, and the difference of their medians,
-    /// are within the share. A measurement that is not after --budget [default: 5 s] is marked NOT STABLE
+    /// Until the 95 % confidence intervals of the first and the second half of its rounds, and the difference
+    /// of their medians, are within the share. A measurement that is not after --budget [default: 5 s] is
+    /// marked NOT STABLE
     #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
-    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer
+    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for
+    /// sizes that would take longer
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) budget: Option<Duration>,
 
-    /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1 [default: 0]
+    /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1
+    /// [default: 0]
     #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) cpu_time: bool,
 
@@ -171,7 +176,8 @@ pub struct Arguments {
     #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) time_stamps: bool,
 
-    /// Time each iteration by CUDA events, too, with columns for min, max, 99th percentile and variation: 1 [default: 0]
+    /// Time each iteration by CUDA events, too, with columns for min, max, 99th percentile and variation: 1
+    /// [default: 0]
     #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) per_iteration: bool,
 
@@ -185,8 +191,8 @@ pub struct Arguments {
 
     /// Columns with minimum, median and 99th percentile of single operations
     ///
-    /// i_min, i_med and i_p99 are the slowest rank's time of each, from a second pass where each is timed; the column time is the
-    /// mean of the first pass
+    /// i_min, i_med and i_p99 are the slowest rank's time of each, from a second pass where each is timed;
+    /// the column time is the mean of the first pass
     #[arg(long, help_heading = REPORTING)]
     pub(crate) stats: bool,
 
@@ -196,17 +202,18 @@ pub struct Arguments {
 
     /// A column with the algorithm, protocol and channels that were chosen
     ///
-    /// By NCCL, or the fabric backend's algorithm, which are in the files in any case. NCCL's log is read, too, which costs rank 0
-    /// about a microsecond per operation
+    /// By NCCL, or the fabric backend's algorithm, which are in the files in any case. NCCL's log is read,
+    /// too, which costs rank 0 about a microsecond per operation
     #[arg(long, help_heading = REPORTING)]
     pub(crate) show_algorithm: bool,
 
-    /// A file as nccl-tests writes it; its name ends in .json, and gets a number behind it where the file is there already
+    /// A file as nccl-tests writes it; its name ends in .json, and gets a number behind it where the file is
+    /// there already
     #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
     pub(crate) nccl_tests_json: Option<PathBuf>,
 
-    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be repeated. In its name %h
-    /// is the host, %t the time (UTC), %% a percent sign
+    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be
+    /// repeated. In its name %h is the host, %t the time (UTC), %% a percent sign
     #[arg(long, value_name = "FILE", value_parser = output, help_heading = REPORTING)]
     pub(crate) output: Vec<Output>,
 
@@ -214,7 +221,8 @@ pub struct Arguments {
     #[arg(long, requires = "output", hide_short_help = true, help_heading = REPORTING)]
     pub(crate) force: bool,
 
-    /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses; 1 for a link of nccl-tests' name]
+    /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses;
+    /// 1 for a link of nccl-tests' name]
     #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) gpus: Option<usize>,
 
@@ -222,19 +230,21 @@ pub struct Arguments {
     #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) threads: Option<usize>,
 
-    /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has enough processors;
-    /// core: all ranks, or refuse; none: no rank
+    /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has
+    /// enough processors; core: all ranks, or refuse; none: no rank
     #[arg(long, value_name = "RULE", default_value = "auto", hide_short_help = true, help_heading = RUNNING)]
     pub(crate) bind: Binding,
 
-    /// Initialise NCCL in all threads at once: 1. It always is; the flag only shows in the report [default: 0]
+    /// Initialise NCCL in all threads at once: 1. It always is; the flag only shows in the report [default:
+    /// 0]
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) parallel_init: bool,
 
     /// End the job with code 4 when a rank takes longer than this for one step; 0: no limit [default: 0]
     ///
-    /// Steps are meeting the others, over TCP or as MPI starts (unless NCCL_BENCH_TIMEOUT is set), initialising, the operations of
-    /// one size, waiting for the others. With 0, meeting over TCP may take 60 s, and over MPI 300 s
+    /// Steps are meeting the others, over TCP or as MPI starts (unless NCCL_BENCH_TIMEOUT is set),
+    /// initialising, the operations of one size, waiting for the others. With 0, meeting over TCP may take 60
+    /// s, and over MPI 300 s
     #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = RUNNING)]
     pub(crate) timeout: usize,
 
@@ -258,12 +268,13 @@ pub struct Arguments {
     #[arg(long, value_name = "BACKEND", default_value = "auto", help_heading = RUNNING)]
     pub(crate) backend: BackendChoice,
 
-    /// libfabric provider of the fabric backend: auto (shm inside a host, tcp between), shm, tcp, or its name [default: auto]
+    /// libfabric provider of the fabric backend: auto (shm inside a host, tcp between), shm, tcp, or its name
+    /// [default: auto]
     #[arg(long, value_name = "NAME", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) provider: String,
 
-    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck; nccl-bench fabric
-    /// algorithms lists them
+    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck;
+    /// nccl-bench fabric algorithms lists them
     #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true, help_heading = RUNNING)]
     pub(crate) algo: Vec<AlgorithmChoice>,
 
@@ -283,8 +294,8 @@ pub struct Arguments {
     #[arg(long, value_name = "WORLD", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
-    /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over host memory;
-    /// --backend nccl plans one on GPUs
+    /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over
+    /// host memory; --backend nccl plans one on GPUs
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 

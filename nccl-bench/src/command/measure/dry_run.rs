@@ -58,8 +58,9 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
     Ok(plan(arguments, request, ranks, max_bytes, [max_bytes; 2], &note))
 }
 
-/// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and GPUs; and how many
-/// of them are known to share this host. `alone` is the default number of a single process.
+/// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and
+/// GPUs; and how many of them are known to share this host. `alone` is the default number of a single
+/// process.
 fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: usize) -> (usize, usize) {
     let processes = Started::detect().size.unwrap_or(1);
     let alone = if processes == 1 { alone } else { 1 };

@@ -106,7 +106,8 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     let (session, process) = Session::start(request).map_err(Stop::from)?;
     let process = process.join((context.program.join)(&join_request)?);
     let world = process.world();
-    // Only the session has the recorder, and drops it before it ends the process: then the files that it has only created go.
+    // Only the session has the recorder, and drops it before it ends the process: then the files that it has
+    // only created go.
     match session.run(&process, Arc::new(recorder), context.program.mpi) {
         Ok(verdict) => {
             // A table ends with the signal. It came before there was one.
@@ -128,8 +129,8 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     }
 }
 
-/// True for a process other than rank 0 of a launcher that prints the output of all processes together. `RANK` alone may be
-/// left over, and is no such launcher.
+/// True for a process other than rank 0 of a launcher that prints the output of all processes together.
+/// `RANK` alone may be left over, and is no such launcher.
 fn is_printed_by_rank_0(kind: world::Kind) -> bool {
     let started = world::Started::detect();
     let together = matches!(
@@ -139,7 +140,8 @@ fn is_printed_by_rank_0(kind: world::Kind) -> bool {
     together && kind != world::Kind::Single && started.rank.is_some_and(|rank| rank != 0)
 }
 
-/// True for a process that was started by hand or as a pod: its output is not mixed with that of other processes.
+/// True for a process that was started by hand or as a pod: its output is not mixed with that of other
+/// processes.
 fn has_terminal_of_its_own() -> bool {
     matches!(world::Started::detect().launcher, world::Launcher::Explicit | world::Launcher::Kubernetes)
 }

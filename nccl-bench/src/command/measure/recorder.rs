@@ -1,7 +1,7 @@
 //! The record of a run while it grows, and its reports: the text on standard output, and the files.
 //!
-//! The recorder is in rank 0's process. It is finished once, by rank 0 at the end or by the thread that ends the process
-//! early.
+//! The recorder is in rank 0's process. It is finished once, by rank 0 at the end or by the thread that ends
+//! the process early.
 
 use std::io::{self, Stdout};
 use std::path::PathBuf;
@@ -37,8 +37,8 @@ const PRINTING: Duration = Duration::from_millis(300);
 
 /// The record and its reports, shared between rank 0 and the threads that may end the process.
 ///
-/// Printing blocks while the reader of standard output does not read. So nothing is printed under the lock `state`, which
-/// the thread that ends the process takes. `state` is locked before `text`.
+/// Printing blocks while the reader of standard output does not read. So nothing is printed under the lock
+/// `state`, which the thread that ends the process takes. `state` is locked before `text`.
 #[derive(Debug)]
 pub(super) struct Recorder {
     /// The files to open, once the ranks have joined and this process knows that it has rank 0.
@@ -140,8 +140,8 @@ impl Recorder {
         self.print(|text| text.comment(&note))
     }
 
-    /// Writes all files; `None` when they have been written, or nothing ran. A second caller waits until they are written: it may
-    /// end the process.
+    /// Writes all files; `None` when they have been written, or nothing ran. A second caller waits until they
+    /// are written: it may end the process.
     fn write_files(&self, outcome: Outcome) -> Option<anyhow::Result<()>> {
         let mut state = self.state();
         let State::Recording(mut reports, mut run) = std::mem::take(&mut *state) else {
@@ -262,8 +262,8 @@ impl Observer for Recorder {
         self.text().progress.begin_step(step);
     }
 
-    /// Writes all files with this outcome, then the end of the text; does nothing when that was done before, or nothing
-    /// ran. An error with one file does not keep the others from being written.
+    /// Writes all files with this outcome, then the end of the text; does nothing when that was done before,
+    /// or nothing ran. An error with one file does not keep the others from being written.
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
         let why = not_whole(&outcome);
         let Some(written) = self.write_files(outcome) else { return Ok(()) };

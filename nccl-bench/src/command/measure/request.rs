@@ -108,8 +108,8 @@ pub fn request(
 /// Variables without which a process of a job would be alone.
 const JOINING: [&str; 3] = ["NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", "NCCL_BENCH_ADDR"];
 
-/// Notes about variables with a prefix of this program or of nccl-tests that nothing reads. Misspelt names of [`JOINING`] are
-/// refused where the right one is not set.
+/// Notes about variables with a prefix of this program or of nccl-tests that nothing reads. Misspelt names of
+/// [`JOINING`] are refused where the right one is not set.
 fn note_unread_variables() -> Result<Vec<String>, String> {
     let note = |name: String| match environment::look_up_own_variable(&name) {
         Reading::Read => None,
@@ -194,7 +194,8 @@ fn check_sizes(
     Ok(())
 }
 
-/// Refuses options that exclude a graph (`-G`), and leaves out, with a note, those that a graph has no use for.
+/// Refuses options that exclude a graph (`-G`), and leaves out, with a note, those that a graph has no use
+/// for.
 fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), String> {
     if request.graph_launches == 0 {
         return Ok(());
@@ -293,7 +294,8 @@ fn asks_for_gpus(arguments: &Arguments, invocation: &Invocation) -> Option<Strin
     }
 }
 
-/// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
+/// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles`
+/// choose none.
 fn gpu_variable() -> Option<String> {
     let value = |name: &str| std::env::var(name).ok();
     let first = |value: &str| value.split(',').next().unwrap_or_default().trim().to_owned();

@@ -9,7 +9,8 @@ pub(super) const LARGEST: f64 = 1e15;
 
 /// Minimum vertical distance of two labels.
 const ROW: f64 = 26.0;
-/// Minimum horizontal distance of the centres of two labels: the width of `512 KiB` in a wide font, and a gap.
+/// Minimum horizontal distance of the centres of two labels: the width of `512 KiB` in a wide font, and a
+/// gap.
 const COLUMN: f64 = 60.0;
 
 /// A line across the plot.
@@ -119,7 +120,8 @@ impl Axis {
         let distance = |factor: f64| (axis.position(low * factor) - axis.position(low)).abs();
         let decades =
             [1, 2, 3, 5, 10].into_iter().find(|&step| distance(10f64.powi(step)) >= ROW).unwrap_or(20);
-        // Labels at 1, 2 and 5 where all fit (the distance from 1 to 2 is the shortest), else at powers of ten.
+        // Labels at 1, 2 and 5 where all fit (the distance from 1 to 2 is the shortest), else at powers of
+        // ten.
         let fine = distance(2.0) >= ROW;
         axis.ticks = steps(low, high)
             .into_iter()

@@ -65,7 +65,8 @@ impl Chart<'_> {
         format!("{}: {}", self.section.key.collective, self.metric.title())
     }
 
-    /// The chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
+    /// The chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its
+    /// points.
     pub(super) fn draw(&self, frame: &Frame, tooltips: bool) -> String {
         let Some(axes) = self.axes(frame, true) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));

@@ -36,8 +36,8 @@ impl Headline {
     }
 }
 
-/// The highest bus bandwidth of a run, and where it was measured, of sizes from [`LARGE`] on if there are any. A single
-/// rank has no bus bandwidth: its peak is the algorithm bandwidth.
+/// The highest bus bandwidth of a run, and where it was measured, of sizes from [`LARGE`] on if there are
+/// any. A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
 fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
     let places = [(Metric::Busbw, LARGE), (Metric::Busbw, 0), (Metric::Algbw, LARGE), (Metric::Algbw, 0)];
     let found = places.iter().find_map(|&(metric, least)| {
@@ -48,7 +48,8 @@ fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String)
     found.unwrap_or_else(|| ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()))
 }
 
-/// The highest value of `metric` from a size on, and where it was measured. Measurements with wrong data do not count.
+/// The highest value of `metric` from a size on, and where it was measured. Measurements with wrong data do
+/// not count.
 fn highest(
     picture: &Picture,
     sections: &[Section],

@@ -7,7 +7,8 @@ use record::Run;
 
 use super::{Arguments, text};
 
-/// Reads the files, each as one run, or with `--side both` as one run per side. Returns the runs with their labels.
+/// Reads the files, each as one run, or with `--side both` as one run per side. Returns the runs with their
+/// labels.
 ///
 /// # Errors
 /// When a file cannot be read, has no such side, or when there are not as many labels as files.

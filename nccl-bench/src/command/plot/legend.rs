@@ -123,8 +123,8 @@ pub(super) fn page(picture: &Picture, section: &Section) -> String {
     entries(picture, section).iter().map(group).collect()
 }
 
-/// A drawing's legend from `top` on, and the place of its next row. A row begins with each group, and where an
-/// entry does not fit beside the others.
+/// A drawing's legend from `top` on, and the place of its next row. A row begins with each group, and where
+/// an entry does not fit beside the others.
 pub(super) fn drawing(picture: &Picture, section: &Section, top: f64) -> (String, f64) {
     let (mut drawn, mut y) = (String::new(), top);
     for group in entries(picture, section) {

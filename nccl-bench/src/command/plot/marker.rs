@@ -5,8 +5,8 @@ use record::Algorithm;
 /// Scale of markers in a chart with many points.
 const SMALL: f64 = 0.6;
 
-/// A marker around the origin: a dot when no algorithm is known, otherwise its shape, filled for the protocol `simple`
-/// or none, hollow for `ll`, hollow with a dot for `ll128`.
+/// A marker around the origin: a dot when no algorithm is known, otherwise its shape, filled for the protocol
+/// `simple` or none, hollow for `ll`, hollow with a dot for `ll128`.
 pub(super) fn draw(chosen: Option<&Algorithm>, small: bool) -> String {
     let scale = if small { SMALL } else { 1.0 };
     let Some(chosen) = chosen else { return format!("<circle r=\"{}\"/>", 2.5 * scale) };

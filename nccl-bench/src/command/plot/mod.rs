@@ -1,12 +1,13 @@
 //! `nccl-bench plot`: charts of one or more results, as SVG or PNG files, or as one HTML page.
 //!
-//! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a run and a
-//! placement). `axis` and `chart` draw one metric of a section, `legend` and `headline` describe it. `drawing` puts them
-//! together as an SVG file, `png` makes a picture of that, `page` is HTML with `reading` and `numbers`.
+//! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a
+//! run and a placement). `axis` and `chart` draw one metric of a section, `legend` and `headline` describe
+//! it. `drawing` puts them together as an SVG file, `png` makes a picture of that, `page` is HTML with
+//! `reading` and `numbers`.
 //!
-//! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs, kuva) write
-//! colours into each element, where a style sheet with two themes does not reach them; poloto has style sheets, but no
-//! logarithmic axis; charming needs JavaScript.
+//! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs,
+//! kuva) write colours into each element, where a style sheet with two themes does not reach them; poloto has
+//! style sheets, but no logarithmic axis; charming needs JavaScript.
 
 mod axis;
 mod chart;
@@ -108,7 +109,8 @@ pub struct Options {
     #[arg(long, value_name = "SCALE", default_value = "linear")]
     pub scale: Scale,
 
-    /// Where all results have statistics, draw medians of single operations, shaded from the fastest to this one; none: means
+    /// Where all results have statistics, draw medians of single operations, shaded from the fastest to this
+    /// one; none: means
     #[arg(long, value_name = "STATISTIC", default_value = "p95")]
     pub spread: Spread,
 
@@ -158,7 +160,8 @@ pub enum Scale {
     Log,
 }
 
-/// The band around a line. With the times of single operations, the line is their median and the band their range.
+/// The band around a line. With the times of single operations, the line is their median and the band their
+/// range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spread {
     /// Nothing: the line is the mean of all operations
@@ -249,8 +252,8 @@ impl Placements {
 /// Reads the files, draws them, and writes the output; returns the paths of the written files.
 ///
 /// # Errors
-/// When a file cannot be read, when there is nothing to draw, when the output exists and no earlier plot made it, or
-/// when it cannot be written. Of several output files, some may have been written then.
+/// When a file cannot be read, when there is nothing to draw, when the output exists and no earlier plot made
+/// it, or when it cannot be written. Of several output files, some may have been written then.
 pub fn run(
     arguments: &Arguments,
     read: impl Fn(&Path) -> anyhow::Result<Run>,
@@ -295,8 +298,8 @@ pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingT
     Ok(drawing::write(&picture, &picture.sections, &picture.metrics, heading))
 }
 
-/// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or `allreduce-half-sum-busbw` where a
-/// collective has several sections.
+/// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or
+/// `allreduce-half-sum-busbw` where a collective has several sections.
 pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String, String)>, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let mut files: Vec<(String, String)> = Vec::new();

@@ -17,8 +17,8 @@ pub(super) struct Picture<'a> {
     pub(super) options: &'a Options,
     /// The metrics of the options, each once.
     pub(super) metrics: Vec<Metric>,
-    /// True when lines show medians of operations that were timed one by one, with their range as a band. The mean time
-    /// can be that of other operations, and lie outside of this range.
+    /// True when lines show medians of operations that were timed one by one, with their range as a band. The
+    /// mean time can be that of other operations, and lie outside of this range.
     pub(super) medians: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The HTML page: headlines, overview, charts, tables, and the machine and settings of each run, without scripts, fonts or
-//! links to other files.
+//! The HTML page: headlines, overview, charts, tables, and the machine and settings of each run, without
+//! scripts, fonts or links to other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 

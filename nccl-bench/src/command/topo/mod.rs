@@ -1,4 +1,5 @@
-//! `nccl-bench topo`: GPUs, NVLink, PCIe, NUMA nodes and NICs of this host or of NCCL's files, and the paths between them.
+//! `nccl-bench topo`: GPUs, NVLink, PCIe, NUMA nodes and NICs of this host or of NCCL's files, and the paths
+//! between them.
 //!
 //! `text` writes the matrix, `svg` the drawing.
 

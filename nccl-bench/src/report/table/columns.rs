@@ -28,8 +28,8 @@ pub struct Columns {
     pub per_iteration: bool,
     /// The time of day of the row (`-S`).
     pub time_stamps: bool,
-    /// Minimum, median and 99th percentile of both placements, which nccl-tests does not have. They have the names of `-I`'s
-    /// columns, since they are of single iterations, not of those behind the column `time`.
+    /// Minimum, median and 99th percentile of both placements, which nccl-tests does not have. They have the
+    /// names of `-I`'s columns, since they are of single iterations, not of those behind the column `time`.
     pub statistics: bool,
     /// The baseline's time and bus bandwidth, and the ratios to it, of both placements (`--vs`).
     pub versus: bool,
@@ -204,7 +204,8 @@ fn cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
     cells.into_iter().map(|cell| format!("  {cell:>7}")).collect()
 }
 
-/// NCCL's choice for a row: `ring/ll128/16`, of both placements where they differ, with `-` for unknown parts.
+/// NCCL's choice for a row: `ring/ll128/16`, of both placements where they differ, with `-` for unknown
+/// parts.
 fn algorithms(placements: [Option<&Measurement>; 2]) -> String {
     let [outer, inner] = placements.map(|measurement| {
         measurement.and_then(|measurement| measurement.algorithm.as_ref()).map(|chosen| {

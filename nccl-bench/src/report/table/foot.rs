@@ -75,8 +75,8 @@ impl Foot<'_> {
     }
 }
 
-/// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It contains none of
-/// the words with which nccl-tests introduces a result.
+/// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It
+/// contains none of the words with which nccl-tests introduces a result.
 pub fn failure(why: &str) -> String {
     format!("# Test failure: FAILED: {why}\n")
 }
@@ -97,8 +97,9 @@ pub(super) fn memory(bytes: u64) -> String {
     format!("{amount:.decimals$} {}", unit.copied().unwrap_or_default())
 }
 
-/// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `total_bytes` over all peers before
-/// rounding, and the bytes that each rank sends and receives. The lines lack the `# ` of a comment.
+/// The traffic of each rank in an alltoallv (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `total_bytes` over all
+/// peers before rounding, and the bytes that each rank sends and receives. The lines lack the `# ` of a
+/// comment.
 pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, bytes: &[(u64, u64)]) -> String {
     let ranks = bytes.len();
     let mode = match pattern {

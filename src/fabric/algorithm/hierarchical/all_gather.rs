@@ -4,21 +4,22 @@ use super::{Hierarchical, PackedBlocks};
 use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, source, target};
 use crate::fabric::selection::Algorithm;
 
-/// Every lane gathers the blocks of its ranks from all hosts, and its ranks forward them inside their hosts: the
-/// messages of the all_gather between hosts, and h-1 blocks from each rank.
+/// Every lane gathers the blocks of its ranks from all hosts, and its ranks forward them inside their hosts:
+/// the messages of the all_gather between hosts, and h-1 blocks from each rank.
 ///
-/// In the ring and the direct exchange each block arrives in its place, and is forwarded in the next round. Bruck's
-/// algorithm has the blocks of several hosts in one message, in scratch memory: lg h messages between hosts, rounded
-/// up.
+/// In the ring and the direct exchange each block arrives in its place, and is forwarded in the next round.
+/// Bruck's algorithm has the blocks of several hosts in one message, in scratch memory: lg h messages between
+/// hosts, rounded up.
 pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
     let (spec, rounds) = (parameters.spec, parameters.rounds());
     let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
         Algorithm::Bruck => (spec.at.ranks * spec.segments().largest(), Hierarchical::round_of_packed),
         _ => (0, Hierarchical::round_of_blocks),
     };
-    // SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it has them;
-    // the own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or
-    // in the other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
+    // SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it
+    // has them; the own one, which is copied meanwhile, from the source. Packed ones are received behind
+    // those that are sent, or in the other lanes' parts of the scratch memory, and copied to the target in
+    // the end. Segments are disjoint.
     unsafe { Schedule::new(parameters, spec.pipeline(), rounds, scratch_len, round).ordered() }
 }
 
@@ -34,7 +35,8 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Round of the first step between hosts: lanes that carry the blocks of several ranks receive them before.
+    /// Round of the first step between hosts: lanes that carry the blocks of several ranks receive them
+    /// before.
     fn first(&self) -> usize {
         usize::from(self.here.hosts.have_others())
     }
@@ -48,7 +50,8 @@ impl Hierarchical<'_> {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// Sends this lane's blocks of host `sent` to host `to`, and receives those of host `received` from host `from`.
+    /// Sends this lane's blocks of host `sent` to host `to`, and receives those of host `received` from host
+    /// `from`.
     fn pass(
         &self,
         (sent, to): (usize, usize),

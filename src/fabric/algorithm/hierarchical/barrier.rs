@@ -3,8 +3,8 @@
 use crate::fabric::algorithm::{Pipeline, Position, Round, Schedule, barrier, scratch};
 use crate::fabric::hosts::HostPosition;
 
-/// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg h messages
-/// between hosts, rounded up, from the first rank of each.
+/// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg
+/// h messages between hosts, rounded up, from the first rank of each.
 pub(crate) fn schedule(here: HostPosition<'_>) -> Schedule<HostPosition<'_>> {
     let between = between(&here);
     let scratch_len = between.scratch_len.max(here.neighbours().len());

@@ -1,14 +1,15 @@
 //! Algorithms for several ranks per host, where messages between hosts cost far more than those inside one.
 //!
 //! Traffic between hosts is divided among *lanes*, each of one rank of every host
-//! ([`Hosts`](crate::fabric::hosts::Hosts)): J. L. Träff and S. Hunold, "Decomposing MPI Collectives for Exploiting
-//! Multi-lane Communication" (2020). All ranks of a host share its work, each byte leaves a host as often as it must,
-//! and the critical path has as many messages between hosts as an algorithm for one rank per host. Ranks may be placed
-//! in any order. On hosts with more ranks than lanes, the other ranks send their data to those with a lane, and get the
-//! result from them. If one host has a single rank, or the message is short, there is a single lane.
+//! ([`Hosts`](crate::fabric::hosts::Hosts)): J. L. Träff and S. Hunold, "Decomposing MPI Collectives for
+//! Exploiting Multi-lane Communication" (2020). All ranks of a host share its work, each byte leaves a host
+//! as often as it must, and the critical path has as many messages between hosts as an algorithm for one rank
+//! per host. Ranks may be placed in any order. On hosts with more ranks than lanes, the other ranks send
+//! their data to those with a lane, and get the result from them. If one host has a single rank, or the
+//! message is short, there is a single lane.
 //!
-//! There is no hierarchical all_to_all, gather or scatter: all_to_all and gather were measured to take up to 1.6 times
-//! the time of flat algorithms above 32 KiB, and 0.8 to 1 below; scatter 0.8 to 1.4.
+//! There is no hierarchical all_to_all, gather or scatter: all_to_all and gather were measured to take up to
+//! 1.6 times the time of flat algorithms above 32 KiB, and 0.8 to 1 below; scatter 0.8 to 1.4.
 //!
 //! Costs are those between hosts, for `h` hosts with `q` ranks each and `q` lanes.
 
@@ -53,8 +54,8 @@ impl<'a> Hierarchical<'a> {
     }
 }
 
-/// The blocks of a lane, one after the other in scratch memory: those of this host first, then those of the hosts
-/// above, around the end.
+/// The blocks of a lane, one after the other in scratch memory: those of this host first, then those of the
+/// hosts above, around the end.
 struct PackedBlocks<'a> {
     here: HostPosition<'a>,
     lane: usize,

@@ -4,12 +4,14 @@ use super::{Hierarchical, PackedBlocks};
 use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, scratch, source, target};
 use crate::fabric::selection::Algorithm;
 
-/// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane reduces those
-/// between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.
+/// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane
+/// reduces those between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each
+/// rank.
 ///
-/// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all blocks are
-/// reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise), or those of several
-/// hosts together by recursive halving, which so serves any number of hosts: lg h messages between hosts, rounded up.
+/// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all
+/// blocks are reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise),
+/// or those of several hosts together by recursive halving, which so serves any number of hosts: lg h
+/// messages between hosts, rounded up.
 pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
     let Hierarchical { here, spec, .. } = parameters;
     let (most, neighbours) = (parameters.most(), here.neighbours().len());
@@ -23,8 +25,9 @@ pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchica
         _ => ((2 + neighbours) * most, Hierarchical::round_of_ring),
     };
     let rounds = parameters.steps_of_reduction() + usize::from(here.hosts.have_others());
-    // SAFETY: receives into scratch memory behind the partial results and the blocks to send; only the last round, and
-    // the one before, write the target, when nothing sends this rank's own block. Segments are disjoint.
+    // SAFETY: receives into scratch memory behind the partial results and the blocks to send; only the last
+    // round, and the one before, write the target, when nothing sends this rank's own block. Segments are
+    // disjoint.
     unsafe { Schedule::new(parameters, spec.pipeline(), rounds, scratch_len, round).ordered() }
 }
 
@@ -44,8 +47,8 @@ impl Hierarchical<'_> {
         source(rank * self.spec.bytes() + start)
     }
 
-    /// Sends the blocks of the hosts at `distances` to the lanes of this host that carry them. Those for this rank's
-    /// lane are received at `arrivals`, `apart` bytes from sender to sender.
+    /// Sends the blocks of the hosts at `distances` to the lanes of this host that carry them. Those for this
+    /// rank's lane are received at `arrivals`, `apart` bytes from sender to sender.
     fn exchange(
         &self,
         distances: impl Iterator<Item = usize> + Clone,
@@ -82,7 +85,8 @@ impl Hierarchical<'_> {
         PackedBlocks { here: self.here, lane: self.here.index % self.here.hosts.lanes, start: 0, block: len }
     }
 
-    /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to its target.
+    /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to
+    /// its target.
     fn block_result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
         if position == 0 { target(start) } else { scratch(others + position * len) }
     }

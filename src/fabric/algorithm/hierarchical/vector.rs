@@ -9,8 +9,8 @@ use crate::fabric::selection::Collective;
 /// Smallest chunk of a lane, in bytes: below this the cost of a message does not depend on its length.
 const LEAST: usize = 4 << 10;
 
-/// Inside the host, then in each lane, then inside the host: the messages of the collective between hosts, and 1/q of
-/// its bytes from each rank.
+/// Inside the host, then in each lane, then inside the host: the messages of the collective between hosts,
+/// and 1/q of its bytes from each rank.
 ///
 /// - all_reduce: reduce-scatter, all_reduce, all-gather.
 /// - reduce: reduce-scatter, reduce, and the lanes of the root's host send it their chunks.
@@ -26,14 +26,16 @@ pub(super) fn schedule(parameters: Hierarchical<'_>) -> Schedule<Hierarchical<'_
         }
     };
     let pipeline = parameters.spec.pipeline();
-    // SAFETY: the first round of a reduction receives into scratch memory behind the partial results, a part for each
-    // rank of the host; the rounds of the lane are as the lane's schedule promises, within this rank's chunk and a part
-    // of the scratch memory of its own. Otherwise each chunk of the target is received once, and sent by a rank that
-    // has it; the root of a broadcast only sends, from the source. Segments are disjoint.
+    // SAFETY: the first round of a reduction receives into scratch memory behind the partial results, a part
+    // for each rank of the host; the rounds of the lane are as the lane's schedule promises, within this
+    // rank's chunk and a part of the scratch memory of its own. Otherwise each chunk of the target is
+    // received once, and sent by a rank that has it; the root of a broadcast only sends, from the source.
+    // Segments are disjoint.
     unsafe { Schedule::new(parameters, pipeline, lane.rounds + 2, scratch_len, round).ordered() }
 }
 
-/// On the root's host, ranks have numbers from the root on, around the end; on other hosts, number and index are equal.
+/// On the root's host, ranks have numbers from the root on, around the end; on other hosts, number and index
+/// are equal.
 impl Hierarchical<'_> {
     /// The root's host, and its index there.
     fn root(&self) -> (usize, usize) {
@@ -76,8 +78,8 @@ impl Hierarchical<'_> {
         self.chunks(0).largest()
     }
 
-    /// Start of the receive buffers in scratch memory: behind the results of a reduce. An all_reduce keeps its results
-    /// in the target.
+    /// Start of the receive buffers in scratch memory: behind the results of a reduce. An all_reduce keeps
+    /// its results in the target.
     fn arrivals(&self) -> usize {
         if self.collective == Collective::Reduce { 2 * self.result() } else { 0 }
     }

@@ -98,7 +98,8 @@ impl CollectiveCheck {
         if random.is_multiple_of(3) { 0 } else { random % (2 * self.count + 1) }
     }
 
-    /// Ranges of these lengths with gaps between them, in an order that depends on the seed; and the end of the last.
+    /// Ranges of these lengths with gaps between them, in an order that depends on the seed; and the end of
+    /// the last.
     fn ranges(&self, lengths: &[usize]) -> (Vec<Range<usize>>, usize) {
         let mut ranges = vec![0..0; lengths.len()];
         let mut end = 0;

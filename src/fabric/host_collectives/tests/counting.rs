@@ -1,5 +1,5 @@
-//! Messages, bytes and rounds by number of ranks, counted and compared with the algorithms' documentation. No rank
-//! waits for another here, and received data is never written.
+//! Messages, bytes and rounds by number of ranks, counted and compared with the algorithms' documentation. No
+//! rank waits for another here, and received data is never written.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -266,8 +266,8 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
     }
 }
 
-/// Between hosts each rank has the cost of the algorithm for as many ranks as there are hosts, with its share of the
-/// bytes: a q-th of a vector, or a block.
+/// Between hosts each rank has the cost of the algorithm for as many ranks as there are hosts, with its share
+/// of the bytes: a q-th of a vector, or a block.
 #[test]
 fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
     // 4 to 64 ranks.

@@ -280,8 +280,8 @@ fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
     }
 }
 
-/// The rules for several ranks per host send no more between hosts than those for a network, and fewer bytes or
-/// messages, or fewer that depend on each other; short messages never have longer chains.
+/// The rules for several ranks per host send no more between hosts than those for a network, and fewer bytes
+/// or messages, or fewer that depend on each other; short messages never have longer chains.
 #[test]
 fn the_table_spares_the_network_between_hosts() {
     for placement in [blocks(4, 2), in_turn(4, 2), in_turn(3, 3), blocks(3, 4), vec![0, 1, 0, 2, 1, 0, 2]] {
@@ -305,7 +305,8 @@ fn the_table_spares_the_network_between_hosts() {
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
-                // Where ranks take hosts in turn, the tree of a network reaches one rank of each host first, too.
+                // Where ranks take hosts in turn, the tree of a network reaches one rank of each host first,
+                // too.
                 let tree = collective == Collective::Broadcast && other.algorithm == Algorithm::Binomial;
                 let as_good = tree && placement == in_turn(4, 2) && two_levels.hops == flat.hops;
                 let fewer = has_blocks(collective) && two_levels.messages < flat.messages;

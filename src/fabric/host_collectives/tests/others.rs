@@ -110,8 +110,8 @@ fn ranks_send_as_few_messages_as_promised() {
         (ReduceScatter, Ring, 14, 14),
         (Broadcast, Direct, 7, 1),
         (Broadcast, Binomial, 3, 1),
-        // The root scatters to 3 and passes its neighbour the 7 chunks that this one does not get so; the leaf, number
-        // 7, gets its own chunk so, and the 7 others from its neighbour.
+        // The root scatters to 3 and passes its neighbour the 7 chunks that this one does not get so; the
+        // leaf, number 7, gets its own chunk so, and the 7 others from its neighbour.
         (Broadcast, Ring, 3 + 7, 1 + 7),
         (Reduce, Binomial, 3, 1),
         (Reduce, Pairwise, 14 + 7, 14 + 1),
@@ -154,7 +154,8 @@ fn ranks_send_as_few_messages_as_promised() {
     }
 }
 
-/// Messages between two ranks, of which there are not as many between any others, do not mix with those of collectives.
+/// Messages between two ranks, of which there are not as many between any others, do not mix with those of
+/// collectives.
 #[test]
 fn pairs_exchange_messages_between_collectives() {
     for ranks in 1..=5 {
@@ -197,8 +198,8 @@ fn pairs_exchange_messages_between_collectives() {
     }
 }
 
-/// A root that reads nothing may be ahead of the others: messages that they have not read yet must stay, in the shared
-/// segment and between operations without it.
+/// A root that reads nothing may be ahead of the others: messages that they have not read yet must stay, in
+/// the shared segment and between operations without it.
 #[test]
 fn roots_in_shared_memory_do_not_overtake_readers() {
     let options = with_algorithm(

@@ -136,7 +136,8 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
                     let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
                     let mut memory = [7_u8; 200];
                     let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
-                    // Rank 1 receives in each of them. The signature of the call does not contain the lengths of parts.
+                    // Rank 1 receives in each of them. The signature of the call does not contain the lengths
+                    // of parts.
                     if rank == 1 {
                         let error = result.unwrap_err().to_string();
                         let expected = match name {
@@ -179,7 +180,8 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
     }
 }
 
-/// A world of the program's can hide that the options differ: the pieces of the messages then have different lengths.
+/// A world of the program's can hide that the options differ: the pieces of the messages then have different
+/// lengths.
 #[test]
 fn a_rank_with_another_plan_reads_no_message() {
     let ends = simulated::network(2, 1).into_iter().zip(shared::shared_segments(2));
@@ -202,7 +204,8 @@ fn a_rank_with_another_plan_reads_no_message() {
     });
 }
 
-/// Tags count messages modulo 32: the 33rd message of a pair has the type that the receiver expects of the first.
+/// Tags count messages modulo 32: the 33rd message of a pair has the type that the receiver expects of the
+/// first.
 #[test]
 fn a_later_message_of_the_same_shape_is_not_taken_for_an_earlier_one() {
     let ends = simulated::network(2, 1);

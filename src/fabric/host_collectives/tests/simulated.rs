@@ -1,5 +1,5 @@
-//! A network of threads for tests: messages from different peers arrive late and in any order, and every misuse of
-//! a buffer that is in flight is found.
+//! A network of threads for tests: messages from different peers arrive late and in any order, and every
+//! misuse of a buffer that is in flight is found.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -252,8 +252,8 @@ impl Simulated {
             match message.payload {
                 Payload::Copied(payload) => data.copy_from_slice(&payload),
                 Payload::InPlace { address, len, hash: before, done } => {
-                    // SAFETY: the sender keeps the memory valid and unchanged until it is done, and removes the
-                    // message, whose lock is held here, when it closes before.
+                    // SAFETY: the sender keeps the memory valid and unchanged until it is done, and removes
+                    // the message, whose lock is held here, when it closes before.
                     let payload = unsafe { slice::from_raw_parts(address as *const u8, len) };
                     assert_eq!(hash(payload), before, "a posted send buffer was changed");
                     data.copy_from_slice(payload);

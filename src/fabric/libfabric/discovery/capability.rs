@@ -39,10 +39,11 @@ impl EndpointType {
     }
 }
 
-/// A capability of an endpoint: a bit of `fi_info::caps`. `FI_TAGGED` and `tagged` are parsed, in upper or lower case.
+/// A capability of an endpoint: a bit of `fi_info::caps`. `FI_TAGGED` and `tagged` are parsed, in upper or
+/// lower case.
 ///
-/// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in the next
-/// libfabric.
+/// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in
+/// the next libfabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
     name: &'static str,
@@ -50,7 +51,8 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their modifiers.
+    /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their
+    /// modifiers.
     pub const ALL: [Self; 25] = [
         Self::new("FI_MSG", fabric_sys::FI_MSG),
         Self::new("FI_TAGGED", fabric_sys::FI_TAGGED),

@@ -8,13 +8,13 @@ use super::{Capability, EndpointType};
 
 /// Requirements on an [`Info`]; fields that are empty match anything.
 ///
-/// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so none is missing because of them: [`Info`]
-/// has those that a provider needs.
+/// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so none is missing because of them:
+/// [`Info`] has those that a provider needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Hints {
-    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches those built on it: `tcp` also
-    /// `tcp;ofi_rxm`.
+    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches those built on it:
+    /// `tcp` also `tcp;ofi_rxm`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub provider: Option<String>,
     /// The type of endpoints.
@@ -71,8 +71,8 @@ pub struct Info {
     pub mr_mode: BTreeSet<String>,
     /// Threading model of the domain: `FI_THREAD_SAFE`.
     pub threading: String,
-    /// Progress model of connections and registrations: `FI_PROGRESS_AUTO` by the provider, `FI_PROGRESS_MANUAL` by the
-    /// program's calls.
+    /// Progress model of connections and registrations: `FI_PROGRESS_AUTO` by the provider,
+    /// `FI_PROGRESS_MANUAL` by the program's calls.
     pub control_progress: String,
     /// Progress model of transfers.
     pub data_progress: String,

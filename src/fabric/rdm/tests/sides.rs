@@ -31,8 +31,8 @@ pub(super) fn providers() -> Vec<&'static str> {
     if env::var_os(SECOND).is_some() { vec!["shm"] } else { vec!["tcp", "shm"] }
 }
 
-/// Both sides of a test, with a line between them: in threads, or over `shm` in processes, of which the second runs the
-/// same test up to here.
+/// Both sides of a test, with a line between them: in threads, or over `shm` in processes, of which the
+/// second runs the same test up to here.
 pub(super) fn sides<T: Fn()>(
     _test: T,
     provider: &str,

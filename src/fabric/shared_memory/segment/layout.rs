@@ -18,8 +18,8 @@ use super::CAPACITY;
 use super::model::{AtomicU64, MessageCell};
 use super::sleepers::Sleepers;
 
-/// Longest message in a slot, in bytes: with the header nine cache lines, so that slots spread over the sets of a
-/// cache.
+/// Longest message in a slot, in bytes: with the header nine cache lines, so that slots spread over the sets
+/// of a cache.
 pub(super) const SLOT_CAPACITY: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
 /// Slots of each rank.
 pub(super) const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
@@ -61,8 +61,8 @@ impl<const LEN: usize> MessageCell<LEN> {
     }
 }
 
-/// Progress of a rank. It is written in every operation and seldom read, so it has a pair of cache lines to itself
-/// (prefetchers load lines in pairs).
+/// Progress of a rank. It is written in every operation and seldom read, so it has a pair of cache lines to
+/// itself (prefetchers load lines in pairs).
 #[repr(C, align(128))]
 pub(super) struct RankState {
     /// Last operation begun in the segment.
@@ -152,8 +152,8 @@ impl Mapping {
 
     pub(super) fn area(&self, rank: usize) -> &RankArea {
         debug_assert!(rank < self.ranks);
-        // SAFETY: the mapping, which begins at a page, has an area for each rank, and lives as long as this; everything
-        // in it is an atomic or in a cell.
+        // SAFETY: the mapping, which begins at a page, has an area for each rank, and lives as long as this;
+        // everything in it is an atomic or in a cell.
         unsafe { self.start.add(rank).as_ref() }
     }
 }

@@ -1,8 +1,8 @@
-//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and it tries
-//! every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
+//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and
+//! it tries every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
 //!
-//! Words and messages are loom's instead of shared memory; the rest is the segment's code. Each test also runs with one
-//! ordering removed, and must then fail: all of them are needed.
+//! Words and messages are loom's instead of shared memory; the rest is the segment's code. Each test also
+//! runs with one ordering removed, and must then fail: all of them are needed.
 
 use std::cell::{Cell, UnsafeCell};
 use std::fs::File;
@@ -17,8 +17,8 @@ use super::sleepers::Sleepers;
 use super::{CAPACITY, SharedSegment};
 
 thread_local! {
-    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering. Thread-local, as
-    /// loom runs all threads of a model in one thread of the system.
+    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering.
+    /// Thread-local, as loom runs all threads of a model in one thread of the system.
     static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
 }
 
@@ -86,7 +86,8 @@ impl AtomicU32 {
     }
 }
 
-/// The kernel's futex. A thread that sleeps is only marked, so that a wake-up that is missed can be seen at the end.
+/// The kernel's futex. A thread that sleeps is only marked, so that a wake-up that is missed can be seen at
+/// the end.
 pub(super) mod futex {
     use std::time::Duration;
 

@@ -1,15 +1,15 @@
 //! Sleep of ranks that have waited for long, and their wake-up by the rank that they wait for.
 //!
-//! A rank that begins to sleep counts itself at the rank that it waits for, and that rank, when it has published
-//! something, wakes those that are counted. What it publishes is stored and then the counter loaded without a fence
-//! between the two, which would cost every operation 20 cycles or more. So a rank that counts itself in the nanoseconds
-//! between these two may be overlooked, once in a wait, as it stays counted until the wait ends; it then sleeps for its
-//! time limit, [`LONGEST_SLEEP`](super::LONGEST_SLEEP). (`membarrier` in the sleeper would close that gap, but
-//! interrupts all processors that run a rank, which compute.)
+//! A rank that begins to sleep counts itself at the rank that it waits for, and that rank, when it has
+//! published something, wakes those that are counted. What it publishes is stored and then the counter loaded
+//! without a fence between the two, which would cost every operation 20 cycles or more. So a rank that counts
+//! itself in the nanoseconds between these two may be overlooked, once in a wait, as it stays counted until
+//! the wait ends; it then sleeps for its time limit, [`LONGEST_SLEEP`](super::LONGEST_SLEEP). (`membarrier`
+//! in the sleeper would close that gap, but interrupts all processors that run a rank, which compute.)
 //!
-//! Once a rank is counted, no wake-up is missed: it loads the epoch (`Acquire`) before it looks for the last time at
-//! what it waits for, and sleeps only if the epoch is still the same, which the kernel compares; the other rank
-//! publishes before it changes the epoch (`Release`).
+//! Once a rank is counted, no wake-up is missed: it loads the epoch (`Acquire`) before it looks for the last
+//! time at what it waits for, and sleeps only if the epoch is still the same, which the kernel compares; the
+//! other rank publishes before it changes the epoch (`Release`).
 
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU32;
@@ -22,8 +22,8 @@ use super::model::AtomicU32;
 /// Ranks that wait for a rank and sleep, in that rank's area. All zeros is a valid value.
 #[repr(C)]
 pub(super) struct Sleepers {
-    /// Number of ranks that sleep or are about to. The end of a process that is killed leaves it too large, which costs
-    /// the others calls of the kernel that wake nobody.
+    /// Number of ranks that sleep or are about to. The end of a process that is killed leaves it too large,
+    /// which costs the others calls of the kernel that wake nobody.
     count: AtomicU32,
     /// Changed before the ranks are woken; the word that they sleep on.
     epoch: AtomicU32,

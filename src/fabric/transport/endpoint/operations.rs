@@ -1,18 +1,19 @@
 //! The operations of an endpoint: deferred, in flight and complete.
 //!
 //! # Long messages in shared memory
-//! When the `shm` provider copies, a long unexpected message blocks all later messages to the same rank. With three
-//! ranks or more, ranks that wait for such later ones can deadlock. So there long messages use a rendezvous: a receiver
-//! that has posted its buffer sends an empty message with the tag's [`CTS`] bit (clear to send), which the sender waits
-//! for. A sender that has waited for long sends one with the [`RTS`] bit (request to send) and its message's length, so
-//! that a receiver that expects a short message reports the mismatch.
+//! When the `shm` provider copies, a long unexpected message blocks all later messages to the same rank. With
+//! three ranks or more, ranks that wait for such later ones can deadlock. So there long messages use a
+//! rendezvous: a receiver that has posted its buffer sends an empty message with the tag's [`CTS`] bit (clear
+//! to send), which the sender waits for. A sender that has waited for long sends one with the [`RTS`] bit
+//! (request to send) and its message's length, so that a receiver that expects a short message reports the
+//! mismatch.
 //!
 //! # Headers of TCP
-//! Linux copies data to send with `rep movsb`, which is 16 times slower on some processors (measured on AMD's Zen 4)
-//! when the target lies 1 to 15 bytes after the source modulo 4096. The target usually begins with a page and the
-//! provider's header of 24 bytes, and long vectors lie 16 bytes after the start of a page when `malloc` allocates them:
-//! 8 bytes before their target. Completion data, which is never read, makes the header 32 bytes long, and the distance
-//! a multiple of 16 for all vectors with `malloc`'s alignment.
+//! Linux copies data to send with `rep movsb`, which is 16 times slower on some processors (measured on AMD's
+//! Zen 4) when the target lies 1 to 15 bytes after the source modulo 4096. The target usually begins with a
+//! page and the provider's header of 24 bytes, and long vectors lie 16 bytes after the start of a page when
+//! `malloc` allocates them: 8 bytes before their target. Completion data, which is never read, makes the
+//! header 32 bytes long, and the distance a multiple of 16 for all vectors with `malloc`'s alignment.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -101,8 +102,8 @@ pub(super) struct Slots(Vec<*mut PostedOperation>);
 impl Drop for Slots {
     fn drop(&mut self) {
         for &slot in &self.0 {
-            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as its
-            // owner declares it before this.
+            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as
+            // its owner declares it before this.
             drop(unsafe { Box::from_raw(slot) });
         }
     }
@@ -238,8 +239,8 @@ impl TaggedEndpoint {
         // SAFETY: only this type uses this part of a slot.
         let (call, TaggedMessage { peer, address, tag, data, len }) =
             unsafe { ((*slot).call, (*slot).message) };
-        // SAFETY: the endpoint is open and the memory good, as the poster promises; the context stays where it is until
-        // the operation is complete or the endpoint closed.
+        // SAFETY: the endpoint is open and the memory good, as the poster promises; the context stays where
+        // it is until the operation is complete or the endpoint closed.
         let result = unsafe {
             match call {
                 LibraryCall::Receive => {

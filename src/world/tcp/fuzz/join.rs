@@ -5,11 +5,12 @@ use crate::world::RendezvousConfig;
 use crate::world::tcp::rendezvous::{Handshake, JoinError};
 use crate::world::tcp::wire::{Frame, Member};
 
-/// Plays the input as the bytes that a server at rank 0's address sends to a joining rank, in pieces. Returns the outcome.
+/// Plays the input as the bytes that a server at rank 0's address sends to a joining rank, in pieces. Returns
+/// the outcome.
 ///
 /// # Panics
-/// If the rank joins another job, the outcome depends on the pieces, too much is buffered, or a server that is not rank 0
-/// causes a fatal error.
+/// If the rank joins another job, the outcome depends on the pieces, too much is buffered, or a server that
+/// is not rank 0 causes a fatal error.
 pub fn join(data: &[u8]) -> String {
     let mut script = Script::new(data);
     let cut = script.number();
@@ -59,7 +60,8 @@ pub fn join(data: &[u8]) -> String {
     }
 }
 
-/// Feeds the bytes to a joining rank, in pieces of the given length. Returns the outcome and the number of buffered bytes.
+/// Feeds the bytes to a joining rank, in pieces of the given length. Returns the outcome and the number of
+/// buffered bytes.
 fn play(config: &RendezvousConfig, sent: &[u8], piece: usize) -> (Result<Vec<Member>, JoinError>, usize) {
     let mut handshake = Handshake::new(config, "127.0.0.1:29500");
     for bytes in sent.chunks(piece) {

@@ -1,5 +1,5 @@
-//! Fuzz targets for untrusted input of TCP worlds. Each function plays arbitrary bytes and panics if an invariant is
-//! violated. `cargo fuzz` calls them (`fuzz/`), and the tests with random inputs and a corpus.
+//! Fuzz targets for untrusted input of TCP worlds. Each function plays arbitrary bytes and panics if an
+//! invariant is violated. `cargo fuzz` calls them (`fuzz/`), and the tests with random inputs and a corpus.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is all tests")]
 

@@ -19,12 +19,12 @@ pub struct Outcome {
     pub accepted: usize,
 }
 
-/// Plays the input as actions of untrusted peers while a job waits for its last rank: connect, send, close, break, or let
-/// time pass.
+/// Plays the input as actions of untrusted peers while a job waits for its last rank: connect, send, close,
+/// break, or let time pass.
 ///
 /// # Panics
-/// If a rank of the job is not accepted or loses its connection, a peer without the job's key is accepted, or connections
-/// or memory are kept beyond their limits.
+/// If a rank of the job is not accepted or loses its connection, a peer without the job's key is accepted, or
+/// connections or memory are kept beyond their limits.
 pub fn rendezvous(data: &[u8]) -> Outcome {
     let mut config = RendezvousConfig::new(0, SIZE, "127.0.0.1:29500").unwrap();
     config.key = KEY.to_owned();

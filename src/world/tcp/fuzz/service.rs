@@ -30,11 +30,12 @@ struct Call {
     contributions: Vec<Option<Contribution>>,
 }
 
-/// Plays the input as frames and arbitrary bytes, in pieces of any length, from connected ranks to rank 0 or from rank 0.
+/// Plays the input as frames and arbitrary bytes, in pieces of any length, from connected ranks to rank 0 or
+/// from rank 0.
 ///
 /// # Panics
-/// If a rank is blamed for a failure that it has not caused, an error has no effect, or a result contains other messages
-/// than the contributions.
+/// If a rank is blamed for a failure that it has not caused, an error has no effect, or a result contains
+/// other messages than the contributions.
 pub fn service(data: &[u8]) {
     let mut script = Script::new(data);
     let rank = script.number() % 2;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections with an incomplete handshake. The oldest is evicted if there are more.
 pub(crate) const MAX_PENDING: usize = 256;
-/// Maximum number of connections accepted between polls. Less than [`MAX_PENDING`], so that every connection is polled
-/// before it can be evicted.
+/// Maximum number of connections accepted between polls. Less than [`MAX_PENDING`], so that every connection
+/// is polled before it can be evicted.
 pub(crate) const MAX_ACCEPTS: usize = 64;
 /// Number of descriptors reserved for other uses: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
@@ -82,7 +82,8 @@ pub(crate) fn listen(config: &RendezvousConfig) -> Result<TcpListener, Error> {
     )))
 }
 
-/// Raises this process's descriptor limit, as far as its hard limit allows, to hold a connection to each of `size` ranks.
+/// Raises this process's descriptor limit, as far as its hard limit allows, to hold a connection to each of
+/// `size` ranks.
 fn raise_descriptor_limit(size: usize) {
     let needed = (size + MAX_PENDING + OTHER_DESCRIPTORS) as libc::rlim_t;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -90,13 +91,14 @@ fn raise_descriptor_limit(size: usize) {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     if known && limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = needed.min(limit.rlim_max);
-        // SAFETY: the limit is valid for reads. If it cannot be raised, accepting a connection reports an error.
+        // SAFETY: the limit is valid for reads. If it cannot be raised, accepting a connection reports an
+        // error.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
 }
 
-/// Text for names of rank 0 that other ranks may not reach: they cannot be resolved here, or belong to another host. Empty
-/// if one of the names belongs to this host.
+/// Text for names of rank 0 that other ranks may not reach: they cannot be resolved here, or belong to
+/// another host. Empty if one of the names belongs to this host.
 fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     let is_own = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let problem = |name: &String| match resolve(name, port) {
@@ -216,7 +218,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    /// Tells the ranks that have joined why the rendezvous failed. A rank that cannot be told sees its connection close.
+    /// Tells the ranks that have joined why the rendezvous failed. A rank that cannot be told sees its
+    /// connection close.
     fn tell_joined(&mut self, message: &str) {
         for (stream, _) in self.joined.iter_mut().flatten() {
             let _ = stream.write_all(&Frame::RendezvousFailed(message.to_owned()).encode());
@@ -227,7 +230,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
     }
 
-    /// Handles readable connections: those of the ranks in `joined`, and the pending ones that are `true` in `pending`.
+    /// Handles readable connections: those of the ranks in `joined`, and the pending ones that are `true` in
+    /// `pending`.
     pub(crate) fn poll(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
         // A joined rank sends nothing until the rendezvous is complete, so its connection has closed.
         for &rank in joined {
@@ -313,8 +317,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.config.key);
             return self.reject(&mut stream, Some(Frame::OtherJob), reason);
         }
-        // A rank that got no reply in time has closed its connection and connected again. Both events may be pending, and
-        // the closed connection must not cause a rejection.
+        // A rank that got no reply in time has closed its connection and connected again. Both events may be
+        // pending, and the closed connection must not cause a rejection.
         if let Some(Some((joined, _))) = self.joined.get_mut(rank)
             && has_ended(joined)
         {

@@ -106,7 +106,8 @@ fn try_join(
         .saturating_duration_since(Instant::now())
         .clamp(Duration::from_millis(100), HANDSHAKE_TIMEOUT);
     let mut stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
-    // TCP simultaneous open: a connection to an unused local port can connect to itself, and then occupies the port.
+    // TCP simultaneous open: a connection to an unused local port can connect to itself, and then occupies
+    // the port.
     if stream.local_addr().ok() == Some(address) {
         return Err(JoinError::Retry("no server listens there".to_owned()));
     }

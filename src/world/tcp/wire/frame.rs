@@ -90,7 +90,8 @@ frames! {
     20 => HasLeft;
     /// Answer: the process has no such part of such a job.
     21 => NotKnown;
-    /// Answer: it goes on in the world with this port and key, with these processes, 1 if that world has formed.
+    /// Answer: it goes on in the world with this port and key, with these processes, 1 if that world has
+    /// formed.
     22 => Decided(formed: u32, port: u16, key: String, members: Vec<u32>);
     /// Tells a process of the job with this key that so many others go on without it.
     23 => GoneOn(process: u32, key: String, members: u32);

@@ -75,8 +75,8 @@ fn tail(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record begin with a blank.
-/// Lines that programs wrote, which have a facility other than 0, are none of the kernel.
+/// Seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record begin with
+/// a blank. Lines that programs wrote, which have a facility other than 0, are none of the kernel.
 fn record(line: &[u8]) -> Option<(f64, &[u8])> {
     let end = line.iter().position(|byte| *byte == b';')?;
     let (head, text) = (std::str::from_utf8(&line[..end]).ok()?, &line[end + 1..]);
@@ -86,7 +86,8 @@ fn record(line: &[u8]) -> Option<(f64, &[u8])> {
     (priority < 8).then_some((microseconds as f64 / 1e6, text))
 }
 
-/// Seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14] NVRM: loading`.
+/// Seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14] NVRM:
+/// loading`.
 fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
     const MARK: &[u8] = b" kernel: ";
     let text = match line.windows(MARK.len()).position(|window| window == MARK) {

@@ -1,5 +1,5 @@
-//! Version, build and interfaces of a library's file. Only the parts that are needed are read, as NCCL's files
-//! have hundreds of megabytes.
+//! Version, build and interfaces of a library's file. Only the parts that are needed are read, as NCCL's
+//! files have hundreds of megabytes.
 
 use std::fs::File;
 use std::path::Path;

@@ -75,7 +75,8 @@ pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
-/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards in use.
+/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards
+/// in use.
 pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     let (family, size) = product.split_once('.')?;
     match (family, size) {
@@ -87,7 +88,8 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     }
 }
 
-/// Findings about the devices; `product` is the machine's name, and `needed` is true when jobs need a network.
+/// Findings about the devices; `product` is the machine's name, and `needed` is true when jobs need a
+/// network.
 pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));

@@ -55,8 +55,8 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
     findings
 }
 
-/// The sentence that proves that host memory can be used, or else the one about what is not known of it; `None` where a known value
-/// is too small, which [`judge_host_memory`] tells.
+/// The sentence that proves that host memory can be used, or else the one about what is not known of it;
+/// `None` where a known value is too small, which [`judge_host_memory`] tells.
 pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, String> {
     let unknown = |what: &str| format!("host memory: {what}");
     let available =

@@ -1,8 +1,9 @@
 //! A client of RAS that only reads.
 //!
-//! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs, and the system picks
-//! one for each connection, also one that is stopped. So a connection that is not answered soon is joined by further ones,
-//! and the first that is answered is asked. An answer about another job is followed by another question.
+//! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs, and the
+//! system picks one for each connection, also one that is stopped. So a connection that is not answered soon
+//! is joined by further ones, and the first that is answered is asked. An answer about another job is
+//! followed by another question.
 
 mod address;
 mod failure;
@@ -105,8 +106,8 @@ impl Client {
         }
     }
 
-    /// Opens connections until a process answers the introduction, and closes the others, of which it counts those that
-    /// were not answered.
+    /// Opens connections until a process answers the introduction, and closes the others, of which it counts
+    /// those that were not answered.
     fn introduce(&self, tries: &mut Tries) -> Result<TcpStream, Failure> {
         let mut open: Vec<Introduction> = Vec::new();
         let mut failure = Failure::Silent(self.limits.reply);

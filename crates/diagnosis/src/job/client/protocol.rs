@@ -76,8 +76,8 @@ impl Introduction {
     }
 }
 
-/// Asks on a connection after the introduction for the state of the job, in JSON where the library has it, and returns the
-/// bytes of the answer.
+/// Asks on a connection after the introduction for the state of the job, in JSON where the library has it,
+/// and returns the bytes of the answer.
 pub(super) fn ask(stream: TcpStream, limits: &Limits) -> Result<(Vec<u8>, Format), Failure> {
     let mut connection = Connection { stream, received: Vec::new(), deadline: Instant::now() + limits.reply };
     let introduction = connection.line()?;

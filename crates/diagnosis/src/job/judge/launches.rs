@@ -65,8 +65,8 @@ fn is_unchanged(first: &Status, last: &Status, communicator: &Communicator) -> b
         || first.find(&communicator.identity).is_some_and(|before| groups(before) == groups(communicator))
 }
 
-/// Separates the communicators in which the job waits for a rank from those that wait as a consequence. With each of
-/// the former are the ranks that it waits for.
+/// Separates the communicators in which the job waits for a rank from those that wait as a consequence. With
+/// each of the former are the ranks that it waits for.
 fn sort_out<'a, 'b>(
     stands: &'b [Standstill<'a>],
 ) -> (Vec<(&'b Standstill<'a>, Vec<u32>)>, Vec<&'b Standstill<'a>>) {

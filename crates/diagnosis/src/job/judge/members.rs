@@ -9,7 +9,8 @@ use crate::words::{join_list, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
-/// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier answer.
+/// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier
+/// answer.
 pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
     let mut findings = absent(first, last, rank_names);
     errors(last, rank_names, &mut findings);
@@ -188,7 +189,8 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
     found
 }
 
-/// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not another cause.
+/// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not
+/// another cause.
 fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
     let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {

@@ -20,7 +20,8 @@ pub(super) struct Progress {
     pub launched: BTreeMap<Member, u64>,
     /// Ranks with counts of which only one answer has a value: they may have launched more.
     pub unknown: BTreeSet<Member>,
-    /// True when a count went down or a communicator went away: the job was restarted or made new communicators.
+    /// True when a count went down or a communicator went away: the job was restarted or made new
+    /// communicators.
     pub has_restarted: bool,
 }
 
@@ -34,8 +35,8 @@ impl Progress {
             for rank in &communicator.ranks {
                 let grown = match before.and_then(|before| before.rank(rank.rank)) {
                     Some(earlier) => growth(earlier, rank, is_text),
-                    // A communicator that is new in JSON was made between the answers. A text names it only when its
-                    // ranks differ.
+                    // A communicator that is new in JSON was made between the answers. A text names it only
+                    // when its ranks differ.
                     None if before.is_none() && !is_text => Some((rank.launched(), true)),
                     None => Some((0, false)),
                 };
@@ -86,7 +87,8 @@ pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
     }
 }
 
-/// Operations launched since an earlier answer, and true when that is the whole; `None` when a count went down.
+/// Operations launched since an earlier answer, and true when that is the whole; `None` when a count went
+/// down.
 ///
 /// A text has only the counts that differ between ranks, so that one without an earlier value proves nothing.
 fn growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)> {

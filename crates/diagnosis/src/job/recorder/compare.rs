@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::dump::Entry;
 use super::groups::GroupRecord;
 
-/// Operations whose inputs have the same number of elements on all ranks. In the others, an all-to-all with splits or
-/// a gather, sizes may differ.
+/// Operations whose inputs have the same number of elements on all ranks. In the others, an all-to-all with
+/// splits or a gather, sizes may differ.
 const EQUAL_INPUTS: [&str; 8] = [
     "all_reduce",
     "all_reduce_barrier",

@@ -168,7 +168,8 @@ pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
 
 /// Finds the rank in the name of a dump: the number after `rank`, else the last number.
 ///
-/// PyTorch appends the rank to `TORCH_FR_DUMP_TEMP_FILE` (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` in older versions).
+/// PyTorch appends the rank to `TORCH_FR_DUMP_TEMP_FILE` (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` in older
+/// versions).
 pub fn rank_of(path: &Path) -> Option<u32> {
     #[expect(clippy::unwrap_used, reason = "constant patterns, which the tests compile")]
     static NAMED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)rank[_.-]?(\d+)").unwrap());

@@ -1,4 +1,5 @@
-//! Flight recorder dumps of PyTorch: which rank has not called a collective, and which ranks called different ones.
+//! Flight recorder dumps of PyTorch: which rank has not called a collective, and which ranks called different
+//! ones.
 
 mod compare;
 pub mod dump;

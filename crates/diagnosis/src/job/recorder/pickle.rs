@@ -1,7 +1,8 @@
 //! Values of Python's pickle format, as far as flight recorder dumps use it: no classes, no calls.
 //!
-//! Values lie in one list and refer to each other by index, since a pickle may contain a value many times, or deep in
-//! others. A reader that copies shared values, or descends without a limit, can be made to exhaust memory or stack.
+//! Values lie in one list and refer to each other by index, since a pickle may contain a value many times, or
+//! deep in others. A reader that copies shared values, or descends without a limit, can be made to exhaust
+//! memory or stack.
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -26,7 +26,8 @@ impl Budget {
     }
 }
 
-/// Completes the one group whose ranks are not named: they are all that are neither in another group nor absent.
+/// Completes the one group whose ranks are not named: they are all that are neither in another group nor
+/// absent.
 ///
 /// Returns false when the ranks of a group remain unknown.
 pub(super) fn complete<T>(

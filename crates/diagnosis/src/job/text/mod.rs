@@ -1,7 +1,7 @@
 //! Answers of RAS as text (NCCL 2.24 and later).
 //!
-//! The text lists only what differs: ranks without data, with errors, or with a state or counts unlike the others'.
-//! In NCCL 2.24 and 2.25 one count covers all collectives; later ones have a count per collective.
+//! The text lists only what differs: ranks without data, with errors, or with a state or counts unlike the
+//! others'. In NCCL 2.24 and 2.25 one count covers all collectives; later ones have a count per collective.
 
 mod groups;
 mod line;

@@ -15,7 +15,8 @@ const MULTICAST: &str = "nvls-cuda-failed";
 /// The rule about PyTorch's store, whose process often ends before the others.
 const STORE_LOST: &str = "torch-store-lost";
 
-/// Makes a lost store advice where all ranks of the log have destroyed all their communicators, and nothing failed.
+/// Makes a lost store advice where all ranks of the log have destroyed all their communicators, and nothing
+/// failed.
 pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     if job.main.is_none() || !members.all(|member| member.destroyed) || found.iter().any(Placed::is_failure) {
@@ -26,8 +27,8 @@ pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
     }
 }
 
-/// Makes failures of the cleanup degraded, where the log shows that the job had finished: all ranks completed their start and
-/// connected, no operation returned an error, and nothing else failed.
+/// Makes failures of the cleanup degraded, where the log shows that the job had finished: all ranks completed
+/// their start and connected, no operation returned an error, and nothing else failed.
 pub(super) fn soften(job: &Job<'_>, found: &mut [Placed]) {
     let is = |each: &Placed, rule: &str| each.finding.rule == rule;
     let freed = found.iter().find(|each| is(each, NOT_FREED));
@@ -53,8 +54,8 @@ pub(super) fn soften(job: &Job<'_>, found: &mut [Placed]) {
     }
 }
 
-/// Returns true if all ranks of the log completed their start, those of the job connected, and none of these writers traced an
-/// error of an operation.
+/// Returns true if all ranks of the log completed their start, those of the job connected, and none of these
+/// writers traced an error of an operation.
 fn has_finished(job: &Job<'_>, writers: &BTreeSet<usize>) -> bool {
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let main = job.main.iter().flat_map(|main| main.members.values());

@@ -1,7 +1,8 @@
 //! Findings from NCCL's own diagnostics: the lines `NCCL DIAG [INFO]` of 2.31 and later.
 //!
-//! NCCL marks there what may need a review. A transfer between GPUs that failed its verification breaks the job. Every other
-//! line of this status is shown with its text as advice; one of another status as a warning that no rule knows.
+//! NCCL marks there what may need a review. A transfer between GPUs that failed its verification breaks the
+//! job. Every other line of this status is shown with its text as advice; one of another status as a warning
+//! that no rule knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,8 +6,8 @@ use super::start;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member};
 
-/// The finding about the first such communicator. A log without any end says nothing, since a program need not destroy its
-/// communicators; nor does one with a failure, whose cause is told by others.
+/// The finding about the first such communicator. A log without any end says nothing, since a program need
+/// not destroy its communicators; nor does one with a failure, whose cause is told by others.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     if start::has_failure(found) {
         return None;
@@ -44,8 +44,9 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed::derived(finding))
 }
 
-/// The ranks that completed the communicator and have no end of it, where another rank destroyed it. Lines of several ranks have
-/// no order: their files can be passed in any order, and one file can hold one rank's lines after another's.
+/// The ranks that completed the communicator and have no end of it, where another rank destroyed it. Lines of
+/// several ranks have no order: their files can be passed in any order, and one file can hold one rank's
+/// lines after another's.
 fn find_silent_ranks(communicator: &Communicator) -> Vec<u32> {
     let members = communicator.members.iter();
     let any = |is: fn(&Member) -> bool| communicator.members.values().any(is);

@@ -26,8 +26,8 @@ pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
     strangers(job, found);
 }
 
-/// Moves closed connections of processes that are not part of the job into the finding about these. The process then refuses the
-/// connection, and goes on.
+/// Moves closed connections of processes that are not part of the job into the finding about these. The
+/// process then refuses the connection, and goes on.
 fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
     let Some(stray) = found.iter().position(|each| each.finding.rule == "nccl-stray-connection") else {
         return;

@@ -14,15 +14,15 @@ const PEERS: usize = 4;
 /// Rules about connections that NCCL gave up.
 const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nccl-connect-retries"];
 
-/// Files of NCCL's source with the functions that a program calls. A result code that does not reach them had no effect:
-/// NCCL goes on without what failed.
+/// Files of NCCL's source with the functions that a program calls. A result code that does not reach them had
+/// no effect: NCCL goes on without what failed.
 const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
 
 /// The attempts of several writers, by index.
 type Attempts<'a> = Vec<(usize, &'a Retries)>;
 
-/// Findings about peers that did not accept a connection until the log ended. They describe a failure; the cause is at the
-/// peer.
+/// Findings about peers that did not accept a connection until the log ended. They describe a failure; the
+/// cause is at the peer.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
@@ -94,8 +94,8 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
     Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::derived(finding) }
 }
 
-/// The first call that failed, of those that a function of NCCL's interface returned, as evidence of a failure without a known
-/// cause. One that failed by itself comes before those that report a peer.
+/// The first call that failed, of those that a function of NCCL's interface returned, as evidence of a
+/// failure without a known cause. One that failed by itself comes before those that report a peer.
 pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
     let (writer, failure) = returned(job)?;
     Some(evidence(job, writer, failure))
@@ -110,9 +110,9 @@ fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
-/// Finds the first failed call within NCCL that needs an explanation, with the index of its writer. Three kinds need none: during
-/// the start (NCCL goes on without what failed, or the start has a finding), at the end of a communicator (its threads stop with an
-/// error), and beside a message that has a finding.
+/// Finds the first failed call within NCCL that needs an explanation, with the index of its writer. Three
+/// kinds need none: during the start (NCCL goes on without what failed, or the start has a finding), at the
+/// end of a communicator (its threads stop with an error), and beside a message that has a finding.
 fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
     let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let ended: BTreeSet<_> = members
@@ -147,9 +147,9 @@ fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     job.evidence(position, Some(writer), text)
 }
 
-/// The finding of a failed call, one of the program or one within NCCL, in a log without another failure. Its message is missing:
-/// the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can handle the error, so it decides
-/// the health only where no communicator was completed.
+/// The finding of a failed call, one of the program or one within NCCL, in a log without another failure. Its
+/// message is missing: the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can
+/// handle the error, so it decides the health only where no communicator was completed.
 pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let returned = returned(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
     let within =

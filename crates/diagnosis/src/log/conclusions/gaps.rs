@@ -25,7 +25,8 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
-/// Sentences about what stands beside the communicators that are proven: processes without one, empty files, and aborts.
+/// Sentences about what stands beside the communicators that are proven: processes without one, empty files,
+/// and aborts.
 pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
     let strangers = job.strangers();
     let stranger = strangers.first().map(|(host, pid)| {
@@ -73,7 +74,8 @@ fn describe_lost_beginning(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks that logged the end of the start, and not its beginning. Each version of NCCL that writes a commId writes both.
+/// Ranks that logged the end of the start, and not its beginning. Each version of NCCL that writes a commId
+/// writes both.
 pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
     let is_lost = |member: &Member| communicator.id.starts_with("0x") && member.complete && !member.started;
     communicator.members.iter().filter(|(_, member)| is_lost(member)).map(|(&rank, _)| rank).collect()
@@ -100,8 +102,9 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Returns true where the log lacks lines of the start of some ranks: the first ones, or lines that other ranks of their host have.
-/// Rank 0 writes more lines than others, and each variable that only some ranks have set is a line more.
+/// Returns true where the log lacks lines of the start of some ranks: the first ones, or lines that other
+/// ranks of their host have. Rank 0 writes more lines than others, and each variable that only some ranks
+/// have set is a line more.
 pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -> bool {
     if !ranks_without_beginning(communicator).is_empty() {
         return true;
@@ -121,7 +124,8 @@ pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -
     by_host.values().filter_map(spread).any(|spread| spread > partial)
 }
 
-/// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull request 141510.
+/// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull
+/// request 141510.
 fn aborted(job: &Job<'_>) -> Option<String> {
     let is_aborted = |each: &&Communicator| each.members.values().any(|member| member.aborted);
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
@@ -144,8 +148,9 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of other ranks have.
-/// A rank that has connected its rings or trees sends at least to one neighbour, and logs that.
+/// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of
+/// other ranks have. A rank that has connected its rings or trees sends at least to one neighbour, and logs
+/// that.
 fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let logging: BTreeSet<usize> =

@@ -1,5 +1,5 @@
-//! Findings from messages that rules know, and from warnings that no rule knows. A message that follows from an earlier
-//! failure is shown as its consequence.
+//! Findings from messages that rules know, and from warnings that no rule knows. A message that follows from
+//! an earlier failure is shown as its consequence.
 
 use std::collections::BTreeSet;
 
@@ -145,9 +145,9 @@ fn is_of_network(example: &Example) -> bool {
     ["NET/OFI", "NET/Plugin", "NET/IB"].iter().any(|prefix| example.text.starts_with(prefix))
 }
 
-/// Moves what the plugin of a network reported into the finding that this network is not used. The rule of the first such
-/// message has the exact cause.
-/// Messages that confirm it are no findings by themselves, and become evidence.
+/// Moves what the plugin of a network reported into the finding that this network is not used. The rule of
+/// the first such message has the exact cause. Messages that confirm it are no findings by themselves, and
+/// become evidence.
 pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Finding, found: &mut Vec<Placed>) {
     let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();

@@ -1,4 +1,5 @@
-//! Look-ups in a digest: the communicator of the job, the hosts and writers of ranks, and the places of lines.
+//! Look-ups in a digest: the communicator of the job, the hosts and writers of ranks, and the places of
+//! lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +25,9 @@ impl<'a> Job<'a> {
         Self { digest, main }
     }
 
-    /// The communicators that have to be proven, at most [`GROUPS`]: the main one, and each further one that none of these
-    /// contains; and the number of the others. One of a single rank has nothing to say beside others.
+    /// The communicators that have to be proven, at most [`GROUPS`]: the main one, and each further one that
+    /// none of these contains; and the number of the others. One of a single rank has nothing to say beside
+    /// others.
     pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
         let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();
         all.sort_by_key(|each| std::cmp::Reverse(each.ranks));
@@ -128,7 +130,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// An example of a message as evidence. The rank is that of its writer, or the one that a launcher's prefix names.
+    /// An example of a message as evidence. The rank is that of its writer, or the one that a launcher's
+    /// prefix names.
     pub(super) fn example(&self, example: &Example) -> Evidence {
         let evidence = self.evidence(example.position, example.writer, example.text.clone());
         Evidence { rank: evidence.rank.or(example.rank), ..evidence }
@@ -168,8 +171,8 @@ pub(super) fn name(id: &str) -> String {
     }
 }
 
-/// Returns true for a communicator that does not start the job again: a split, one whose start is not in the log, and one
-/// that all its ranks completed and connected.
+/// Returns true for a communicator that does not start the job again: a split, one whose start is not in the
+/// log, and one that all its ranks completed and connected.
 fn is_no_start(communicator: &Communicator) -> bool {
     let members = || communicator.members.values();
     let is_whole = communicator.members.len() == communicator.ranks as usize

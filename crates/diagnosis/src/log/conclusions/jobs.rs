@@ -19,9 +19,9 @@ pub(super) struct Part {
 
 /// The digests of the jobs of a log, and the number of jobs before them; none where the log has a single job.
 ///
-/// Processes belong to one job if a communicator joins them. A further job begins only where all lines of a group of processes
-/// are below those of the groups before, in one file, and it has a GPU that another process had there. Groups on other GPUs
-/// are parts of one job, whose logs were put together in one file.
+/// Processes belong to one job if a communicator joins them. A further job begins only where all lines of a
+/// group of processes are below those of the groups before, in one file, and it has a GPU that another
+/// process had there. Groups on other GPUs are parts of one job, whose logs were put together in one file.
 pub(super) fn split(digest: &Digest) -> (Vec<Part>, usize) {
     let mut spans = jobs(digest);
     if digest.inputs.len() != 1 || spans.len() < 2 {
@@ -99,7 +99,8 @@ fn jobs(digest: &Digest) -> Vec<Range<u64>> {
     jobs.into_iter().map(|job| job.lines).collect()
 }
 
-/// Returns true if messages of these lines may be missing, since a digest keeps only the first ones of a kind, and the last one.
+/// Returns true if messages of these lines may be missing, since a digest keeps only the first ones of a
+/// kind, and the last one.
 fn lacks_messages(digest: &Digest, lines: &Range<u64>) -> bool {
     let of_hits = digest.hits.iter().map(|hit| (&hit.examples, &hit.last, hit.count, &hit.writers));
     let of_unknown =

@@ -71,8 +71,8 @@ fn network(writer: &Writer) -> Option<&'static str> {
     }
 }
 
-/// Findings about known faults and conflicts. A fault with conditions that a log cannot show is advice; all of these are one
-/// finding, and [`section`] lists them.
+/// Findings about known faults and conflicts. A fault with conditions that a log cannot show is advice; all
+/// of these are one finding, and [`section`] lists them.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut found: Vec<Placed> = conflicts(job);
     let (open, certain): (Vec<Known>, Vec<Known>) =
@@ -103,7 +103,8 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     found
 }
 
-/// The known faults whose conditions the log does not show, each on a line, and a line about those that the job cannot have.
+/// The known faults whose conditions the log does not show, each on a line, and a line about those that the
+/// job cannot have.
 pub(super) fn section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
     let line = |Known { name, fault, .. }: &Known| {

@@ -188,8 +188,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The sentences that a log proves about a communicator, or those about what it lacks. Only a complete log proves anything: the
-/// ranks that it lacks can use another transport.
+/// The sentences that a log proves about a communicator, or those about what it lacks. Only a complete log
+/// proves anything: the ranks that it lacks can use another transport.
 fn proven(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
     let communicator = ways.communicator;
     if communicator.ranks == 1 {

@@ -6,7 +6,8 @@ use super::job::Job;
 use crate::knowledge::faults::{Fault, NEEDS};
 use crate::log::digest::Communicator;
 
-/// The first property that the fault needs and the job lacks, in words; `None` if it lacks none, or the log does not tell.
+/// The first property that the fault needs and the job lacks, in words; `None` if it lacks none, or the log
+/// does not tell.
 pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
     if !fault.applies_to_network(network) {
         let names: Vec<&str> = fault.networks.iter().map(|name| words(name)).collect();

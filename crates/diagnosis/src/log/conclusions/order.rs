@@ -1,20 +1,23 @@
 //! Order of causes and consequences.
 //!
-//! A *cascade* (a timeout, an abort, a lost peer) is never the cause while there is a *root* that can have caused it. A root
-//! can have caused a cascade unless it is known to be later. This is known in two ways only:
+//! A *cascade* (a timeout, an abort, a lost peer) is never the cause while there is a *root* that can have
+//! caused it. A root can have caused a cascade unless it is known to be later. This is known in two ways
+//! only:
 //!
 //! 1. One process wrote both, into one file, and both are lines of NCCL, or both are not: its lines are in
 //!    order, except for those of its threads that are near to each other ([`THREADS`]).
-//! 2. Both lines have times of one form and zone. The clocks of two hosts may differ by a few seconds ([`CLOCKS_S`]), so a
-//!    root counts as later only beyond that; a root hours after an abort is not its cause.
+//! 2. Both lines have times of one form and zone. The clocks of two hosts may differ by a few seconds
+//!    ([`CLOCKS_S`]), so a root counts as later only beyond that; a root hours after an abort is not its
+//!    cause.
 //!
-//! The order of lines of several processes says nothing: they are written at the same time, through buffers and launchers.
-//! So a root of another process wins, far above or below the cascade, until a time proves it later. Launchers and the kernel's
-//! log report at the end of a file what happened before; for them only a time counts, with [`REPORT_S`].
+//! The order of lines of several processes says nothing: they are written at the same time, through buffers
+//! and launchers. So a root of another process wins, far above or below the cascade, until a time proves it
+//! later. Launchers and the kernel's log report at the end of a file what happened before; for them only a
+//! time counts, with [`REPORT_S`].
 //!
-//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade: the nearest
-//! one above it of the same process, then one a few lines below it; then the latest one before it by time, then the nearest
-//! one above it in the file; then one of another file.
+//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade:
+//! the nearest one above it of the same process, then one a few lines below it; then the latest one before it
+//! by time, then the nearest one above it in the file; then one of another file.
 
 use super::failures;
 use super::hits::{Placed, consequences};
@@ -26,8 +29,8 @@ use crate::log::digest::Example;
 /// Difference of the clocks of two hosts that is not taken for an order, in seconds.
 const CLOCKS_S: f64 = 5.0;
 
-/// Difference of times of one host that is not taken for an order, in seconds: launchers stamp a line when they read it, and
-/// a time without parts of a second can be anywhere in its second.
+/// Difference of times of one host that is not taken for an order, in seconds: launchers stamp a line when
+/// they read it, and a time without parts of a second can be anywhere in its second.
 const STAMPS_S: f64 = 1.0;
 
 /// Time within which a launcher reports a death, in seconds.
@@ -50,8 +53,8 @@ enum Order {
     Open,
 }
 
-/// Puts each cascade below a root that can have caused it. Without a root, the first cascade becomes a finding whose cause is
-/// not in the log, and the others are its consequences.
+/// Puts each cascade below a root that can have caused it. Without a root, the first cascade becomes a
+/// finding whose cause is not in the log, and the others are its consequences.
 pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     let failing = found.iter().filter(|each| each.is_cascade || each.is_root);
     let failing: Vec<u32> = failing.flat_map(|each| each.finding.ranks.iter().copied()).collect();
@@ -98,8 +101,8 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     findings
 }
 
-/// Sorts cascades: by time where all have one, else by place. A failure that a conclusion tells of, without a line of its
-/// own, comes after the messages.
+/// Sorts cascades: by time where all have one, else by place. A failure that a conclusion tells of, without a
+/// line of its own, comes after the messages.
 fn sort(cascades: &mut [Placed]) {
     cascades.sort_by_key(|each| (each.first().is_none(), each.first().map(|example| example.position)));
     let messages = cascades.iter().take_while(|each| each.first().is_some()).count();
@@ -157,8 +160,8 @@ fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> O
     }
 }
 
-/// Returns true for two messages of NCCL, or two of the program, that one process wrote: these have an order. NCCL and its
-/// program write through different streams.
+/// Returns true for two messages of NCCL, or two of the program, that one process wrote: these have an order.
+/// NCCL and its program write through different streams.
 fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     let is_one_stream = one.writer.is_some() == other.writer.is_some();
     is_one_stream && job.process(one).is_some_and(|process| job.process(other) == Some(process))
@@ -178,7 +181,8 @@ fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> 
     ranked.min().map(|(_, index)| index)
 }
 
-/// The place of a warning among those that may be the cause of a message, the likeliest first; `None` for a later one.
+/// The place of a warning among those that may be the cause of a message, the likeliest first; `None` for a
+/// later one.
 fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
     let Some(cascade) = cascade else { return Some((4, warning.position.line)) };
     let is_same_file = warning.position.input == cascade.position.input;

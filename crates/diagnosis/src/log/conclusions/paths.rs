@@ -1,5 +1,6 @@
-//! Findings about transports that are slower than they should be: TCP instead of the network that was asked for, sockets
-//! between nodes, networks without GPUDirect RDMA, and GPUs of one node that exchange data through the host.
+//! Findings about transports that are slower than they should be: TCP instead of the network that was asked
+//! for, sockets between nodes, networks without GPUDirect RDMA, and GPUs of one node that exchange data
+//! through the host.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ use crate::finding::{Evidence, Finding, Severity};
 use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, VariableSeen, Writer};
 
-/// Adds all findings about transports. Messages of a network that is not used become evidence of that finding.
+/// Adds all findings about transports. Messages of a network that is not used become evidence of that
+/// finding.
 pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
     spare_plugin(job, found);
     if let Some(mut fallback) = fallback(job, ways) {
@@ -55,8 +57,8 @@ pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) 
     }
 }
 
-/// Makes failures of aws-ofi-nccl advice where all writers use InfiniBand or another network: images have the plugin on
-/// hosts without EFA as well.
+/// Makes failures of aws-ofi-nccl advice where all writers use InfiniBand or another network: images have the
+/// plugin on hosts without EFA as well.
 fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
     let networks: Vec<&str> =
         job.digest.writers.iter().filter_map(|writer| writer.network.as_deref()).collect();
@@ -434,7 +436,8 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// Variables that leave nothing but a network between the ranks of a host. NCCL then counts each rank as a node.
+/// Variables that leave nothing but a network between the ranks of a host. NCCL then counts each rank as a
+/// node.
 fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Option<Finding> {
     let shm = job.variables("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
     let p2p = p2p_off(job)?;

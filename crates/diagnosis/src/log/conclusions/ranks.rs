@@ -124,8 +124,8 @@ fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
     builds
 }
 
-/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set, which versions before 2.30 do
-/// not have: a log of these that counts one node contradicts itself.
+/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set,
+/// which versions before 2.30 do not have: a log of these that counts one node contradicts itself.
 fn sharing(job: &Job<'_>) -> Option<Finding> {
     if job.digest.hits.iter().any(|hit| hit.rule == "nccl-duplicate-gpu") {
         return None;
@@ -233,7 +233,8 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     let writers: Vec<BTreeSet<usize>> =
         seen.iter().map(|each| job.of_same_processes(&each.writers)).collect();
     let named: BTreeSet<usize> = writers.iter().flatten().copied().collect();
-    // Every process reports the variables that it reads, in the same places: one that does not report it has it not set.
+    // Every process reports the variables that it reads, in the same places: one that does not report it has
+    // it not set.
     let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
     let lost = job.main.map(ranks_without_beginning).unwrap_or_default();
@@ -295,8 +296,8 @@ fn is_read_by_all(name: &str) -> bool {
     matches!(name, "NCCL_ALGO" | "NCCL_PROTO" | "NCCL_NVLS_ENABLE" | "NCCL_P2P_DISABLE" | "NCCL_P2P_LEVEL")
 }
 
-/// The values of the writers of the first communicator whose members have different ones. A log can have several jobs, each
-/// with its own value.
+/// The values of the writers of the first communicator whose members have different ones. A log can have
+/// several jobs, each with its own value.
 fn differ_within<'a, T: Ord>(
     job: &Job<'a>,
     value: impl Fn(&'a Writer) -> Option<T>,

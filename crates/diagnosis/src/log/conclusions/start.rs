@@ -11,8 +11,8 @@ use crate::log::digest::Communicator;
 /// Number of lines below the last one of the starting ranks that show that the log goes on without them.
 const LATER: u64 = 1000;
 
-/// The finding about the first communicator that is not complete. It is a failure only where the log shows one, or the end
-/// of the job: a log that is cut, or read while the job starts, ends in the same way.
+/// The finding about the first communicator that is not complete. It is a failure only where the log shows
+/// one, or the end of the job: a log that is cut, or read while the job starts, ends in the same way.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let stuck = |communicator: &&Communicator| {
         communicator.members.values().any(|member| member.started && !communicator.has_completed(member))

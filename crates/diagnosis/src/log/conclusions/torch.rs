@@ -1,5 +1,5 @@
-//! Conclusions from the reports of PyTorch's watchdog: ranks that called different collectives, or with different sizes, at
-//! one number of a process group, and ranks that did not call it.
+//! Conclusions from the reports of PyTorch's watchdog: ranks that called different collectives, or with
+//! different sizes, at one number of a process group, and ranks that did not call it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +26,8 @@ struct Group<'a> {
     called: BTreeMap<u32, u64>,
 }
 
-/// Findings about the calls of the ranks. Calls that differ are the cause of a failure. A rank that did not arrive is what to
-/// look at; why it did not can be another finding.
+/// Findings about the calls of the ranks. Calls that differ are the cause of a failure. A rank that did not
+/// arrive is what to look at; why it did not can be another finding.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let groups = groups(&job.digest.watchdog);
     let differing: Vec<Placed> =
@@ -41,7 +41,8 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
         .collect()
 }
 
-/// The reports by group. A line without a group belongs to that of another line about the same rank and number.
+/// The reports by group. A line without a group belongs to that of another line about the same rank and
+/// number.
 fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()

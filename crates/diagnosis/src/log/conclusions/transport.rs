@@ -1,4 +1,5 @@
-//! The transport between each pair of ranks: what the log proves, the matrix, and what is slower than it should be.
+//! The transport between each pair of ranks: what the log proves, the matrix, and what is slower than it
+//! should be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -184,8 +185,8 @@ impl<'a> Ways<'a> {
         by_way.iter().map(sentence).collect()
     }
 
-    /// The ranks of the matrix: all, or those of the log where the communicator has more than [`MATRIX`]. `None` where these
-    /// are too many as well.
+    /// The ranks of the matrix: all, or those of the log where the communicator has more than [`MATRIX`].
+    /// `None` where these are too many as well.
     fn shown(&self) -> Option<Vec<u32>> {
         let of_log = || {
             let members = self.communicator.members.keys().copied();

@@ -19,8 +19,8 @@ const SHOWN: [&str; 9] = [
     "NCCL_MNNVL_ENABLE",
 ];
 
-/// Findings about variables that are harmful or have a wrong value for the version of NCCL in the log. `found` are the other
-/// findings: a variable that one of them names is not told again.
+/// Findings about variables that are harmful or have a wrong value for the version of NCCL in the log.
+/// `found` are the other findings: a variable that one of them names is not told again.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     // A plugin sets what it needs.
     let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));
@@ -57,7 +57,8 @@ fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
     })
 }
 
-/// The finding with its place in the log. A failure would be in the log, so that a variable alone breaks nothing here.
+/// The finding with its place in the log. A failure would be in the log, so that a variable alone breaks
+/// nothing here.
 fn located(job: &Job<'_>, variable: &VariableSeen, finding: Finding) -> Finding {
     let least = if SHOWN.contains(&variable.name.as_str()) { Severity::Advice } else { Severity::Degraded };
     let writer = variable.writers.first().copied();

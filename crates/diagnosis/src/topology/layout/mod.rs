@@ -1,7 +1,8 @@
 //! The layout of a drawing of a topology: boxes, lines and texts with their positions, without colours.
 //!
-//! From top to bottom: NUMA nodes side by side, host bridges, PCIe switches, NICs, GPUs, and NVLink below the GPUs.
-//! `tree` sorts the devices, `pcie` places them, `nvlink` draws the links between GPUs, `text` estimates widths.
+//! From top to bottom: NUMA nodes side by side, host bridges, PCIe switches, NICs, GPUs, and NVLink below the
+//! GPUs. `tree` sorts the devices, `pcie` places them, `nvlink` draws the links between GPUs, `text`
+//! estimates widths.
 
 mod nvlink;
 mod pcie;

@@ -33,7 +33,8 @@ pub(super) fn draw(drawing: &mut Drawing, topology: &Topology, placed: &Placed) 
     bottom
 }
 
-/// NVSwitch with a bundle of lines to each GPU. Links that a GPU lacks, of the most that a GPU has, are marked.
+/// NVSwitch with a bundle of lines to each GPU. Links that a GPU lacks, of the most that a GPU has, are
+/// marked.
 fn switch(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], above: f64, most: u32, name: &str) -> f64 {
     let top = above + BUNDLE - 12.0;
     let left = gpus.iter().map(|(_, frame)| frame.x).fold(f64::INFINITY, f64::min);

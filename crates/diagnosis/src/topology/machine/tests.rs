@@ -81,8 +81,8 @@ impl Machine {
     }
 }
 
-/// Two sockets. GPU and NIC share a switch; a second GPU is behind a switch of its own there; another is at another
-/// host bridge; the last GPU and NIC are on the other socket.
+/// Two sockets. GPU and NIC share a switch; a second GPU is behind a switch of its own there; another is at
+/// another host bridge; the last GPU and NIC are on the other socket.
 fn two_sockets() -> Machine {
     let switch = "pci0000:17/0000:17:01.0/0000:18:00.0";
     Machine::new()

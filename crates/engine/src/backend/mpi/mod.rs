@@ -26,9 +26,9 @@ use crate::supervision::Stop;
 use record::BackendLibrary;
 use unsupported::{find_unsupported, reduces};
 
-/// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
-/// has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers soon overflow, and
-/// Open MPI 4.1 with AVX saturates their sums.
+/// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their
+/// size. MPI has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers
+/// soon overflow, and Open MPI 4.1 with AVX saturates their sums.
 const NUMBERS: [DataType; 6] = [
     DataType::Int32,
     DataType::Uint32,
@@ -46,8 +46,8 @@ const MOST: usize = c_int::MAX as usize;
 /// Returns the MPI library whose world `process` is.
 ///
 /// # Errors
-/// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have not met
-/// through MPI.
+/// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have
+/// not met through MPI.
 pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
     if let Some(problem) = find_unsupported(settings) {
@@ -131,8 +131,8 @@ impl VectorCounts {
     }
 }
 
-/// `MPI_IN_PLACE`, which is a cast in MPI's header and therefore missing in the crate. MPICH and libraries with its
-/// ABI have -1, and integer handles; Open MPI and the ABI of MPI 5 have 1, and pointer handles.
+/// `MPI_IN_PLACE`, which is a cast in MPI's header and therefore missing in the crate. MPICH and libraries
+/// with its ABI have -1, and integer handles; Open MPI and the ABI of MPI 5 have 1, and pointer handles.
 fn in_place() -> *mut c_void {
     const HANDLES_ARE_INTEGERS: bool = size_of::<ffi::MPI_Comm>() == size_of::<c_int>();
     ptr::without_provenance_mut(if HANDLES_ARE_INTEGERS { usize::MAX } else { 1 })
@@ -244,8 +244,8 @@ impl Carrier for MpiRank {
             | Collective::AllToAll
             | Collective::Gather => (in_place(), at(0)),
         };
-        // SAFETY: from each address on there are as many elements as the counts say, as the whole is as long as the
-        // longer buffer; a buffer that is missing is one that MPI does not look at on this rank.
+        // SAFETY: from each address on there are as many elements as the counts say, as the whole is as long
+        // as the longer buffer; a buffer that is missing is one that MPI does not look at on this rank.
         unsafe { self.call(work, from, to) }
     }
 
@@ -259,8 +259,8 @@ impl MpiRank {
     /// Calls the MPI function of the collective.
     ///
     /// # Safety
-    /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in
-    /// the place of a buffer on this rank; what is written overlaps nothing else.
+    /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI
+    /// takes in the place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
         let root = work.participant.root;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
@@ -272,8 +272,8 @@ impl MpiRank {
         self.sent.set(send_parts)?;
         self.received.set(receive_parts)?;
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is
-        // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a function
-        // returns.
+        // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a
+        // function returns.
         let (function, code) = unsafe {
             match work.collective {
                 Collective::AllReduce => {

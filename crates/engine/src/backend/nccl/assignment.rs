@@ -39,7 +39,8 @@ impl GpuAssignment {
     }
 }
 
-/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each (`-t`, `-g`).
+/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each (`-t`,
+/// `-g`).
 pub(super) fn assignment(
     processes: &[ProcessGpus<'_>],
     process: usize,

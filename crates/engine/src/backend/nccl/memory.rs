@@ -18,8 +18,8 @@ use record::Placement;
 /// Bytes of the largest element.
 const LARGEST_ELEMENT: usize = 8;
 
-/// A rank's send and receive buffer. Nothing else uses their memory, which is zeroed on allocation. All work on it is
-/// on the communicator's stream.
+/// A rank's send and receive buffer. Nothing else uses their memory, which is zeroed on allocation. All work
+/// on it is on the communicator's stream.
 #[derive(Debug)]
 pub(super) struct RankMemory {
     send: Memory,
@@ -33,8 +33,8 @@ pub(super) struct RankMemory {
     pub(super) note: Option<String>,
 }
 
-/// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and collectives
-/// without an in-place form are measured in one buffer as well.
+/// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and
+/// collectives without an in-place form are measured in one buffer as well.
 pub(super) fn overlaps(work: &Work) -> bool {
     work.collective == Collective::Hypercube
         || work.placement == Placement::InPlace && !work.collective.has_in_place()
@@ -141,8 +141,8 @@ impl RankMemory {
             .collect()
     }
 
-    /// Source and target address of a hypercube's own part, which is copied before the exchanges; `None` when no copy
-    /// is needed, as for all other operations.
+    /// Source and target address of a hypercube's own part, which is copied before the exchanges; `None` when
+    /// no copy is needed, as for all other operations.
     pub(super) fn own_part(&self, work: &Work, operands: &Operands) -> Option<(u64, u64)> {
         let copied = work.collective == Collective::Hypercube && operands.placement == Placement::OutOfPlace;
         copied.then(|| {
@@ -176,10 +176,10 @@ fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
 fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, nccl::Error> {
     let size = work.data_type.size();
     let view = memory.slice::<u8>(elements.start * size..elements.end * size)?;
-    // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this rank's
-    // operations, prepared ones too, and graphs. Where operands that are written at the same time overlap, which the contract excludes,
-    // their elements become a mixture of what the operations write, and nobody looks at them before they are filled
-    // again: such operations are timed only, as in nccl-tests. No reference to the elements exists, and whatever the
-    // GPU leaves there is an element.
+    // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this
+    // rank's operations, prepared ones too, and graphs. Where operands that are written at the same time
+    // overlap, which the contract excludes, their elements become a mixture of what the operations write, and
+    // nobody looks at them before they are filled again: such operations are timed only, as in nccl-tests. No
+    // reference to the elements exists, and whatever the GPU leaves there is an element.
     Ok(unsafe { Memory::from_raw(view.address(), view.len(), Arc::clone(memory.stream()), ()) })
 }

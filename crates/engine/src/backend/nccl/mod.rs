@@ -269,8 +269,8 @@ fn is_fp8(data_type: &DataType) -> bool {
     data_type.is_float() && data_type.size() == 1
 }
 
-/// Position of the first rank of a process in its group: the processes of one color, each with `ranks_per_process`
-/// ranks.
+/// Position of the first rank of a process in its group: the processes of one color, each with
+/// `ranks_per_process` ranks.
 fn position(colors: &[u64], process: usize, ranks_per_process: usize) -> GroupPosition {
     let color = colors[process];
     let before = colors[..process].iter().filter(|&&other| other == color).count();

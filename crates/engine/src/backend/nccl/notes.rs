@@ -14,8 +14,8 @@ use crate::request::Request;
 /// The fault that the library's order between kernels prevents.
 const SYMMETRIC_FAULT: &str = "symmetric-without-grid-sync";
 
-/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks` their number in the communicator, and
-/// `ranks_on_gpu` the most on one GPU.
+/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks` their number in the
+/// communicator, and `ranks_on_gpu` the most on one GPU.
 pub(super) fn notes(
     settings: &Request,
     loaded: Version,
@@ -41,8 +41,8 @@ pub(super) fn notes(
     notes
 }
 
-/// A note for each known fault of the loaded version that touches an operation or option of the request. Faults that
-/// depend on the machine alone are for `nccl-bench doctor`.
+/// A note for each known fault of the loaded version that touches an operation or option of the request.
+/// Faults that depend on the machine alone are for `nccl-bench doctor`.
 fn known_faults(
     settings: &Request,
     loaded: Version,
@@ -98,7 +98,8 @@ fn touched(settings: &Request, ranks: usize) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is_touched)| *is_touched).map(|(name, _)| name).collect()
 }
 
-/// Returns true when the variables of NCCL that a condition names are set. Other conditions cannot be checked.
+/// Returns true when the variables of NCCL that a condition names are set. Other conditions cannot be
+/// checked.
 fn variables_are_set(condition: &str, is_set: &dyn Fn(&str) -> bool) -> bool {
     condition
         .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')

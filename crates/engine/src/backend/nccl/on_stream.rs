@@ -1,8 +1,9 @@
-//! The check on the stream: fill, operation and check follow each other without the host between, eager or as a graph.
+//! The check on the stream: fill, operation and check follow each other without the host between, eager or as
+//! a graph.
 //!
-//! Ordinary verification waits for the GPU between these steps, so it cannot detect an operation that starts before
-//! the preceding kernel has written the operation's input. Here that kernel lets the operation start early, and until
-//! the kernel writes, every bit of the input is wrong.
+//! Ordinary verification waits for the GPU between these steps, so it cannot detect an operation that starts
+//! before the preceding kernel has written the operation's input. Here that kernel lets the operation start
+//! early, and until the kernel writes, every bit of the input is wrong.
 
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use super::rank::GpuRank;
 use crate::backend::{Barrier, StreamRounds, Work};
 use crate::data::Tally;
 
-/// Number of eager rounds after which the host waits for the stream. Operations that start too early were seen mainly
-/// in the first rounds after such a wait.
+/// Number of eager rounds after which the host waits for the stream. Operations that start too early were
+/// seen mainly in the first rounds after such a wait.
 const SERIES: usize = 16;
 
-/// Delays from the trigger of the next kernel to the first write, used in turn. The host must queue the operation
-/// within the delay.
+/// Delays from the trigger of the next kernel to the first write, used in turn. The host must queue the
+/// operation within the delay.
 const DELAYS: [Duration; 3] = [Duration::from_micros(100), Duration::from_micros(20), Duration::ZERO];
 
 impl GpuRank<'_> {
@@ -102,12 +103,13 @@ impl GpuRank<'_> {
         let address = self.memory.result_address(work);
         let (stream, spec) = (self.stream(), work.data_spec(seed));
         let bytes = elements * work.data_type.size() as u64;
-        // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
+        // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this
+        // stream.
         unsafe { self.data.count(stream, &spec, &expected, address, bytes) }
     }
 
-    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, if the GPU
-    /// supports that.
+    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes,
+    /// if the GPU supports that.
     fn write_input(&mut self, work: &Work, seed: u64, delay: Duration) -> anyhow::Result<()> {
         if let Some(kept) = self.kept_address(work) {
             self.fill_at(work, seed, kept)?;

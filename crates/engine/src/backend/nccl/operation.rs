@@ -115,9 +115,9 @@ pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<
 
 /// Calls within a capture of [`LaunchMode::Captured`].
 fn captured(communicator: &Communicator) -> Call<'_> {
-    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `LaunchMode::Captured`;
-    // nothing else uses the buffers while it runs, because all that uses them is on this one stream. Views wait for no
-    // events.
+    // SAFETY: the graph ends before the communicator and the buffers, by the contract of
+    // `LaunchMode::Captured`; nothing else uses the buffers while it runs, because all that uses them is on
+    // this one stream. Views wait for no events.
     unsafe { communicator.captured() }
 }
 

@@ -16,7 +16,8 @@ use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::Blocking;
 
-/// Approximate number of operations that are prepared before the clock starts. They are queued again for later iterations.
+/// Approximate number of operations that are prepared before the clock starts. They are queued again for
+/// later iterations.
 const PREPARED: usize = 4096;
 
 pub(super) struct GpuRank<'a> {
@@ -35,7 +36,8 @@ struct PreparedLoop {
     operations: Prepared,
     /// Number of iterations, at least 1. Each has the same number of entries.
     iterations: usize,
-    /// Source and target addresses of the copies before each iteration's operations, the same number for each iteration.
+    /// Source and target addresses of the copies before each iteration's operations, the same number for each
+    /// iteration.
     copies: Vec<(u64, u64)>,
 }
 
@@ -78,8 +80,8 @@ impl<'a> GpuRank<'a> {
             .context("copying the own part")
     }
 
-    /// Queues one operation with buffers that are made for it: separate memory if operands overlap, also with those of
-    /// concurrent operations.
+    /// Queues one operation with buffers that are made for it: separate memory if operands overlap, also with
+    /// those of concurrent operations.
     pub(super) fn queue<T: Scalar>(
         &mut self,
         mode: LaunchMode<'_>,
@@ -261,7 +263,8 @@ impl<'a> GpuRank<'a> {
     /// Waits for the stream by polling, as nccl-tests does, so that an asynchronous error ends the wait.
     pub(super) fn wait(&self) -> anyhow::Result<()> {
         loop {
-            // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
+            // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own
+            // GPU.
             let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
             match state {
                 CUresult::CUDA_SUCCESS => return Ok(()),
@@ -335,7 +338,8 @@ impl Backend for GpuRank<'_> {
         let size = work.data_type.size();
         let address = self.memory.result_address(work);
         let (stream, spec) = (self.stream(), work.data_spec(seed));
-        // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
+        // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this
+        // stream.
         unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }
     }
 

@@ -16,11 +16,11 @@ pub(super) trait Number: Element {
     fn smallest(self, other: Self) -> Self;
     /// The sum divided by the number of ranks.
     fn divide(self, ranks: u32) -> Self;
-    /// The factor that NCCL applies before it sums: 1/ranks rounded to the type. `None` for integers, where it
-    /// divides.
+    /// The factor that NCCL applies before it sums: 1/ranks rounded to the type. `None` for integers, where
+    /// it divides.
     fn reciprocal(ranks: u32) -> Option<Self>;
-    /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded once.
-    /// `None` where they have no wider one.
+    /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded
+    /// once. `None` where they have no wider one.
     fn average_in_wider_type(self, ranks: u32) -> Option<Self>;
     /// The factor of an input in a mulsum.
     fn scalar(scale: f64) -> Self;

@@ -65,10 +65,10 @@ unsafe impl<I: Sync, D> Sync for Plugin<I, D> {}
 
 /// The description of an event: its type, and the details of that type.
 ///
-/// Versions differ in the type's width (up to v4 one byte, followed by undefined ones; then eight), and in optional
-/// fields. These are arrays, without elements where a version lacks the field: `NAMES` (2 or 0: the communicator's name
-/// and hash), `TRAFFIC` and `CHANNELS` (1 or 0). Without `CHANNELS`, sends and receives have no channels, and those of
-/// a collective are an upper bound.
+/// Versions differ in the type's width (up to v4 one byte, followed by undefined ones; then eight), and in
+/// optional fields. These are arrays, without elements where a version lacks the field: `NAMES` (2 or 0: the
+/// communicator's name and hash), `TRAFFIC` and `CHANNELS` (1 or 0). Without `CHANNELS`, sends and receives
+/// have no channels, and those of a collective are an upper bound.
 #[repr(C)]
 pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
     kind: K,
@@ -140,7 +140,8 @@ impl<I, K: Copy + Into<u64>, const NAMES: usize, const TRAFFIC: usize, const CHA
 }
 
 impl<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> Details<NAMES, TRAFFIC, CHANNELS> {
-    /// NCCL's choice for the operation; `None` for an event of another kind, and for an operation that has none.
+    /// NCCL's choice for the operation; `None` for an event of another kind, and for an operation that has
+    /// none.
     ///
     /// # Safety
     /// The details must be those of the kind, and their texts C strings, or null.
@@ -244,7 +245,8 @@ type InitV5 = unsafe extern "C" fn(
     log: *const c_void,
 ) -> c_int;
 
-/// Called when a communicator is initialised, with an address for the context, and that of NCCL's static mask.
+/// Called when a communicator is initialised, with an address for the context, and that of NCCL's static
+/// mask.
 unsafe extern "C" fn init_v2(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *context = handle() };
@@ -298,7 +300,8 @@ unsafe extern "C" fn start_event<
     let group = if kind == GROUP as u64 { handle() } else { ptr::null_mut() };
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *event = group };
-    // Other ranks are left out, as in NCCL's log. A graph that was captured while choices were recorded reports later.
+    // Other ranks are left out, as in NCCL's log. A graph that was captured while choices were recorded
+    // reports later.
     if *rank == 0
         && super::is_enabled()
         // SAFETY: the type says which of the details it is. NCCL's names are C strings.

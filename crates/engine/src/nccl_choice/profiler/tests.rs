@@ -121,7 +121,8 @@ fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
     event
 }
 
-/// Reports a collective of `count` floats through the newest version, or, without channels, through one that has none.
+/// Reports a collective of `count` floats through the newest version, or, without channels, through one that
+/// has none.
 pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
     let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
     let recorded = Collective {

@@ -1,11 +1,11 @@
 //! The watchdog (`-T`): a thread of each process that ends the job when a rank takes too long.
 //!
-//! A rank announces each step that it begins ([`RankProgress::begin_step`]). All ranks go through the same steps in the
-//! same order, so the number of its step tells which rank is behind. Every process sends the status of its ranks to
-//! rank 0's process once a second ([`World::note`](world::World::note)). When a step has taken longer than the limit,
-//! rank 0's process names the ranks that are stuck in it and those that wait in a later step, saves the results, and
-//! ends the job with exit code 4, as nccl-tests does. In a world without notes, or when rank 0's process does not act,
-//! each process does so for its own ranks.
+//! A rank announces each step that it begins ([`RankProgress::begin_step`]). All ranks go through the same
+//! steps in the same order, so the number of its step tells which rank is behind. Every process sends the
+//! status of its ranks to rank 0's process once a second ([`World::note`](world::World::note)). When a step
+//! has taken longer than the limit, rank 0's process names the ranks that are stuck in it and those that wait
+//! in a later step, saves the results, and ends the job with exit code 4, as nccl-tests does. In a world
+//! without notes, or when rank 0's process does not act, each process does so for its own ranks.
 
 mod status;
 mod time_limit;
@@ -33,7 +33,8 @@ const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_millis(2500);
 /// Time that the other processes wait for rank 0's process, which may have to save results, to end the job.
 const ALONE: Duration = Duration::from_secs(10);
-/// Number before the first step of a rank. Steps of a process, which come before those of its ranks, count from 1.
+/// Number before the first step of a rank. Steps of a process, which come before those of its ranks, count
+/// from 1.
 const BEFORE_RANKS: u64 = 1000;
 
 /// The watchdog of this process. Dropping it ends its thread.
@@ -46,7 +47,8 @@ pub struct Watchdog {
 
 type WatchedRanks = Arc<Mutex<Vec<Arc<WatchedRank>>>>;
 
-/// Reports the steps of one rank, or of a process that has no ranks yet. Dropping it means that the rank has ended.
+/// Reports the steps of one rank, or of a process that has no ranks yet. Dropping it means that the rank has
+/// ended.
 ///
 /// A report takes an uncontended lock and reads the clock: too much for a timed loop.
 #[derive(Debug)]
@@ -72,8 +74,8 @@ struct CurrentStep {
 }
 
 impl Watchdog {
-    /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit` no thread
-    /// runs. Drop it before the last handle of `process`.
+    /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit`
+    /// no thread runs. Drop it before the last handle of `process`.
     pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
         watchdog.process = Some(watchdog.add(WatchedName::Process(process.rank()), 0));
@@ -97,8 +99,8 @@ impl Watchdog {
         }
     }
 
-    /// Watches these ranks of the job instead of the process. Each rank's thread takes its own progress, and drops it
-    /// when the rank has ended.
+    /// Watches these ranks of the job instead of the process. Each rank's thread takes its own progress, and
+    /// drops it when the rank has ended.
     pub fn ranks(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<RankProgress> {
         let progress =
             ranks.into_iter().map(|rank| self.add(WatchedName::Rank(rank), BEFORE_RANKS)).collect();
@@ -121,14 +123,14 @@ impl Watchdog {
 }
 
 impl RankProgress {
-    /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All ranks begin
-    /// the same steps in the same order.
+    /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All
+    /// ranks begin the same steps in the same order.
     pub fn begin_step(&self, name: impl Into<Cow<'static, str>>) {
         self.begin(name.into(), true);
     }
 
-    /// Begins a step without a time limit, such as writing a report. Ranks that wait for it can still be late; the
-    /// message then names this step.
+    /// Begins a step without a time limit, such as writing a report. Ranks that wait for it can still be
+    /// late; the message then names this step.
     pub fn begin_unlimited_step(&self, name: impl Into<Cow<'static, str>>) {
         self.begin(name.into(), false);
     }
@@ -187,7 +189,8 @@ impl Watcher {
             }
             let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
             if collects || (leads && is_late) {
-                // The silence of a rank can run out while this process waits for notes. The limit passed first.
+                // The silence of a rank can run out while this process waits for notes. The limit passed
+                // first.
                 self.process.hold_silence(is_late);
             }
             let patience = match (is_heard, leads) {

@@ -55,8 +55,8 @@ pub(super) struct RankStatus {
 }
 
 impl RankStatus {
-    /// A line for [`World::note`](collectives::world::World::note). The world prints it as it is when one of its own
-    /// barriers is late.
+    /// A line for [`World::note`](collectives::world::World::note). The world prints it as it is when one of
+    /// its own barriers is late.
     pub(super) fn line(&self) -> String {
         let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
@@ -72,14 +72,16 @@ impl RankStatus {
         self.age.is_some_and(|age| age > limit)
     }
 
-    /// True if its process has sent nothing while rank 0's process waited for notes: its step is what it was then.
+    /// True if its process has sent nothing while rank 0's process waited for notes: its step is what it was
+    /// then.
     fn is_silent(&self) -> bool {
         self.heard > COLLECT
     }
 }
 
-/// Describes which ranks are stuck and which wait for them. The ranks in the earliest step are stuck; the others cannot
-/// go on without them. A silent rank may be in a later step than the last one that is known of it.
+/// Describes which ranks are stuck and which wait for them. The ranks in the earliest step are stuck; the
+/// others cannot go on without them. A silent rank may be in a later step than the last one that is known of
+/// it.
 pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     let mut ranks: Vec<&RankStatus> = ranks.iter().collect();
     ranks.sort_by_key(|rank| (rank.number, rank.heard.as_secs()));
@@ -111,7 +113,8 @@ pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     parts.join("; ")
 }
 
-/// The last known steps of silent ranks, in the order of their steps: `rank 1 on a (GPU 1) was last heard 7 s ago, in a barrier`.
+/// The last known steps of silent ranks, in the order of their steps: `rank 1 on a (GPU 1) was last heard 7 s
+/// ago, in a barrier`.
 fn last_heard(silent: &[&RankStatus]) -> String {
     let alike = |one: &&RankStatus, other: &&RankStatus| {
         one.number == other.number && one.heard.as_secs() == other.heard.as_secs()

@@ -18,8 +18,9 @@ pub struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Limits the time of `step`, such as `starting MPI`. After `limit` the process prints a message and ends with exit
-    /// code 4, upon which its launcher ends the others. Before that, the first two ranks report what they wait for.
+    /// Limits the time of `step`, such as `starting MPI`. After `limit` the process prints a message and ends
+    /// with exit code 4, upon which its launcher ends the others. Before that, the first two ranks report
+    /// what they wait for.
     pub fn start(limit: Duration, step: &'static str) -> io::Result<Self> {
         Ok(Self { _worker: Worker::start("limit", move |owner| enforce(limit, step, owner))? })
     }

@@ -31,7 +31,8 @@ const CUT: &str = "the program that wrote it was stopped, or it was copied in pa
 /// Reason of a file of nccl-tests, whose runs leave such files when they end early.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
 
-/// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
+/// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each
+/// process.
 const LONGEST_LINE: u64 = 1 << 30;
 
 /// Checks that at most one of the files is standard input, `-`.
@@ -46,11 +47,11 @@ pub fn check_names<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(
     }
 }
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd); detected by the
-/// content. The path `-` is standard input.
+/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd); detected
+/// by the content. The path `-` is standard input.
 ///
-/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
-/// nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
+/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
+/// Files of nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
 ///
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
@@ -63,8 +64,8 @@ pub fn read(path: &Path) -> Result<Run, ReadError> {
 }
 
 /// Reads a run like [`read`], but passes each measurement to `take` instead of keeping it: the returned run
-/// has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the middle: then the
-/// measurements before are read, and the outcome is [`Outcome::Running`].
+/// has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the middle:
+/// then the measurements before are read, and the outcome is [`Outcome::Running`].
 ///
 /// # Errors
 /// Like [`read`]; measurements passed to `take` before the error are not valid results.

@@ -1,7 +1,7 @@
 //! The JSON that nccl-tests writes (`-J`, version 3), read as a [`Run`].
 //!
-//! It differs from native JSON: numbers that are not finite can be bare words, which are not valid JSON; booleans and
-//! the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
+//! It differs from native JSON: numbers that are not finite can be bare words, which are not valid JSON;
+//! booleans and the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
 
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
@@ -73,8 +73,8 @@ impl Head {
     }
 }
 
-/// Converts row numbers to cycles: rows do not have their cycle, but each cycle has the same number of rows. An
-/// endless run (0) never writes a complete file.
+/// Converts row numbers to cycles: rows do not have their cycle, but each cycle has the same number of rows.
+/// An endless run (0) never writes a complete file.
 pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycles: usize) {
     let rows_per_cycle = if cycles > 0 && rows.is_multiple_of(cycles) { rows / cycles } else { rows };
     for measurement in measurements {

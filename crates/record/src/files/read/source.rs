@@ -1,4 +1,5 @@
-//! Opens a result file: refuses devices and other encodings than UTF-8, decompresses it, and skips a byte order mark.
+//! Opens a result file: refuses devices and other encodings than UTF-8, decompresses it, and skips a byte
+//! order mark.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Cursor, IsTerminal as _, Read};

@@ -1,8 +1,8 @@
-//! The examinations as JUnit XML: a test suite per examination, a test case for the proofs and per finding, named by
-//! its rule: the names stay the same from run to run.
+//! The examinations as JUnit XML: a test suite per examination, a test case for the proofs and per finding,
+//! named by its rule: the names stay the same from run to run.
 //!
-//! Broken and degraded are failures. An unknown warning, and an examination without proof, are errors: pipelines treat a
-//! skipped case as a success, and nothing may pass without proof.
+//! Broken and degraded are failures. An unknown warning, and an examination without proof, are errors:
+//! pipelines treat a skipped case as a success, and nothing may pass without proof.
 
 use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::{Finding, Severity};

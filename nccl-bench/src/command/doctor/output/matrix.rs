@@ -96,8 +96,8 @@ impl Frame {
     }
 }
 
-/// The picture, as an SVG element whose colours are classes of the page's style sheet: `fastest`, `fast`, `staged`, `slow`,
-/// `nothing`.
+/// The picture, as an SVG element whose colours are classes of the page's style sheet: `fastest`, `fast`,
+/// `staged`, `slow`, `nothing`.
 pub(in crate::command) fn picture(matrix: &Matrix, name: &str) -> String {
     let frame = Frame::new(matrix);
     let count = matrix.labels.len();

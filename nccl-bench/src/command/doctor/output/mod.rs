@@ -62,8 +62,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Refuses files that must not be replaced. To be called before an examination that takes long; `inputs` are the files
-    /// that are examined.
+    /// Refuses files that must not be replaced. To be called before an examination that takes long; `inputs`
+    /// are the files that are examined.
     ///
     /// # Errors
     /// When a file must not be replaced.
@@ -82,8 +82,8 @@ impl Output {
     }
 }
 
-/// Writes the reports, and returns the health as exit code; that of [`Health::CannotTell`] when a file or standard output
-/// cannot be written.
+/// Writes the reports, and returns the health as exit code; that of [`Health::CannotTell`] when a file or
+/// standard output cannot be written.
 ///
 /// # Errors
 /// When a file must not be replaced, or nobody reads standard output.
@@ -113,14 +113,15 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
 
 /// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
 ///
-/// A pod has the variables of its rank also for commands that a person types in it, which have to print; a note says what
-/// to do where all ranks of a job run the command.
+/// A pod has the variables of its rank also for commands that a person types in it, which have to print; a
+/// note says what to do where all ranks of a job run the command.
 pub(in crate::command) fn is_left_to_rank_0() -> bool {
     let Started { launcher, rank, .. } = Started::detect();
     let Some(rank) = rank.filter(|&rank| rank > 0) else { return false };
     let is_left = match launcher {
         Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm => true,
-        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but torchrun alone sets this one, in its workers.
+        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but torchrun alone sets this one, in
+        // its workers.
         Launcher::Torchrun => std::env::var_os("TORCHELASTIC_RUN_ID").is_some(),
         _ => false,
     };
@@ -133,8 +134,8 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
     is_left
 }
 
-/// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher, which may give
-/// rank 0 a terminal and write what it reads from there to a file.
+/// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher,
+/// which may give rank 0 a terminal and write what it reads from there to a file.
 pub(in crate::command) fn style() -> text::Style {
     if Started::detect().launcher != Launcher::None {
         return text::Style::default();
@@ -150,8 +151,8 @@ fn interrupted(examinations: &[Examination]) -> Option<&str> {
     examinations.iter().find_map(|examination| examination.interrupted.as_deref())
 }
 
-/// The health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal has interrupted one: failures
-/// in the logs can follow from the signal.
+/// The health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal has
+/// interrupted one: failures in the logs can follow from the signal.
 fn health(examinations: &[Examination]) -> Health {
     if interrupted(examinations).is_some() {
         return Health::CannotTell;

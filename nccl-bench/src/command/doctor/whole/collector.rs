@@ -25,8 +25,8 @@ use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
 use crate::exit::ExitError;
 
-/// Time in which the logs of the other processes have to arrive after a failure. With the time of the report below the
-/// limit of saving results.
+/// Time in which the logs of the other processes have to arrive after a failure. With the time of the report
+/// below the limit of saving results.
 const LOG_TIME: Duration = Duration::from_secs(2);
 
 /// The same after a signal: mpirun kills a second after it, and the report comes 0.2 s after it.
@@ -90,8 +90,8 @@ impl Collector {
         mem::take(&mut lock(&self.before))
     }
 
-    /// Waits in the background for the early end of another process, then reports and ends the job; on rank 0 only. Other
-    /// processes may not notice it: they wait for that process inside NCCL.
+    /// Waits in the background for the early end of another process, then reports and ends the job; on rank 0
+    /// only. Other processes may not notice it: they wait for that process inside NCCL.
     pub(super) fn watch(self: &Arc<Self>, world: &world::Handle) -> io::Result<Watch> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
@@ -114,8 +114,8 @@ impl Collector {
 
     /// Reports the end of another process, and ends the job.
     fn end_job(&self, world: &dyn world::World, ending: Ending) -> ! {
-        // After a death, the launcher may have interrupted the others. From here on no other failure ends this process, so that
-        // the report and the exit code have one reason.
+        // After a death, the launcher may have interrupted the others. From here on no other failure ends
+        // this process, so that the report and the exit code have one reason.
         let ending = match world.begin_end() {
             Ok(()) => ending,
             Err((error, _)) => Ending::Failed(error.to_string()),
@@ -189,7 +189,8 @@ impl Collector {
         self.exchange.release();
     }
 
-    /// Waits for rank 0's report, since MPI's launcher ends all processes with this one. Without it, prints the warnings.
+    /// Waits for rank 0's report, since MPI's launcher ends all processes with this one. Without it, prints
+    /// the warnings.
     fn wait_for_report(&self) {
         if !self.exchange.wait_for_report(REPORT_TIME) {
             let warnings = warnings(&self.exchange.own_text());

@@ -1,8 +1,9 @@
 //! The logs of all processes at rank 0, also when the measurement fails.
 //!
-//! Collective operations of the world fail once a rank has failed, but messages still arrive. So every process has a thread
-//! that sends the log when rank 0 asks for it, whatever the ranks of the process are doing. The first process of each host
-//! also keeps the logs of its neighbours open, so that the log of a dead process is not lost.
+//! Collective operations of the world fail once a rank has failed, but messages still arrive. So every
+//! process has a thread that sends the log when rank 0 asks for it, whatever the ranks of the process are
+//! doing. The first process of each host also keeps the logs of its neighbours open, so that the log of a
+//! dead process is not lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -127,7 +128,8 @@ impl Exchange {
         }))
     }
 
-    /// Starts the thread that answers rank 0. On rank 0 it starts none. The thread must end before the world is left.
+    /// Starts the thread that answers rank 0. On rank 0 it starts none. The thread must end before the world
+    /// is left.
     pub(super) fn answer(self: &Arc<Self>) -> io::Result<Answering> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
@@ -178,7 +180,8 @@ impl Exchange {
         }
     }
 
-    /// Waits until rank 0 has written its report. Returns false without one within `limit`, or once rank 0 has gone.
+    /// Waits until rank 0 has written its report. Returns false without one within `limit`, or once rank 0
+    /// has gone.
     pub(super) fn wait_for_report(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let is_reported = || self.is_reported.load(Ordering::SeqCst);
@@ -211,7 +214,8 @@ impl Exchange {
         }
     }
 
-    /// Asks all processes for their logs, and waits for them up to `limit`. On the other ranks, only the logs that they hold.
+    /// Asks all processes for their logs, and waits for them up to `limit`. On the other ranks, only the logs
+    /// that they hold.
     pub(super) fn collect(&self, limit: Duration) -> Received {
         let deadline = Instant::now() + limit;
         let world = self.world.upgrade().filter(|_| self.held.process == 0);
@@ -259,7 +263,8 @@ fn pack(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
     PackedLog { process, is_whole, gzip: packed.unwrap_or_default() }
 }
 
-/// Opens the logs of the other processes of this host, for its first process. Those in other namespaces cannot be opened.
+/// Opens the logs of the other processes of this host, for its first process. Those in other namespaces
+/// cannot be opened.
 fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
     let host_id = &members[own].host_id;
     let of_host = |process: &usize| members[*process].host_id == *host_id;

@@ -125,8 +125,8 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
         .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
 }
 
-/// Sentences about what is missing for the proof that ranks exchanged data in host memory: several ranks, and data of each
-/// collective that was verified, at a rate.
+/// Sentences about what is missing for the proof that ranks exchanged data in host memory: several ranks, and
+/// data of each collective that was verified, at a rate.
 fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
     if run.ranks.len() < 2 {
         return vec![

@@ -45,7 +45,8 @@ With --backend fabric it judges host memory, libfabric and what at least two ran
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Measure NCCL between GPUs, or with fabric libfabric between buffers in host memory, which says nothing about GPUs
+    /// Measure NCCL between GPUs, or with fabric libfabric between buffers in host memory, which says nothing
+    /// about GPUs
     #[arg(long, value_name = "BACKEND", default_value = "nccl", value_parser = backend)]
     pub backend: BackendChoice,
 
@@ -123,7 +124,8 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     }
 }
 
-/// The value, or the end of this process and the job, as broken and with the report, when another process has gone.
+/// The value, or the end of this process and the job, as broken and with the report, when another process has
+/// gone.
 fn or_end<T>(value: anyhow::Result<T>, world: &dyn world::World, salvage: &Salvage) -> T {
     value.unwrap_or_else(|error| salvage.end(world, Health::Broken.code(), &format!("{error:#}")))
 }

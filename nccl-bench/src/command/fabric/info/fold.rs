@@ -19,8 +19,8 @@ pub(super) struct Row {
     pub(super) fabrics: Vec<String>,
 }
 
-/// Merges entries, which libfabric orders by preference: first the endpoint types and fabrics of a domain that have the same
-/// capabilities, then the domains that have all of these in common.
+/// Merges entries, which libfabric orders by preference: first the endpoint types and fabrics of a domain
+/// that have the same capabilities, then the domains that have all of these in common.
 pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
     let mut of_domains: Vec<Row> = Vec::new();
     for entry in entries {

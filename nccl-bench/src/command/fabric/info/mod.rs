@@ -1,5 +1,5 @@
-//! `nccl-bench fabric info`: the providers and endpoints that libfabric offers on this machine, and the reasons why one is
-//! missing.
+//! `nccl-bench fabric info`: the providers and endpoints that libfabric offers on this machine, and the
+//! reasons why one is missing.
 //!
 //! `fold` merges similar entries into rows; `report` prints them. Facts and reasons come from [`diagnosis`].
 
@@ -179,8 +179,8 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitErro
     })
 }
 
-/// Refuses a host whose name has no address; some providers ignore the node. An address in a provider's own format, such as
-/// `fi_sockaddr_in://192.0.2.7:4000`, is libfabric's to read.
+/// Refuses a host whose name has no address; some providers ignore the node. An address in a provider's own
+/// format, such as `fi_sockaddr_in://192.0.2.7:4000`, is libfabric's to read.
 fn check_node(node: &str) -> Result<(), ExitError> {
     if node.contains("://") {
         return Ok(());

@@ -58,7 +58,8 @@ pub struct Arguments {
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
-    /// Transfers of each endpoint in a round; round trips with pingpong [default: up to 1000, as many as make 256 MiB in all rounds, or a window of up to 256 MiB]
+    /// Transfers of each endpoint in a round; round trips with pingpong [default: up to 1000, as many as make
+    /// 256 MiB in all rounds, or a window of up to 256 MiB]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
@@ -78,8 +79,9 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub inject: Inject,
 
-    /// Memory of the data: host, cuda for the GPU that has the rank's number on its host, or cuda:N. GPU memory needs a provider
-    /// with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never injected
+    /// Memory of the data: host, cuda for the GPU that has the rank's number on its host, or cuda:N. GPU
+    /// memory needs a provider with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is
+    /// never injected
     #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
     pub memory: Memory,
 
@@ -87,18 +89,18 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", default_value = "poll")]
     pub completion: Completion,
 
-    /// Endpoints of each rank, which are measured at the same time, each by a thread of its own [default: one for each of
-    /// --domains, or one]
+    /// Endpoints of each rank, which are measured at the same time, each by a thread of its own [default: one
+    /// for each of --domains, or one]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub endpoints: Option<u64>,
 
-    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for each; not
-    /// for rma
+    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for
+    /// each; not for rma
     #[arg(long)]
     pub shared_domain: bool,
 
-    /// The provider's domains to use in turn, which are network interfaces or devices: eth0,eth1 or mlx5_0,mlx5_1; see
-    /// `nccl-bench fabric info` [default: the provider's first]
+    /// The provider's domains to use in turn, which are network interfaces or devices: eth0,eth1 or
+    /// mlx5_0,mlx5_1; see `nccl-bench fabric info` [default: the provider's first]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub domains: Vec<String>,
 
@@ -186,7 +188,8 @@ pub enum Messages {
 pub enum Until {
     /// The other rank's answer: all data has arrived
     Arrived,
-    /// The local completion of all writes, as in fi_rma_bw: some may still be in flight, short ones in this rank's memory
+    /// The local completion of all writes, as in fi_rma_bw: some may still be in flight, short ones in this
+    /// rank's memory
     Completed,
 }
 
@@ -213,8 +216,8 @@ pub struct Bandwidth {
     #[arg(long, value_name = "KIND", default_value = "tagged")]
     pub messages: Messages,
 
-    /// Nanoseconds between two polls of a rank that waits (not with --completion block): each poll can disturb the sender
-    /// [default: 2000; 0 with --window 1]
+    /// Nanoseconds between two polls of a rank that waits (not with --completion block): each poll can
+    /// disturb the sender [default: 2000; 0 with --window 1]
     #[arg(long, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub pause: Option<u64>,
 }

@@ -115,7 +115,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Measures all sizes between two ranks, or those until a signal; true when a signal ended it. Collective.
+    /// Measures all sizes between two ranks, or those until a signal; true when a signal ended it.
+    /// Collective.
     pub(super) fn pair(
         &mut self,
         [one, other]: [usize; 2],
@@ -159,7 +160,8 @@ impl<'a> Job<'a> {
         Ok((pair, stopped))
     }
 
-    /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair. Collective.
+    /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair.
+    /// Collective.
     fn sides(&mut self, [one, other]: [usize; 2]) -> Result<(Vec<Side<'_>>, &mut [Buffers]), Stop> {
         let Self { options, inject, world, endpoints, opened, devices, buffers, regions, .. } = self;
         let TestOptions { arguments, test, both_ways, .. } = *options;
@@ -183,7 +185,8 @@ impl<'a> Job<'a> {
         let sides = pairs.enumerate().map(|(index, (endpoint, address))| {
             let peer = endpoint.insert(address)?;
             let remote = remote.get(index).map(|&bytes| {
-                // SAFETY: the peer has gathered the descriptions of its regions, in the order of its endpoints.
+                // SAFETY: the peer has gathered the descriptions of its regions, in the order of its
+                // endpoints.
                 let region = unsafe { RemoteRegion::from_bytes(bytes, peer) };
                 (region, devices.get(index).map_or(0, Device::target))
             });
@@ -255,7 +258,8 @@ fn open(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankInfo]) -> 
     Ok(all)
 }
 
-/// Maps a failed call to [`Stop::Failed`], and everything else, such as a missing provider, to [`Stop::Refused`].
+/// Maps a failed call to [`Stop::Failed`], and everything else, such as a missing provider, to
+/// [`Stop::Refused`].
 pub(super) fn stop(error: Error) -> Stop {
     match error {
         Error::Call(_) => Stop::Failed(error.into()),

@@ -1,9 +1,10 @@
 //! One side of the measurements between two ranks.
 //!
-//! The timed interval is that of fabtests' programs, so that results can be compared. Receives are posted before their
-//! messages arrive, while the other side works. Short messages are injected and have no completion: a window of messages
-//! ends with the receiver's answer, a window of accesses with an access that is not injected. With `--until completed` all
-//! accesses of a window are injected, and the provider may keep any number of them in memory.
+//! The timed interval is that of fabtests' programs, so that results can be compared. Receives are posted
+//! before their messages arrive, while the other side works. Short messages are injected and have no
+//! completion: a window of messages ends with the receiver's answer, a window of accesses with an access that
+//! is not injected. With `--until completed` all accesses of a window are injected, and the provider may keep
+//! any number of them in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -44,8 +45,8 @@ pub(super) struct Side<'a> {
     pub(super) device: Option<Device>,
 }
 
-/// The expected byte at an index of a verified message: never 0, the value of memory that was not written, and seldom that
-/// of a message of another size.
+/// The expected byte at an index of a verified message: never 0, the value of memory that was not written,
+/// and seldom that of a message of another size.
 fn byte(place: usize, size: usize) -> u8 {
     let mixed = (place as u64 ^ (size as u64) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     1 + ((mixed >> 56) % 255) as u8
@@ -128,8 +129,8 @@ impl Side<'_> {
         Ok(count + self.exchange_count(count)?)
     }
 
-    /// Fills this side's region in host memory: with `bytes` to be read, or with zeros to be written, since a previous pair
-    /// may have left the same bytes there.
+    /// Fills this side's region in host memory: with `bytes` to be read, or with zeros to be written, since a
+    /// previous pair may have left the same bytes there.
     fn fill_region(&self, bytes: &[u8]) {
         let Some(region) = self.region else { return };
         let reads = self.options.test == Test::Read;
@@ -320,11 +321,11 @@ impl Side<'_> {
         })
     }
 
-    /// Timed from the first access to the completion of the last. Writes are timed to the answer of the other side, since their
-    /// data may arrive after their completion, except with `--until completed`.
+    /// Timed from the first access to the completion of the last. Writes are timed to the answer of the other
+    /// side, since their data may arrive after their completion, except with `--until completed`.
     ///
-    /// A window of writes is completed before the next one starts. Of reads only a quarter is: short reads in both directions
-    /// over TCP were measured to be faster this way.
+    /// A window of writes is completed before the next one starts. Of reads only a quarter is: short reads in
+    /// both directions over TCP were measured to be faster this way.
     fn access_windows<'env>(
         &'env mut self,
         times: usize,

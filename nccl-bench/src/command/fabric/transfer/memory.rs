@@ -55,7 +55,8 @@ impl Gpu {
     /// # Safety
     /// The endpoint must be dropped before this is.
     pub(super) unsafe fn register(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
-        // SAFETY: the memory is freed when `self` is dropped, which the caller guarantees to be after the endpoint.
+        // SAFETY: the memory is freed when `self` is dropped, which the caller guarantees to be after the
+        // endpoint.
         unsafe { endpoint.register_cuda(self.ordinal as i32, self.start, 3 * self.stride) }
     }
 
@@ -63,7 +64,8 @@ impl Gpu {
         self.context.bind_to_thread()?;
         // SAFETY: the context is current; parts have `stride` bytes, at least those of the largest size.
         unsafe { result::memcpy_htod_sync(self.at(part), bytes)? };
-        // A copy from pageable memory may return before it is complete, though the driver has read that memory.
+        // A copy from pageable memory may return before it is complete, though the driver has read that
+        // memory.
         #[expect(clippy::disallowed_methods, reason = "the caller stops after an error")]
         Ok(self.context.synchronize()?)
     }

@@ -1,8 +1,8 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: transfers between libfabric's endpoints of two ranks.
 //!
-//! The ranks join over TCP in `rendezvous`, and `job` opens their endpoints and measures each pair: `memory` is
-//! the source and destination of a transfer, `measure` one side of a pair, `parallel` runs several endpoints at the same
-//! time, `report` prints.
+//! The ranks join over TCP in `rendezvous`, and `job` opens their endpoints and measures each pair: `memory`
+//! is the source and destination of a transfer, `measure` one side of a pair, `parallel` runs several
+//! endpoints at the same time, `report` prints.
 
 mod arguments;
 mod exchange;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Arguments, Bandwidth, Completion, Messages, PingPong, Remote, Until, Windowed};
 
-/// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short messages took two
-/// thirds of the time with it.
+/// Default interval, in nanoseconds, between polls with several messages in flight: over `shm`, short
+/// messages took two thirds of the time with it.
 const PAUSE_NS: u64 = 2000;
 
 /// A test between two ranks.

@@ -12,8 +12,8 @@ use super::options::{Test, TestOptions};
 use super::report::SizeResult;
 use engine::supervision::{Stop, explain_missing_thread};
 
-/// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round fills a
-/// window, with up to as many bytes.
+/// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round
+/// fills a window, with up to as many bytes.
 const BYTES: u64 = 256 << 20;
 const MIN_TRANSFERS: u64 = 2;
 const MAX_TRANSFERS: u64 = 1000;
@@ -57,7 +57,8 @@ fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
     (in_a_round / rounds).max(in_a_round.min(window)).clamp(MIN_TRANSFERS, MAX_TRANSFERS)
 }
 
-/// Measures one size between two ranks over all their endpoints; `None` on ranks outside the pair, which have no sides.
+/// Measures one size between two ranks over all their endpoints; `None` on ranks outside the pair, which have
+/// no sides.
 pub(super) fn measure(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],
@@ -108,8 +109,8 @@ pub(super) fn measure(
     Ok(Some(SizeResult::new(bytes, transfers * both_ways, &times, wrong)))
 }
 
-/// Calls `one` for each item: for the first on this thread, for each other on one of its own. None begins before all threads
-/// are there, since they wait for each other.
+/// Calls `one` for each item: for the first on this thread, for each other on one of its own. None begins
+/// before all threads are there, since they wait for each other.
 fn on_threads<I: Send, T: Send>(
     mut items: impl Iterator<Item = I>,
     one: &(impl Fn(I) -> Result<T, Stop> + Sync),

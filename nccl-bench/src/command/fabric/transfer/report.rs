@@ -69,7 +69,8 @@ pub(super) struct Pair {
     pub(super) rows: Vec<SizeResult>,
 }
 
-/// The result of one size. Times are microseconds per transfer: half of a round trip, or a round divided by its transfers.
+/// The result of one size. Times are microseconds per transfer: half of a round trip, or a round divided by
+/// its transfers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SizeResult {
     pub(super) bytes: u64,

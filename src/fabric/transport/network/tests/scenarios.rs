@@ -34,7 +34,8 @@ pub(super) fn exchange(network: &mut Network) {
         let mut incoming: Vec<Vec<u8>> = peers.iter().map(|_| vec![0; length]).collect();
         let mut requests = Vec::new();
         for (&peer, buffer) in peers.iter().zip(&mut incoming) {
-            // SAFETY: the buffers live until all requests are complete, and a failure ends the process or test.
+            // SAFETY: the buffers live until all requests are complete, and a failure ends the process or
+            // test.
             requests.push(unsafe {
                 network.post_receive(peer, step as u64, buffer.as_mut_ptr(), length).unwrap()
             });
@@ -54,8 +55,8 @@ pub(super) fn exchange(network: &mut Network) {
     assert!(network.endpoints.iter().all(|endpoint| endpoint.in_flight() == 0));
 }
 
-/// Many messages in flight from rank 0 to rank 1, received in another order than they were sent; with `unexpected`,
-/// half of them are asked for only when the other half has arrived.
+/// Many messages in flight from rank 0 to rank 1, received in another order than they were sent; with
+/// `unexpected`, half of them are asked for only when the other half has arrived.
 pub(super) fn out_of_order(network: &mut Network, unexpected: bool) {
     const COUNT: usize = 600;
     const LENGTHS: [usize; 4] = [8, 200, 5000, 20_000];
@@ -103,7 +104,8 @@ pub(super) fn wrong_length(network: &mut Network, sent: usize, expected: usize) 
     let seen = PathBuf::from(env::var("COLLECTIVES_TEST_FOLDER").unwrap()).join("seen");
     let mut buffer = vec![0_u8; sent.max(expected)];
     if network.rank() == 0 {
-        // SAFETY: rank 1 is done with the message before the buffer is dropped, and does not ask for it again.
+        // SAFETY: rank 1 is done with the message before the buffer is dropped, and does not ask for it
+        // again.
         unsafe { network.post_send(1, 5, buffer.as_ptr(), sent).unwrap() };
         // Whether the sender learns of it depends on the provider.
         while !seen.exists() {
@@ -175,8 +177,8 @@ pub(super) fn closed_in_flight(network: &mut Network) {
     std::mem::forget(buffers);
 }
 
-/// Operations in flight when the two ranks of a process leave: messages of each kind, with receives that were not
-/// polled yet, or without receives, polled. Returns the buffers of the receives.
+/// Operations in flight when the two ranks of a process leave: messages of each kind, with receives that were
+/// not polled yet, or without receives, polled. Returns the buffers of the receives.
 pub(super) fn left_in_flight(network: &mut Network, asked_for: bool) -> Vec<Vec<u8>> {
     const LENGTHS: [usize; 3] = [8, 2048, 1 << 20];
     // First messages both ways, so that the ranks know each other.

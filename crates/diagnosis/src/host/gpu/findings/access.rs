@@ -16,8 +16,8 @@ pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so, which is
-/// said where a fabric connects them: a lost NVSwitch takes links from all.
+/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so,
+/// which is said where a fabric connects them: a lost NVSwitch takes links from all.
 fn links(gpus: &Gpus) -> Option<Finding> {
     let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
     let most = counts.iter().copied().max().filter(|most| *most > 0)?;
@@ -116,7 +116,8 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
             .remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
         );
     }
-    // Bits of NVML: two for each of bandwidth (0), route recovery (2), route (4); four for the configuration (8).
+    // Bits of NVML: two for each of bandwidth (0), route recovery (2), route (4); four for the configuration
+    // (8).
     let bits =
         |fabric: &Fabric, shift: u32, mask: u32| fabric.health.map_or(0, |health| (health >> shift) & mask);
     let unhealthy = [

@@ -74,7 +74,8 @@ fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option
         })
         .collect();
     let Ok(count) = i32::try_from(raw.len()) else { return Vec::new() };
-    // SAFETY: the handle belongs to this open library, and the array has as many elements as the call is told.
+    // SAFETY: the handle belongs to this open library, and the array has as many elements as the call is
+    // told.
     if unsafe { call(device.handle(), count, raw.as_mut_ptr()) } != 0 {
         return Vec::new();
     }
@@ -112,7 +113,8 @@ pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Option<Fabric> {
         // SAFETY: a plain structure of numbers, for which zeros are valid.
         let mut info: nvmlGpuFabricInfo_v3_t = unsafe { mem::zeroed() };
         info.version = u32::try_from(size).ok()? | (version << 24);
-        // SAFETY: the handle belongs to this open library, and the structure is at least as long as its version says.
+        // SAFETY: the handle belongs to this open library, and the structure is at least as long as its
+        // version says.
         if unsafe { call(device.handle(), &mut info) } != 0 {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Lines of launchers, frameworks, networks and the kernel after which a job that had started well is not healthy.
+//! Lines of launchers, frameworks, networks and the kernel after which a job that had started well is not
+//! healthy.
 
 use super::*;
 
