@@ -155,12 +155,12 @@ fn refusal(started: &Started, path: &Path, error: &io::Error, instead: Option<&s
         (false, _) => "MPI was asked for".to_owned(),
     };
     let what = if error.kind() == io::ErrorKind::NotFound {
-        format!("which is not there: {}", path.display())
+        format!("which was not found at {}", path.display())
     } else {
-        format!("which cannot be started: {}: {error}", path.display())
+        format!("which cannot be started at {}: {error}", path.display())
     };
     format!(
-        "{who}, and MPI is the work of {SIBLING}, {what}; build it against this machine's MPI and put it beside \
+        "{who}. MPI needs {SIBLING}, {what}. Build it against this machine's MPI and install it next to \
          nccl-bench (cargo build --release --package nccl-bench --features mpi){}",
         instead.map(|instead| format!(", or {instead}")).unwrap_or_default()
     )

@@ -392,7 +392,7 @@ fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
     let output = Command::new(alone).args(["fabric", "pingpong"]).envs(variables).output().unwrap();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    for part in ["nccl-bench-mpi, which is not there", "mpirun -x NCCL_BENCH_ADDR=node1:29500"] {
+    for part in ["nccl-bench-mpi, which was not found", "mpirun -x NCCL_BENCH_ADDR=node1:29500"] {
         assert!(message.contains(part), "{message}");
     }
 }

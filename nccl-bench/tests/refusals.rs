@@ -178,7 +178,7 @@ fn processes_with_different_options_are_told_who_was_asked_for_what() {
 #[test]
 fn processes_of_different_commands_are_told_so() {
     let [measuring, moving] = by_hand_with(["", ""], &[], [SHORT, "fabric bw -e 8"]);
-    assert_refused(&measuring, &["process 1 runs another command, or another version"]);
+    assert_refused(&measuring, &["process 1 runs a different command or nccl-bench version"]);
     assert_eq!(moving.status.code(), Some(2), "{}", err(&moving));
 }
 

@@ -22,7 +22,7 @@ const COMMAND: &str = "nccl-bench measure 1";
 
 /// Refusal for a process whose first message has another prefix.
 pub const ANOTHER_COMMAND: &str =
-    "runs another command, or another version of nccl-bench: start all with the same";
+    "runs a different command or nccl-bench version; start all processes with the same one";
 
 /// Longest value that is sent as it is, in bytes.
 const MOST_COMPARED: usize = 256;

@@ -278,7 +278,7 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     findings
 }
 
-/// The finding about GPUs without a near NIC. Servers are built so, too: one NIC for two sockets is near to
+/// The finding about GPUs without a near NIC. This can be by design: one NIC for two sockets is near to
 /// half of the GPUs. A fault is likely where a near NIC is down, or where several NICs serve more than half
 /// of the GPUs.
 fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {

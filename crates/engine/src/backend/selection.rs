@@ -54,7 +54,7 @@ pub(crate) fn choose(
     }
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
-            "GPUs can be used by {} of {} processes only, but not by {reason}\nMend that, or measure host memory with \
+            "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host memory with \
              --backend fabric",
             processes.len() - without.len(),
             processes.len(),

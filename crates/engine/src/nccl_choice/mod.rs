@@ -123,7 +123,9 @@ impl ChoiceSources {
         match with_log.then(Log::start).transpose() {
             Ok(log) => (Self { log }, None),
             Err(why) if profiled => {
-                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why:#}");
+                let note = format!(
+                    "NCCL's choices are taken from the profiler only; NCCL's log cannot be read: {why:#}"
+                );
                 (Self::default(), Some(note))
             }
             Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why:#}"))),

@@ -119,7 +119,7 @@ mod tests {
         };
         assert_eq!(
             message,
-            "process 3 runs another command, or another version of nccl-bench: start all with the same"
+            "process 3 runs a different command or nccl-bench version; start all processes with the same one"
         );
     }
 }

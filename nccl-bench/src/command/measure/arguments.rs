@@ -157,8 +157,8 @@ pub struct Arguments {
     /// Repeat each measurement until its median is known within this share: 1%
     ///
     /// Until the 95 % confidence intervals of the first and the second half of its rounds, and the difference
-    /// of their medians, are within the share. A measurement that is not after --budget [default: 5 s] is
-    /// marked NOT STABLE
+    /// of their medians, are within the share. Sizes that do not get there within --budget [default: 5 s]
+    /// are marked NOT STABLE
     #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
@@ -207,8 +207,7 @@ pub struct Arguments {
     #[arg(long, help_heading = REPORTING)]
     pub(crate) show_algorithm: bool,
 
-    /// A file as nccl-tests writes it; its name ends in .json, and gets a number behind it where the file is
-    /// there already
+    /// A JSON file as nccl-tests writes it; its name ends in .json, and a number is appended if it exists
     #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
     pub(crate) nccl_tests_json: Option<PathBuf>,
 
@@ -235,16 +234,15 @@ pub struct Arguments {
     #[arg(long, value_name = "RULE", default_value = "auto", hide_short_help = true, help_heading = RUNNING)]
     pub(crate) bind: Binding,
 
-    /// Initialise NCCL in all threads at once: 1. It always is; the flag only shows in the report [default:
-    /// 0]
+    /// Accepted for compatibility: NCCL is always initialised in all threads at once [default: 0]
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) parallel_init: bool,
 
     /// End the job with code 4 when a rank takes longer than this for one step; 0: no limit [default: 0]
     ///
-    /// Steps are meeting the others, over TCP or as MPI starts (unless NCCL_BENCH_TIMEOUT is set),
-    /// initialising, the operations of one size, waiting for the others. With 0, meeting over TCP may take 60
-    /// s, and over MPI 300 s
+    /// A step is the rendezvous (unless NCCL_BENCH_TIMEOUT is set), initialisation, the operations of one
+    /// size, or a wait for other ranks. With 0, a rendezvous over TCP may take 60 s, and the start of MPI
+    /// 300 s
     #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = RUNNING)]
     pub(crate) timeout: usize,
 

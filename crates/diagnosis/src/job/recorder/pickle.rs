@@ -53,7 +53,7 @@ enum Value<'a> {
     Dictionary(Vec<(usize, usize)>),
 }
 
-/// The stack machine that a pickle is a program of.
+/// Stack machine that runs a pickle.
 struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -92,7 +92,7 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<Verdict, Stop> {
     if world.size() < 2 {
-        return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
+        return Err(Stop::Refused("this test needs two ranks; only one was started".to_owned()));
     }
     let arguments = options.arguments;
     let ranks = rendezvous::agree(world, &RankInfo::new(options))?;
