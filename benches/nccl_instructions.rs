@@ -150,14 +150,15 @@ fn compare() -> Result<bool, Failure> {
 
     println!("# Cost of the safe layer\n");
     println!(
-        "One `ncclAllReduce` of 8 bytes through the safe layer and through the function pointer (`{BARE}`), counted by \
-         {valgrind}: instructions outside the CUDA driver and NCCL, which are fakes, and calls of these two.\n"
+        "One `ncclAllReduce` of 8 bytes through the safe layer and through the function pointer (`{BARE}`), \
+         counted by {valgrind}: instructions outside the CUDA driver and NCCL, which are fakes, and calls of \
+         these two.\n"
     );
     println!("- build: {}", build::DESCRIPTION);
     println!("- processor: {}\n", processor());
     println!(
-        "| case | buffer | operations of a call | instructions of an operation | more than {BARE} | limit | driver \
-         calls | limit | NCCL calls |"
+        "| case | buffer | operations of a call | instructions of an operation | more than {BARE} | limit | \
+         driver calls | limit | NCCL calls |"
     );
     println!("|---|---|---:|---:|---:|---:|---:|---:|---:|");
     let (mut bare, mut kept) = (0, true);
@@ -168,7 +169,8 @@ fn compare() -> Result<bool, Failure> {
         }
         let more = instructions.saturating_sub(bare);
         println!(
-            "| {name} | {what} | {operations} | {instructions} | {more} | {limit} | {driver} | {driver_limit} | {nccl} |"
+            "| {name} | {what} | {operations} | {instructions} | {more} | {limit} | {driver} | \
+             {driver_limit} | {nccl} |"
         );
         if more > *limit || driver > *driver_limit {
             eprintln!("nccl_instructions: {name} costs more than its limit");

@@ -258,7 +258,8 @@ mod tests {
         assert_eq!(Reason::from(&error), Reason::TimedOut(timeout));
         assert_eq!(
             error.to_string(),
-            "all_reduce has not finished within 1.5 s; these ranks have not called it, are busy, or have gone on: rank 0 on host a"
+            "all_reduce has not finished within 1.5 s; these ranks have not called it, are busy, or have \
+             gone on: rank 0 on host a"
         );
     }
 
@@ -267,7 +268,8 @@ mod tests {
     fn a_failed_rank_keeps_its_reason() {
         for text in [
             "no space",
-            "rank 0 called barrier while rank 2 called x; all ranks call the same operations in the same order with the same lengths",
+            "rank 0 called barrier while rank 2 called x; all ranks call the same operations in the same \
+             order with the same lengths",
             "lost: not complete after 1 s, the timeout",
         ] {
             let failed = failed(text.into());

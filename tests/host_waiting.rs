@@ -373,7 +373,8 @@ fn late_ranks_of_other_processes_are_named() {
         let named: Vec<_> = late.split(' ').map(|rank| format!("rank {rank} on host {host}")).collect();
         let named = named.join(", ");
         let error = format!(
-            "all_reduce has not finished within 3 s; these ranks have not called it, are busy, or have gone on: {named}"
+            "all_reduce has not finished within 3 s; these ranks have not called it, are busy, or have gone \
+             on: {named}"
         );
         for process in job {
             assert_told(&process.wait_with_output().unwrap(), threads, &error);

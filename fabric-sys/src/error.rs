@@ -33,9 +33,9 @@ impl fmt::Display for LoadError {
         }
         write!(
             formatter,
-            "Install libfabric {} or newer (Debian, Ubuntu: apt-get install libfabric1; Fedora, RHEL: dnf install \
-             libfabric; conda: conda install -c conda-forge libfabric; AWS: the EFA installer), or set \
-             FABRIC_LIBRARY to the path of libfabric.so.1.",
+            "Install libfabric {} or newer (Debian, Ubuntu: apt-get install libfabric1; Fedora, RHEL: dnf \
+             install libfabric; conda: conda install -c conda-forge libfabric; AWS: the EFA installer), or \
+             set FABRIC_LIBRARY to the path of libfabric.so.1.",
             crate::MINIMUM_VERSION
         )
     }

@@ -101,7 +101,8 @@ pub fn check_standard_output() -> Result<(), Stop> {
         return Ok(());
     }
     Err(Stop::Refused(
-        "standard output is closed, and what is printed would be lost; write >/dev/null where only files are wanted"
+        "standard output is closed, and what is printed would be lost; write >/dev/null where only files are \
+         wanted"
             .to_owned(),
     ))
 }

@@ -72,13 +72,13 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
                 other => format!("{other} started this process"),
             };
             Err(Stop::Refused(format!(
-                "{flag} needs the ranks of an MPI launcher, and {who}; start it as mpirun -np 2 nccl-bench ..., \
-                 under Slurm as srun --mpi=pmix"
+                "{flag} needs the ranks of an MPI launcher, and {who}; start it as mpirun -np 2 nccl-bench \
+                 ..., under Slurm as srun --mpi=pmix"
             )))
         }
         other => Err(Stop::Refused(format!(
-            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: leave --world \
-             out"
+            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: leave \
+             --world out"
         ))),
     }
 }

@@ -66,7 +66,8 @@ fn bash() {
 fn zsh() {
     let folder = completions("zsh");
     let start = format!(
-        "PS1='{PROMPT} '\nfpath=($PWD $fpath)\nautoload -U compinit\ncompinit -u -D\nfunction nccl-bench {{ echo \"<$*>\" }}\n"
+        "PS1='{PROMPT} '\nfpath=($PWD $fpath)\nautoload -U compinit\ncompinit -u -D\nfunction nccl-bench {{ \
+         echo \"<$*>\" }}\n"
     );
     fs::write(folder.path().join(".zshrc"), start).unwrap();
     interactive(folder.path(), "ZDOTDIR=$PWD zsh -d -i");

@@ -190,13 +190,15 @@ fn a_side_that_waits_says_for_whom_and_why_once() {
         (
             "--connect",
             format!(
-                "nccl-bench: waiting for {address}; start the other side with the same options, but --listen there ({address}: Connection refused "
+                "nccl-bench: waiting for {address}; start the other side with the same options, but --listen \
+                 there ({address}: Connection refused "
             ),
         ),
         (
             "--listen",
             format!(
-                "nccl-bench: waiting at {address}; start the other side with the same options, but --connect with this host's name; giving up in "
+                "nccl-bench: waiting at {address}; start the other side with the same options, but --connect \
+                 with this host's name; giving up in "
             ),
         ),
     ] {

@@ -274,8 +274,8 @@ fn kill_many(name: &str, starts: &[Start]) {
         of_rank_0 += u64::from(rank_0);
     }
     println!(
-        "{name}: named right {named} of {kills}; results kept {kept} of {kills}, in {of_rank_0} of which rank 0's \
-         process was killed and what it had written is read up to its last row"
+        "{name}: named right {named} of {kills}; results kept {kept} of {kills}, in {of_rank_0} of which \
+         rank 0's process was killed and what it had written is read up to its last row"
     );
     assert_eq!((named, kept), (kills, kills), "{name}, COLLECTIVES_TEST_SEED={seed}");
 }

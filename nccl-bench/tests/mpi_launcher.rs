@@ -445,8 +445,8 @@ fn the_time_limit_holds_while_mpi_starts() {
     let session = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_nccl-bench");
     let script = format!(
-        "if [ \"${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\" = 1 ]; then exec sleep 600; fi; exec {program} allreduce \
-         --backend fabric -e 8 -T 2"
+        "if [ \"${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\" = 1 ]; then exec sleep 600; fi; exec {program} \
+         allreduce --backend fabric -e 8 -T 2"
     );
     let output = Command::new("mpirun")
         .args(["-np", "2", "sh", "-c", &script])

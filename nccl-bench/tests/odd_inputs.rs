@@ -43,7 +43,8 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A --output notes.md", 2, "cannot write notes.md: it exists and is no result file of nccl-bench; "),
     ("A --force", 2, "--output <FILE>"),
     (
-        "mkdir libm; cp $(cc -print-file-name=libm.so.6) libm/libcuda.so.1; LD_LIBRARY_PATH=$PWD/libm nccl-bench allreduce -g 1 -e 8",
+        "mkdir libm; cp $(cc -print-file-name=libm.so.6) libm/libcuda.so.1; LD_LIBRARY_PATH=$PWD/libm \
+         nccl-bench allreduce -g 1 -e 8",
         2,
         "libcuda.so.1 is no CUDA driver: ",
     ),
@@ -273,9 +274,9 @@ fn prepare(folder: &Path) {
     write("none.xml", "<system version=\"1\"><cpu numaid=\"0\"/></system>");
     write(
         "topo.xml",
-        "<system version=\"1\"><cpu numaid=\"0\" affinity=\"f\"><pci busid=\"0000:10:00.0\" class=\"0x060400\">\
-         <pci busid=\"0000:11:00.0\"><gpu dev=\"0\" sm=\"90\"/></pci>\
-         <pci busid=\"0000:12:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\"/></nic></pci></pci></cpu></system>",
+        "<system version=\"1\"><cpu numaid=\"0\" affinity=\"f\"><pci busid=\"0000:10:00.0\" \
+         class=\"0x060400\"><pci busid=\"0000:11:00.0\"><gpu dev=\"0\" sm=\"90\"/></pci><pci \
+         busid=\"0000:12:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\"/></nic></pci></pci></cpu></system>",
     );
     assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
     write("bom.json", &format!("\u{feff}{}", begun_earlier(&before)));

@@ -207,8 +207,9 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
 /// No libnccl could be loaded. Displays all places that were tried, and how to install NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "NCCL {FLOOR} or newer could not be loaded.\nTried:\n{}Install NCCL (Debian, Ubuntu with NVIDIA's repository: apt \
-     install libnccl2; Python: pip install nvidia-nccl-cu12) or set NCCL_LIBRARY to the path of {SONAME}.",
+    "NCCL {FLOOR} or newer could not be loaded.\nTried:\n{}Install NCCL (Debian, Ubuntu with NVIDIA's \
+     repository: apt install libnccl2; Python: pip install nvidia-nccl-cu12) or set NCCL_LIBRARY to the path \
+     of {SONAME}.",
     list(attempts)
 )]
 pub struct LoadError {

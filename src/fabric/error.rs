@@ -39,7 +39,8 @@ pub enum Error {
     },
     /// The options name an algorithm that does not serve this collective.
     #[error(
-        "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or none"
+        "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or \
+         none"
     )]
     Algorithm {
         /// The collective.
@@ -113,8 +114,8 @@ pub enum Error {
     },
     /// A message was not as long as the receiver expected.
     #[error(
-        "rank {rank} expected {expected} bytes from rank {peer} over {provider} and got {}: the ranks do not call the \
-         same operations in the same order with the same lengths",
+        "rank {rank} expected {expected} bytes from rank {peer} over {provider} and got {}: the ranks do not \
+         call the same operations in the same order with the same lengths",
         received.map_or_else(|| "more".to_owned(), |received| received.to_string())
     )]
     MessageLength {
@@ -222,8 +223,8 @@ fn advice(code: i32) -> &'static str {
         | fabric_sys::FI_ENOTCONN
         | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
         fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
-            "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks of one host \
-             need the loopback interface (ip link set lo up)"
+            "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks \
+             of one host need the loopback interface (ip link set lo up)"
         }
         fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
         libc::EFBIG => "raise the limit of the size of files (ulimit -f)",

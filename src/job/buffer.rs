@@ -194,7 +194,7 @@ fn on_gpu<B>(
 #[cfg(all(feature = "fabric", feature = "nccl"))]
 fn other_backend(operation: &str, memory: &str, place: &str, instead: &str, backend: &str) -> Error {
     Error::Buffer(format!(
-        "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the group with \
-         Backend::{backend}"
+        "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the \
+         group with Backend::{backend}"
     ))
 }

@@ -370,7 +370,8 @@ impl Group {
     pub fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > MAX_MESSAGE {
             return Err(Error::Buffer(format!(
-                "all_gather_bytes: the message has {} bytes, and may have {MAX_MESSAGE}: gather data with all_gather",
+                "all_gather_bytes: the message has {} bytes, and may have {MAX_MESSAGE}: gather data with \
+                 all_gather",
                 mine.len()
             )));
         }

@@ -77,8 +77,8 @@ impl Job {
     pub fn shrink_within(&self, limit: Duration) -> Result<Self, Error> {
         let recovery = self.preparation.0.get().ok_or_else(|| {
             Error::Job(
-                "this job cannot go on after a failure: it had no group yet, and its first prepares for that while all \
-                 ranks live"
+                "this job cannot go on after a failure: it had no group yet, and its first prepares for that \
+                 while all ranks live"
                     .to_owned(),
             )
         })?;

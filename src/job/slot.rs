@@ -83,7 +83,8 @@ impl<T> ResultSlot<T> {
 /// The error of a wait on the thread whose progress it stops.
 pub(crate) fn waits_for_itself() -> Error {
     Error::Job(
-        "a waker of a future, or the drop of a buffer, cannot wait for an operation of the group, whose progress it stops"
+        "a waker of a future, or the drop of a buffer, cannot wait for an operation of the group, whose \
+         progress it stops"
             .to_owned(),
     )
 }

@@ -79,8 +79,8 @@ pub enum Error {
     NoDriver { reason: String },
     /// The CUDA driver shows this process no device. `visible` is `CUDA_VISIBLE_DEVICES`, if it is set.
     #[error(
-        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is {}: it must \
-         name GPUs that there are, and a container must have been given them",
+        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is {}: it \
+         must name GPUs that there are, and a container must have been given them",
         visible_text(visible.as_deref())
     )]
     NoDevice { visible: Option<PathBuf> },
@@ -105,8 +105,9 @@ pub enum Error {
     Rank { rank: usize, size: usize },
     /// An offset in a symmetric window for which the loaded NCCL gives wrong results.
     #[error(
-        "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no multiple of 4 \
-         bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL 2.30"
+        "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no \
+         multiple of 4 bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL \
+         2.30"
     )]
     Misaligned { operation: &'static str, loaded: Version },
     /// A buffer has the wrong length, in elements.
@@ -117,8 +118,8 @@ pub enum Error {
     View { start: usize, end: usize, len: usize },
     /// A buffer without an owner, which a registration, window, graph or prepared operation needs.
     #[error(
-        "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts a \
-         CudaSlice, Memory::from_raw any memory)"
+        "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts \
+         a CudaSlice, Memory::from_raw any memory)"
     )]
     NotOwned { operation: &'static str },
     /// Ranks of one communicator call different operations in a group or graph.
@@ -126,8 +127,8 @@ pub enum Error {
     Disagreement { operation: &'static str, reason: String },
     /// A buffer is on another device than the communicator.
     #[error(
-        "{operation}: the {buffer} is in a context of device {found}, the communicator in the primary context of \
-         device {expected}"
+        "{operation}: the {buffer} is in a context of device {found}, the communicator in the primary \
+         context of device {expected}"
     )]
     WrongDevice { operation: &'static str, buffer: &'static str, expected: usize, found: usize },
     /// A stream that NCCL does not support. `reason` names an alternative.
@@ -150,7 +151,8 @@ pub enum Error {
     Aborted { operation: &'static str },
     /// The operation did not finish in time. The communicator has been aborted.
     #[error(
-        "{operation} did not finish within {limit:?}; the communicator has been aborted: look at the other ranks"
+        "{operation} did not finish within {limit:?}; the communicator has been aborted: look at the other \
+         ranks"
     )]
     Deadline { operation: &'static str, limit: Duration },
     /// A thread stays inside NCCL with this communicator, so that it cannot be aborted.

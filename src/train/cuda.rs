@@ -124,7 +124,8 @@ fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
     context.record_err::<()>(Err(noted));
     waited.map_err(|error| {
         Error::Buffer(format!(
-            "an earlier call of cudarc has failed ({noted}), perhaps for a gradient, and its device cannot be waited for: {error}"
+            "an earlier call of cudarc has failed ({noted}), perhaps for a gradient, and its device cannot \
+             be waited for: {error}"
         ))
     })
 }

@@ -6,7 +6,7 @@ use super::bucket::Bucket;
 use super::failure::{check_step_number, tell_failure, together, warn_of_leak};
 use super::layout::{Layout, Limits};
 use super::parameter::agree;
-use super::schedule::Schedule;
+use super::schedule::{Order, Schedule};
 use super::slot::BucketSlot;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
@@ -22,9 +22,8 @@ use crate::{Element as _, Error};
 ///
 /// All ranks get the same bits, so that replicas with equal parameters stay equal.
 ///
-/// Buckets start at different times on different ranks. So from the first `ready` of a step until `wait`, the
-/// program calls no other operation of the group, and no other reducer in it; [`Group::split`] makes a group
-/// for those.
+/// Buckets start at different times on different ranks. So from the first `ready` of a step until `wait`,
+/// other operations and reducers need a group of their own ([`Group::split`]).
 ///
 /// # Steps
 /// [`step`](Self::step) begins a step. In it, every parameter is [`ready`](Step::ready) or
@@ -32,11 +31,10 @@ use crate::{Element as _, Error};
 /// [`gradient`](Self::gradient) returns the averages. To accumulate gradients over several backward passes,
 /// begin the step with the last.
 ///
-/// The program numbers its steps, by its loop over batches: the ranks compare the numbers, so that a rank
-/// that has left out a batch is not averaged with another batch of the other ranks. Count in the loop, also
-/// where a batch is left out: a count of the steps that were begun would be the same number for another
-/// batch. If ranks are in different steps, all get [`Error::Mismatch`], which names both steps; on GPUs a
-/// later call returns it.
+/// The program numbers its steps by its loop over batches, and the ranks compare the numbers: a rank that
+/// skipped a batch is not averaged with another batch of the other ranks. So count skipped batches as well.
+/// If ranks are in different steps, all get [`Error::Mismatch`] with both steps; on GPUs a later call returns
+/// it.
 ///
 /// # Errors
 /// A call that is refused ([`Error::Job`], [`Error::Buffer`]: an unknown index, a wrong length, a second
@@ -46,14 +44,12 @@ use crate::{Element as _, Error};
 /// after any error of the group, the reducer returns the same error from all calls. [`job`](crate::job)
 /// describes how to go on.
 ///
-/// A rank that does not come to its step keeps the others in `wait`, until the group's timeout
-/// ([`Group::set_timeout`]). A rank without a batch calls [`ready_zero`](Step::ready_zero) for every
-/// parameter.
+/// A rank that does not begin its step keeps the others in `wait`, until the timeout of
+/// [`Group::set_timeout`]. A rank without a batch calls [`ready_zero`](Step::ready_zero) for all parameters.
 ///
 /// # Memory
-/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) another one in
-/// bfloat16. On hosts, steps allocate no memory for data, except the second one if the order of the buckets
-/// changes.
+/// A reducer holds a copy of all gradients, and with [`Wire::Bf16`](super::Wire::Bf16) a second one in
+/// bfloat16. On hosts, only the second step may allocate memory for data, if the order of buckets changes.
 ///
 /// # GPUs
 /// A gradient is copied on the stream of its memory, after the work that is queued there, and may be freed
@@ -61,10 +57,9 @@ use crate::{Element as _, Error};
 /// except in the first step, in which the ranks agree on the order. A rank in another step is noticed when
 /// the first bucket of the step is reduced, by all ranks: the error is returned by a later call. Order any
 /// other stream that writes gradients or reads averages by events, or cudarc's event tracking. Per-thread
-/// default streams are refused, and so are all calls inside `nccl::group` and while one of these streams or
-/// the group's is captured; a reducer that is dropped during such a capture leaks its memory. A failure of
-/// another rank during the reductions is returned by a later call: before the results of a step are stored,
-/// synchronise the stream and call [`Group::check`].
+/// default streams are refused, and so are all calls inside `nccl::group` and during a capture of one of
+/// these streams or the group's, in which a dropped reducer leaks its memory. A later call returns a failure
+/// of another rank: before results are stored, synchronise the stream and call [`Group::check`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
     group: Group,
@@ -95,16 +90,6 @@ pub struct Step<
     #[cfg(not(feature = "fabric"))] B: Bucket,
 > {
     reducer: &'a mut Reducer<B>,
-}
-
-/// The order in which gradients become ready.
-enum Order {
-    /// The first step, which records it, is not complete.
-    Unknown,
-    /// Recorded; the second step arranges the buckets by it.
-    Known(Vec<u32>),
-    /// The buckets are arranged by it.
-    Arranged,
 }
 
 enum State {
@@ -180,7 +165,8 @@ impl<B: Bucket> Reducer<B> {
         if !self.schedule.is_new() && number != self.step {
             let missing = self.schedule.missing().count();
             return Err(Error::Job(format!(
-                "step {} is not complete (gradients that are missing: {missing}): call wait before step {number}",
+                "step {} is not complete (gradients that are missing: {missing}): call wait before step \
+                 {number}",
                 self.step
             )));
         }
@@ -444,7 +430,8 @@ impl<B: Bucket> Reducer<B> {
         let more = self.schedule.missing().count() - names.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         Error::Job(format!(
-            "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero where a parameter has none",
+            "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero where a \
+             parameter has none",
             names.join(", "),
             self.group.rank()
         ))

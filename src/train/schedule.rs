@@ -79,6 +79,16 @@ impl Schedule {
     }
 }
 
+/// The order in which gradients become ready.
+pub(super) enum Order {
+    /// The first step, which records it, is not complete.
+    Unknown,
+    /// Recorded; the second step arranges the buckets by it.
+    Known(Vec<u32>),
+    /// The buckets are arranged by it.
+    Arranged,
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::layout::Limits;

@@ -47,8 +47,8 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let name = short(&::mpi::environment::library_version().unwrap_or_default());
     if threading < Threading::Serialized {
         let problem = format!(
-            "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
-             use an MPI built with thread support"
+            "{name} does not let several threads call it in turn (it gives {threading:?}, needed is \
+             Serialized); use an MPI built with thread support"
         );
         return Err(Error::UnsuitableKind { problem, instead: Kind::Tcp });
     }
@@ -209,7 +209,8 @@ impl World for Mpi {
 
     fn rejoin(&self) -> Result<Rejoin, Error> {
         let problem = format!(
-            "the ranks of {} end together and cannot go on without one of them: start the job again after a failure",
+            "the ranks of {} end together and cannot go on without one of them: start the job again after a \
+             failure",
             self.name
         );
         Err(Error::UnsuitableKind { problem, instead: Kind::Tcp })

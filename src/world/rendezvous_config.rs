@@ -48,8 +48,8 @@ impl RendezvousConfig {
         }
         if size > MAX_RANKS {
             return wrong(format!(
-                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the number that says how many there \
-                 are, such as NCCL_BENCH_SIZE or WORLD_SIZE"
+                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the number that says how \
+                 many there are, such as NCCL_BENCH_SIZE or WORLD_SIZE"
             ));
         }
         if self.key.len() > MAX_NAME {

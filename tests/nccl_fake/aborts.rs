@@ -69,9 +69,9 @@ fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_returns_busy() {
             let error = handle.abort().unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "ncclCommAbort: a thread is inside a blocking NCCL call with this communicator since 5s; NCCL can only \
-                 abort it once that call returns. Non-blocking communicators (Config::blocking) can be aborted at any \
-                 time"
+                "ncclCommAbort: a thread is inside a blocking NCCL call with this communicator since 5s; \
+                 NCCL can only abort it once that call returns. Non-blocking communicators \
+                 (Config::blocking) can be aborted at any time"
             );
             assert_eq!(fake.log(), [""; 0]);
             fake.set(Knob::CallMillis, 0);

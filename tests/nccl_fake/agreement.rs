@@ -78,7 +78,8 @@ fn places_in_symmetric_windows_are_compared() {
     fake.log();
     disagree(
         reduce_at(&ranks, &mut memory, [0, 2]),
-        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric \
+         window 1",
     );
     let graph = Graph::capture(|capture| {
         let [first, second] = &mut memory;
@@ -90,7 +91,8 @@ fn places_in_symmetric_windows_are_compared() {
     });
     disagree(
         graph.map(drop),
-        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric \
+         window 1",
     );
     // Equal offsets of two windows.
     let mut others = [&ranks[0], &ranks[1]].map(|rank| fake.memory(rank.stream(), 64));
@@ -98,7 +100,8 @@ fn places_in_symmetric_windows_are_compared() {
     std::mem::swap(&mut others[1], &mut memory[1]);
     disagree(
         reduce_at(&ranks, &mut others, [0, 0]),
-        "the buffer of rank 0 is at byte 0 of symmetric window 2, that of rank 1 at byte 0 of symmetric window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 2, that of rank 1 at byte 0 of symmetric \
+         window 1",
     );
     drop((made, more));
     reduce_at(&ranks, &mut others, [0, 2]).unwrap();

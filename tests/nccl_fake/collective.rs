@@ -113,7 +113,8 @@ fn hole_12_other_devices_and_contexts_are_refused() {
     let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
     assert_eq!(
         result.unwrap_err().to_string(),
-        "ncclAllReduce: the buffer is in a context of device 1, the communicator in the primary context of device 0"
+        "ncclAllReduce: the buffer is in a context of device 1, the communicator in the primary context of \
+         device 0"
     );
 
     let own = CudaContext::new_non_primary(0, 0).unwrap().new_stream().unwrap();

@@ -138,8 +138,8 @@ fn a_failed_initialisation_frees_everything() {
     let result = Communicator::builder(fake.library(), &streams[0]).rank(0, 2).id(&fake.id()).init();
     assert_eq!(
         result.unwrap_err().to_string(),
-        "ncclCommInitRankConfig failed with ncclSystemError (2): fake words (NCCL's last warning: the fake was told to \
-         fail); a system call failed: check shared memory, limits and the network"
+        "ncclCommInitRankConfig failed with ncclSystemError (2): fake words (NCCL's last warning: the fake \
+         was told to fail); a system call failed: check shared memory, limits and the network"
     );
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "abort comm1"]);
 

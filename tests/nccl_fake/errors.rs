@@ -35,15 +35,15 @@ fn without_a_visible_gpu_the_error_names_the_variable_that_hides_them() {
     let text = |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
     assert_eq!(
         text(Some("")),
-        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \"\": it \
-         must name GPUs that there are, and a container must have been given them"
+        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \"\": \
+         it must name GPUs that there are, and a container must have been given them"
     );
     assert!(text(None).contains("CUDA_VISIBLE_DEVICES is not set"));
     let reason = "cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH".to_owned();
     assert_eq!(
         Error::NoDriver { reason }.to_string(),
-        "no CUDA driver: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or inside a \
-         container pass the GPUs in"
+        "no CUDA driver: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or inside \
+         a container pass the GPUs in"
     );
 }
 

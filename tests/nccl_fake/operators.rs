@@ -325,7 +325,8 @@ fn scaled_sums_that_nccl_has_not_for_a_single_rank_are_refused() {
     fake.log();
     assert_eq!(
         alone.scaled_sum(F8E4M3::from_f32(1.0)).unwrap_err().to_string(),
-        "ncclRedOpCreatePreMulSum: NCCL does not scale f8e4m3 over a single rank: scale in a kernel of your own"
+        "ncclRedOpCreatePreMulSum: NCCL does not scale f8e4m3 over a single rank: scale in a kernel of your \
+         own"
     );
     let scalar = fake.memory(&stream, 1);
     let refused = alone.scaled_sum_on_device(&scalar.slice::<F8E5M2>(..).unwrap()).map(drop);

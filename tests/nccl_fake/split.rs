@@ -216,8 +216,8 @@ fn a_communicator_is_made_from_several_ids() {
     };
     for count in [0, 3] {
         let wanted = format!(
-            "ncclCommInitRankConfig: {count} unique ids for 2 ranks: there must be at least one, at most one for each rank, and one alone for a \
-             communicator that grows"
+            "ncclCommInitRankConfig: {count} unique ids for 2 ranks: there must be at least one, at most one \
+             for each rank, and one alone for a communicator that grows"
         );
         assert_eq!(make(fake.library(), count).unwrap_err().to_string(), wanted);
     }

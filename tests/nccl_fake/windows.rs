@@ -260,7 +260,8 @@ fn one_sided_operations_reach_nccl_immediately_and_in_groups() {
     let lines = [
         "launch put comm1 m1+8->win1+56 count 2 type 7 peer 0 signal 1 context 2 flags 0 s1 device 0",
         "launch signal comm1 peer 0 signal 1 context 2 flags 0 s1 device 0",
-        "launch wait_signals comm1 3 times peer 0 signal 1 context 2, 1 times peer 1 signal 0 context 0 s1 device 0",
+        "launch wait_signals comm1 3 times peer 0 signal 1 context 2, 1 times peer 1 signal 0 context 0 s1 \
+         device 0",
     ];
     let waits = [(signal, 3), (Signal::new(1), 1)];
     fake.log();

@@ -34,8 +34,8 @@ fn any_rank_may_be_killed() {
             };
             let (failure, shrunk, result) = (seconds("failure"), seconds("shrunk"), seconds("result"));
             println!(
-                "rank {victim} of 4 killed, {carrier}: noticed by all after {failure:.3} s, shrunk after {shrunk:.3} s, \
-                 first result after {result:.3} s"
+                "rank {victim} of 4 killed, {carrier}: noticed by all after {failure:.3} s, shrunk after \
+                 {shrunk:.3} s, first result after {result:.3} s"
             );
             assert!(result < 10.0);
             for process in &play.processes {

@@ -105,8 +105,8 @@ fn a_missing_rank_is_named() {
     for ended in all_ended(&mut job, soon()) {
         assert_eq!(ended.code, Some(3), "{ended:?}");
         let expected = format!(
-            "the rendezvous at 127.0.0.1:{port} failed: after 1.5 s, 3 of 6 ranks are missing: rank 2, 4, 5; present: \
-             rank 1, 3 on "
+            "the rendezvous at 127.0.0.1:{port} failed: after 1.5 s, 3 of 6 ranks are missing: rank 2, 4, 5; \
+             present: rank 1, 3 on "
         );
         assert!(ended.stderr.contains(&expected), "{ended:?}");
     }

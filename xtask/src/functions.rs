@@ -39,8 +39,8 @@ fn compare(version: &str, header: &str) -> Result<()> {
     );
     ensure!(
         new.is_empty(),
-        "nccl.h declares functions that nccl-sys/src/table.rs lacks for this version: {new}. CONTRIBUTING.md says under \
-         \"A new NCCL\" how to add them"
+        "nccl.h declares functions that nccl-sys/src/table.rs lacks for this version: {new}. CONTRIBUTING.md \
+         says under \"A new NCCL\" how to add them"
     );
     ensure!(gone.is_empty(), "nccl.h does not declare functions that nccl-sys/src/table.rs has: {gone}");
     Ok(())

@@ -48,8 +48,8 @@ fn compare(group: &Group, names: &[String]) -> Result<(), Error> {
     let (left, right) = difference.into_iter().find(|(left, right)| left != right).unwrap_or_default();
     let (left, right) = (left.unwrap_or("no further one"), right.unwrap_or("no further one"));
     Err(Error::Job(format!(
-        "the modules of the ranks differ: where rank 0 has the parameter {left}, rank {rank} has {right}; make the same module \
-         on all ranks"
+        "the modules of the ranks differ: where rank 0 has the parameter {left}, rank {rank} has {right}; \
+         make the same module on all ranks"
     )))
 }
 

@@ -117,16 +117,16 @@ fn refused(error: &dyn fmt::Debug) -> Error {
 fn checked(parameters: &[Parameter], taken: Taken<'_>) -> Result<Vec<TensorData>, Error> {
     if let Some(name) = taken.unknown {
         return Err(Error::Job(format!(
-            "the parameter {name} is trained or has a gradient, and is not one that the Reducer was made for: make a new Reducer on \
-             all ranks when parameters are added, unfrozen or replaced"
+            "the parameter {name} is trained or has a gradient, and is not one that the Reducer was made \
+             for: make a new Reducer on all ranks when parameters are added, unfrozen or replaced"
         )));
     }
     let check = |(parameter, data): (&Parameter, Option<TensorData>)| {
         let name = &parameter.name;
         let data = data.ok_or_else(|| {
             Error::Job(format!(
-                "the parameter {name} has no gradient: it must contribute to the loss in every step on every rank; for one \
-                 that is not trained, call set_require_grad(false) before Reducer::new"
+                "the parameter {name} has no gradient: it must contribute to the loss in every step on every \
+                 rank; for one that is not trained, call set_require_grad(false) before Reducer::new"
             ))
         })?;
         if data.dtype != DType::F32 {
@@ -138,7 +138,8 @@ fn checked(parameters: &[Parameter], taken: Taken<'_>) -> Result<Vec<TensorData>
         if data.num_elements() != parameter.len() {
             let (shape, expected) = (data.shape.to_vec(), &parameter.shape);
             return Err(Error::Buffer(format!(
-                "the gradient of {name} has the shape {shape:?} instead of {expected:?}: make a new Reducer when the module changes"
+                "the gradient of {name} has the shape {shape:?} instead of {expected:?}: make a new Reducer \
+                 when the module changes"
             )));
         }
         Ok(data)

@@ -78,12 +78,14 @@ impl Watch {
         let is_new = |&(name, var): &(&String, &Var)| self.ids.get(name) != Some(&var.id());
         if let Some(name) = data.iter().filter(is_new).map(|(name, _)| name).min() {
             return Err(Error::Tensor(format!(
-                "the variable {name} was added to the VarMap or replaced after the {user} was made: make a new {user}"
+                "the variable {name} was added to the VarMap or replaced after the {user} was made: make a \
+                 new {user}"
             )));
         }
         match self.ids.keys().filter(|name| !data.contains_key(*name)).min() {
             Some(name) => Err(Error::Tensor(format!(
-                "the variable {name} of the {user} is no longer in the VarMap: make a new {user} when the VarMap has changed"
+                "the variable {name} of the {user} is no longer in the VarMap: make a new {user} when the \
+                 VarMap has changed"
             ))),
             None => Ok(()),
         }
@@ -106,7 +108,8 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
         && device.cuda_stream().context().ordinal() != own.ordinal()
     {
         return Err(Error::Tensor(format!(
-            "the tensors are on GPU {}, but this rank's group on GPU {}: make the group with collectives_candle::group",
+            "the tensors are on GPU {}, but this rank's group on GPU {}: make the group with \
+             collectives_candle::group",
             device.cuda_stream().context().ordinal(),
             own.ordinal()
         )));

@@ -182,7 +182,8 @@ impl<B: Memory> Typed<B> {
                 Ok(if is_shared { gradient.detach().copy()? } else { gradient })
             }
             None => Err(Error::Tensor(format!(
-                "{} has no gradient, and would get the optimizer's decay: insert one of zeros, or keep it out of the VarMap",
+                "{} has no gradient, and would get the optimizer's decay: insert one of zeros, or keep it \
+                 out of the VarMap",
                 named.name
             ))),
         };

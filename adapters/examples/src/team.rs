@@ -77,7 +77,8 @@ impl Team {
             step = checkpoint.step;
         } else if !self.device.is_cpu() {
             bail!(
-                "a shard of the optimizer's state is lost, and the last step undefined: save a --checkpoint to go on from"
+                "a shard of the optimizer's state is lost, and the last step undefined: save a --checkpoint \
+                 to go on from"
             );
         } else if self.group.rank() == 0 {
             output::print(

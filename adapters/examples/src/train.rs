@@ -101,7 +101,8 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
     let parameters: usize = task.variables().all_vars().iter().map(|var| var.elem_count()).sum();
     let begins = if step == 0 { String::new() } else { format!(", from step {step} on") };
     output::print(&format!(
-        "# {} ranks over {}; {parameters} parameters, {} bytes of optimizer state on rank 0; {} steps{begins}",
+        "# {} ranks over {}; {parameters} parameters, {} bytes of optimizer state on rank 0; {} \
+         steps{begins}",
         group.size(),
         group.describe(),
         optimizer.state_bytes(),

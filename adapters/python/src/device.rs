@@ -53,7 +53,9 @@ impl Streams {
         match self.framework.capture_status()? {
             CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
             _ => Err(Error::Buffer(
-                "the current CUDA stream is being captured for a graph: call collectives outside of the capture".to_owned(),
+                "the current CUDA stream is being captured for a graph: call collectives outside of the \
+                 capture"
+                    .to_owned(),
             )),
         }
     }

@@ -101,18 +101,19 @@ pub(crate) fn check_place(group: &Group, place: Place) -> PyResult<()> {
     let reason = match (group.backend(), place, device::number(group)) {
         (Backend::Gpu, Place::Device(device), Some(own)) if device == own => return Ok(()),
         (Backend::Gpu, Place::Device(device), own) => format!(
-            "the tensor is on CUDA device {device}, and this rank's group on device {}: move the tensor there",
+            "the tensor is on CUDA device {device}, and this rank's group on device {}: move the tensor \
+             there",
             own.map_or_else(|| "?".to_owned(), |own| own.to_string())
         ),
         (Backend::Gpu, Place::Host, _) => {
-            "the tensor is in host memory, and the group's ranks use GPUs: move it to the device, or make a group with \
-             job.group('host')"
+            "the tensor is in host memory, and the group's ranks use GPUs: move it to the device, or make a \
+             group with job.group('host')"
                 .to_owned()
         }
         (_, Place::Host, _) => return Ok(()),
         (_, Place::Device(device), _) => format!(
-            "the tensor is on CUDA device {device}, and the group's ranks use host memory ({}): make a group with \
-             job.group('gpu')",
+            "the tensor is on CUDA device {device}, and the group's ranks use host memory ({}): make a group \
+             with job.group('gpu')",
             group.describe()
         ),
     };

@@ -49,8 +49,8 @@ impl Tensor {
         }
         if flags.contains(DlpackFlags::IS_COPIED) {
             return Err(PyValueError::new_err(
-                "the array's __dlpack__ exports a copy of its memory, and the result would be lost with it: pass an array or tensor \
-                 that shares its memory, as of numpy or torch",
+                "the array's __dlpack__ exports a copy of its memory, and the result would be lost with it: \
+                 pass an array or tensor that shares its memory, as of numpy or torch",
             ));
         }
         Ok(tensor)
@@ -122,7 +122,8 @@ fn place_of(device: DLDevice) -> PyResult<Place> {
         (DLDeviceType::CPU | DLDeviceType::CUDAHOST, _) => Ok(Place::Host),
         (DLDeviceType::CUDA, Ok(number)) => Ok(Place::Device(number)),
         (DLDeviceType(kind), _) => Err(PyTypeError::new_err(format!(
-            "the tensor is on a device of DLPack's kind {kind}: tensors of host memory (1, 3) and of CUDA (2) can be used"
+            "the tensor is on a device of DLPack's kind {kind}: tensors of host memory (1, 3) and of CUDA \
+             (2) can be used"
         ))),
     }
 }
@@ -169,8 +170,8 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
     if !is_contiguous(tensor) {
         let (shape, strides) = (tensor.shape(), tensor.strides().unwrap_or_default());
         return Err(PyValueError::new_err(format!(
-            "the tensor is not contiguous (shape {shape:?}, strides {strides:?}): use a contiguous copy, as of \
-             numpy.ascontiguousarray or torch's contiguous()"
+            "the tensor is not contiguous (shape {shape:?}, strides {strides:?}): use a contiguous copy, as \
+             of numpy.ascontiguousarray or torch's contiguous()"
         )));
     }
     let len = tensor.num_elements();
@@ -231,8 +232,8 @@ fn data_type(dtype: DLDataType) -> PyResult<DataType> {
         };
         let name = if dtype.lanes == 1 { name } else { format!("{} lanes of {name}", dtype.lanes) };
         PyTypeError::new_err(format!(
-            "elements of {name} cannot be reduced: float16, float32, float64, bfloat16, int8, int32, int64, uint8, uint32 \
-             and uint64 can"
+            "elements of {name} cannot be reduced: float16, float32, float64, bfloat16, int8, int32, int64, \
+             uint8, uint32 and uint64 can"
         ))
     })
 }

@@ -101,7 +101,8 @@ fn write_hostile(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
         )?;
         writeln!(
             text,
-            "{writer} INFO Init timings - x: rank {rank} nranks 4000000 total 0.1 (kernels 0.1, alloc 0.2, bootstrap 0.3, allgathers 0.4, topo 0.5, graphs 0.5, connections 0.5, rest 0.5)"
+            "{writer} INFO Init timings - x: rank {rank} nranks 4000000 total 0.1 (kernels 0.1, alloc 0.2, \
+             bootstrap 0.3, allgathers 0.4, topo 0.5, graphs 0.5, connections 0.5, rest 0.5)"
         )?;
         writeln!(text, "{writer} INFO NCCL_{}_X set by environment to {word}{number}", word.to_uppercase())?;
         writeln!(text, "{writer} INFO NET/IB : Using [0]{word}{number}:1/IB [RO]; OOB x")?;

@@ -165,9 +165,8 @@ fn eight_gpus_over_nvlink_are_proven() {
     let found = examine(&["h200x8"]);
     assert_eq!(
         found.proof,
-        [
-            "NVLink between all 56 pairs of 8 ranks by the topology; P2P over it on the 8 connections of the log"
-        ]
+        ["NVLink between all 56 pairs of 8 ranks by the topology; P2P over it on the 8 connections of the \
+             log"]
     );
     // Plugins that are not installed, and InfiniBand that is not there, are no errors.
     assert_eq!(rules(&found), [""; 0]);
@@ -224,20 +223,20 @@ fn the_watchdogs_of_pytorch_tell_which_rank_called_what() {
     for (name, diagnosis, ranks) in [
         (
             "torch-shape",
-            "The ranks called ALLREDUCE with different sizes at SeqNum 6 of group default_pg: 1048576 elements on rank 0; \
-             262144 elements on rank 1",
+            "The ranks called ALLREDUCE with different sizes at SeqNum 6 of group default_pg: 1048576 \
+             elements on rank 0; 262144 elements on rank 1",
             &[0, 1][..],
         ),
         (
             "torch-absent",
-            "Rank 1 did not call ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which rank 0 waited until \
-             the timeout; the last call there was SeqNum 5",
+            "Rank 1 did not call ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which \
+             rank 0 waited until the timeout; the last call there was SeqNum 5",
             &[1],
         ),
         (
             "torch-order",
-            "Rank 1 ended before ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which rank 0 waited until \
-             the timeout",
+            "Rank 1 ended before ALLREDUCE of 1048576 elements (SeqNum 6 of group default_pg), for which \
+             rank 0 waited until the timeout",
             &[1],
         ),
     ] {

@@ -175,8 +175,8 @@ pub(crate) mod tests {
     #[test]
     fn the_flags_of_nccl_tests_have_their_meaning() {
         let found = settings(
-            "nccl-bench all_reduce_perf -b 8 -e 8G -f 2 -w 5 -n 20 -c 1 -g 8 -t 1 -d half -o max -m 2 -N 3 -a 3 -z 2 \
-             -R 2 -u 1 -C 1 -S 1 -I 1 -K 5 -M 1 -p 1 -T 30 -y 1 -x 1 -J out.json -D 0",
+            "nccl-bench all_reduce_perf -b 8 -e 8G -f 2 -w 5 -n 20 -c 1 -g 8 -t 1 -d half -o max -m 2 -N 3 \
+             -a 3 -z 2 -R 2 -u 1 -C 1 -S 1 -I 1 -K 5 -M 1 -p 1 -T 30 -y 1 -x 1 -J out.json -D 0",
         );
         assert_eq!(found.collectives, [Collective::AllReduce]);
         assert_eq!((found.min_bytes, found.max_bytes), (8, Some(8 << 30)));
@@ -192,7 +192,8 @@ pub(crate) mod tests {
         assert_eq!((found.per_iteration_skip, found.timeout), (5, Some(Duration::from_secs(30))));
         assert_eq!(found.notes, [""; 0]);
         let long = settings(
-            "nccl-bench broadcast --minbytes 0x10 --maxbytes 1e3 --root -1 --agg_iters 010 --cudagraph 2 --run_cycles 0",
+            "nccl-bench broadcast --minbytes 0x10 --maxbytes 1e3 --root -1 --agg_iters 010 --cudagraph 2 \
+             --run_cycles 0",
         );
         assert_eq!((long.min_bytes, long.max_bytes), (16, Some(1000)));
         assert_eq!((long.roots, long.aggregated, long.graph_launches, long.cycles), (Roots::All, 8, 2, 0));

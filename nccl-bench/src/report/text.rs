@@ -129,8 +129,8 @@ impl<W: Write> TextReport<W> {
         }
         if measurement.stable == Some(false) {
             self.notes.push(format!(
-                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; give a longer \
-                 --budget",
+                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; \
+                 give a longer --budget",
                 measurement.placement.words(),
                 measurement.rounds_us.len().max(1)
             ));

@@ -171,7 +171,8 @@ fn a_thread_that_hangs_is_named() {
     let ended = start(this_program("threads init hang@1 barrier")).ended();
     assert_eq!(ended.code, Some(4), "{ended:?}");
     let line = format!(
-        "nccl-bench: rank 1 on {} (GPU 1) did not finish initialising NCCL within 2 s; rank 0 waits in a barrier\n",
+        "nccl-bench: rank 1 on {} (GPU 1) did not finish initialising NCCL within 2 s; rank 0 waits in a \
+         barrier\n",
         host()
     );
     assert_eq!(ended.stderr, line);

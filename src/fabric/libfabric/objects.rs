@@ -392,8 +392,8 @@ impl EndpointObjects {
 fn end_process(result: c_int) -> ! {
     process_exit::claim();
     process_exit::report_once(&format!(
-        "libfabric could not close an endpoint (fi_close returned {result}); ending the process, since it may \
-         still write into buffers"
+        "libfabric could not close an endpoint (fi_close returned {result}); ending the process, since it \
+         may still write into buffers"
     ));
     std::process::abort()
 }

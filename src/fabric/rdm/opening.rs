@@ -226,8 +226,8 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
     let others = Options { cuda: false, ..options.clone() };
     if options.cuda && finds(&others) {
         return format!(
-            "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the host, or choose a \
-             provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
+            "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the \
+             host, or choose a provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
             library.version(),
             library.path().display()
         );

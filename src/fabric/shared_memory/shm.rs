@@ -144,7 +144,8 @@ fn shortage(who: &str, needed: u64) -> Option<String> {
     let (free, all) = (room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize);
     (free < needed).then(|| {
         format!(
-            "{DIRECTORY} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or choose tcp",
+            "{DIRECTORY} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or \
+             choose tcp",
             mebibytes(free),
             mebibytes(all)
         )

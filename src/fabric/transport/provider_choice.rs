@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(plan(256, Some("shm")).unwrap().intra_host, "shm");
         assert_eq!(
             plan(257, Some("shm")).err().unwrap().to_string(),
-            "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or choose tcp"
+            "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or \
+             choose tcp"
         );
     }
 }

@@ -114,14 +114,14 @@ mod tests {
         let c = summary("c", "", "tcp on ib0", "10.1.0.3:9");
         assert_eq!(
             line(&[a.clone(), b.clone(), c.clone()]),
-            "shm (copies) inside hosts; tcp on eth0 between a (10.0.0.1:7), b (10.0.0.2:8); tcp on ib0 between c \
-             (10.1.0.3:9)"
+            "shm (copies) inside hosts; tcp on eth0 between a (10.0.0.1:7), b (10.0.0.2:8); tcp on ib0 \
+             between c (10.1.0.3:9)"
         );
         let d = summary("d", "shm (cross-memory attach)", "tcp on eth0", "10.0.0.4:7");
         assert_eq!(
             line(&[a.clone(), d]),
-            "shm (copies) inside a; shm (cross-memory attach) inside d; tcp on eth0 between a (10.0.0.1:7), d \
-             (10.0.0.4:7)"
+            "shm (copies) inside a; shm (cross-memory attach) inside d; tcp on eth0 between a (10.0.0.1:7), \
+             d (10.0.0.4:7)"
         );
         assert_eq!(TransportSummary::from_message(&a.to_message()), a);
         assert_eq!(TransportSummary::from_message(b"x\ny"), summary("x", "y", "", ""));

@@ -203,8 +203,8 @@ impl GpuGroup {
         // Takes the error from every object: one failure can be noted in two.
         let Some(error) = all.filter_map(noted).reduce(|first, _| first) else { return Ok(()) };
         Err(Error::Buffer(format!(
-            "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: wait for their \
-             streams, and call the operation again"
+            "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: \
+             wait for their streams, and call the operation again"
         )))
     }
 

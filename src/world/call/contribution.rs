@@ -110,7 +110,8 @@ mod tests {
         };
         assert_eq!(
             late_error("barrier", Duration::from_secs(1), &[process]).unwrap().to_string(),
-            "rank 2 on host a did not come to a barrier within 1 s (the process of ranks 2 to 3) (last heard of it: sums)"
+            "rank 2 on host a did not come to a barrier within 1 s (the process of ranks 2 to 3) (last heard \
+             of it: sums)"
         );
     }
 

@@ -95,8 +95,8 @@ mod tests {
         );
         assert_eq!(
             timeout("barrier", limit, [1, 12]).to_string(),
-            "barrier: not complete after 1.5 s, the timeout; these ranks have not called it, are busy, or have gone on: \
-             rank 1 on host node1, rank 12 on host node12"
+            "barrier: not complete after 1.5 s, the timeout; these ranks have not called it, are busy, or \
+             have gone on: rank 1 on host node1, rank 12 on host node12"
         );
         let wait = Wait { rank: 0, topic: 1, operation: "barrier".to_owned(), limit, awaited: Vec::new() };
         let late = (0..1000).map(|rank| (rank, format!("node{rank}")));

@@ -165,15 +165,16 @@ impl Started {
         };
         let left_over = match self.launcher {
             Launcher::OpenMpi => {
-                "if no mpirun started this process, unset OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; otherwise "
+                "if no mpirun started this process, unset OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; \
+                 otherwise "
             }
             Launcher::Mpich => "if no mpiexec started this process, unset PMI_RANK and PMI_SIZE; otherwise ",
             _ => "",
         };
         let family = if self.launcher == Launcher::Slurm { String::new() } else { format!(" ({family})") };
         let problem = format!(
-            "{} started {expected} processes, but this program was built with {described}, so {seen}; {left_over}\
-             {advice}{family}, build it with the MPI of this launcher",
+            "{} started {expected} processes, but this program was built with {described}, so {seen}; \
+             {left_over}{advice}{family}, build it with the MPI of this launcher",
             self.launcher,
         );
         Err(Error::UnsuitableKind { problem, instead: Kind::Tcp })

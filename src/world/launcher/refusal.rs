@@ -28,13 +28,13 @@ impl fmt::Display for Refusal {
         match self {
             Self::IncompletePair { set, missing } => write!(
                 formatter,
-                "{set} is set but {missing} is not, so this process cannot determine its rank: set {missing}, \
-                 or unset {set} where this process is the only one"
+                "{set} is set but {missing} is not, so this process cannot determine its rank: set \
+                 {missing}, or unset {set} where this process is the only one"
             ),
             Self::Malformed((name, value)) => write!(
                 formatter,
-                "{name} is `{value}`, which is not a valid rank or size: unset it, or start this process with \
-                 its launcher"
+                "{name} is `{value}`, which is not a valid rank or size: unset it, or start this process \
+                 with its launcher"
             ),
             Self::Contradiction((one, value), (other, size)) => write!(
                 formatter,
@@ -43,19 +43,20 @@ impl fmt::Display for Refusal {
             ),
             Self::OtherLauncher { found: (name, value), alone: None } => write!(
                 formatter,
-                "{name} is {value}: another launcher has started this process, or a scheduler of nodes, as one of \
-                 several or alone; set NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset \
-                 {name} where this process is the only one"
+                "{name} is {value}: another launcher has started this process, or a scheduler of nodes, as \
+                 one of several or alone; set NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each \
+                 process, or unset {name} where this process is the only one"
             ),
             Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
                 formatter,
-                "{alone} is 1, but {name} is {value}: another launcher or a scheduler of nodes has started several \
-                 processes, each of which would be alone; unset the one that is left from another job"
+                "{alone} is 1, but {name} is {value}: another launcher or a scheduler of nodes has started \
+                 several processes, each of which would be alone; unset the one that is left from another job"
             ),
             Self::VariablesRemoved(launcher) => write!(
                 formatter,
-                "{launcher} has started this process, but its variables are not set (env -i, sudo and su remove them), so \
-                 each process would be alone: pass them on (sudo -E, or mpirun directly before this program)"
+                "{launcher} has started this process, but its variables are not set (env -i, sudo and su \
+                 remove them), so each process would be alone: pass them on (sudo -E, or mpirun directly \
+                 before this program)"
             ),
         }
     }

@@ -49,8 +49,8 @@ impl RendezvousConfig {
             Launcher::OpenMpi => open_mpi(variable),
             Launcher::Mpich => mpich(variable),
             Launcher::None => Err(Error::Environment(
-                "a TCP rendezvous needs to know its rank: start with torchrun or srun, or set NCCL_BENCH_RANK, \
-                 NCCL_BENCH_SIZE and NCCL_BENCH_ADDR (host:port of rank 0) for every process"
+                "a TCP rendezvous needs to know its rank: start with torchrun or srun, or set \
+                 NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR (host:port of rank 0) for every process"
                     .to_owned(),
             )),
         }?;
@@ -143,8 +143,8 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
             let Some(list) = variable(name) else { continue };
             let host = nodelist::first_host(&list).ok_or_else(|| {
                 Error::Environment(format!(
-                    "{name} is `{list}`, which does not begin with the name of a host, such as node[01-04]: set \
-                     MASTER_ADDR to the name of rank 0's host"
+                    "{name} is `{list}`, which does not begin with the name of a host, such as node[01-04]: \
+                     set MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;
             hosts.push(host);
@@ -172,8 +172,8 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let rank = number(variable, COMPLETION_INDEX)?;
     let missing = |what: &str, example: &str| {
         let problem = format!(
-            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add {example} to the \
-             container's env in the pod template"
+            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add \
+             {example} to the container's env in the pod template"
         );
         Error::UnsuitableKind { problem, instead: Kind::Single }
     };
@@ -185,8 +185,8 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     if size > 1 && host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(missing(
             "where pod 0 is",
-            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of the headless \
-             Service that is the pods' subdomain,",
+            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of the \
+             headless Service that is the pods' subdomain,",
         ));
     }
     Ok(RendezvousConfig {
@@ -226,8 +226,8 @@ fn mpi_launcher(
     let here = local.is_some_and(|(_, here)| here == size);
     if size > 1 && !here && master_host(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         let problem = format!(
-            "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host and a \
-             free port of it, as {example}"
+            "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host \
+             and a free port of it, as {example}"
         );
         return Err(Error::UnsuitableKind { problem, instead: Kind::Mpi });
     }

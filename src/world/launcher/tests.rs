@@ -89,10 +89,10 @@ fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
     let text = mpich.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
     assert_eq!(
         text,
-        "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every process \
-         believes that it is rank 0 of 1; if no mpiexec started this process, unset PMI_RANK and PMI_SIZE; \
-         otherwise start it with the mpirun of that MPI (Open MPI), build it with the MPI of this launcher, or let \
-         the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
+        "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every \
+         process believes that it is rank 0 of 1; if no mpiexec started this process, unset PMI_RANK and \
+         PMI_SIZE; otherwise start it with the mpirun of that MPI (Open MPI), build it with the MPI of this \
+         launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
     );
     mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
     started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
@@ -315,8 +315,8 @@ fn ranks_that_do_not_fit_the_size_are_found() {
     let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
     assert_eq!(
         found(&open_mpi("1", "1")).unwrap(),
-        "OMPI_COMM_WORLD_RANK is 1, and OMPI_COMM_WORLD_SIZE is 1: they cannot both be of this job; unset those that are left \
-         from another one"
+        "OMPI_COMM_WORLD_RANK is 1, and OMPI_COMM_WORLD_SIZE is 1: they cannot both be of this job; unset \
+         those that are left from another one"
     );
     let local = [&open_mpi("0", "1")[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
     assert!(found(&local).unwrap().starts_with("OMPI_COMM_WORLD_LOCAL_SIZE is 2"));

@@ -266,7 +266,8 @@ impl<'a> Caller<'a> {
 
     fn left_out(&self, members: usize) -> Error {
         Error::LeftOut(format!(
-            "{} called shrink too late or could not be reached: {members} of the {} processes go on without it",
+            "{} called shrink too late or could not be reached: {members} of the {} processes go on without \
+             it",
             self.names([self.site.me]),
             self.site.processes.len()
         ))
@@ -274,7 +275,8 @@ impl<'a> Caller<'a> {
 
     fn too_few(&self, left: &[usize], uncertain: &[usize]) -> Error {
         Error::TimedOut(format!(
-            "{} cannot go on: {} may live and go on without them ({}); end those processes, or start the job again",
+            "{} cannot go on: {} may live and go on without them ({}); end those processes, or start the job \
+             again",
             self.names(left.iter().copied()),
             self.names(uncertain.iter().copied()),
             self.states(),

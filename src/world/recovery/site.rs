@@ -218,15 +218,16 @@ impl Site {
     fn left_out(&self, thread: usize) -> Error {
         let rank = self.processes[self.me].first + thread;
         Error::LeftOut(format!(
-            "rank {rank} was left out: the other ranks of its process called shrink and did not wait longer for it"
+            "rank {rank} was left out: the other ranks of its process called shrink and did not wait longer \
+             for it"
         ))
     }
 
     fn incomplete(&self, called: &[usize]) -> Error {
         let process = &self.processes[self.me];
         Error::LeftOut(format!(
-            "only {} of the {} ranks of this process ({}) are left to go on, and every process needs the same number: \
-             this process is left out; a process for each rank loses no other rank",
+            "only {} of the {} ranks of this process ({}) are left to go on, and every process needs the \
+             same number: this process is left out; a process for each rank loses no other rank",
             called.len(),
             process.ranks,
             process.describe(),

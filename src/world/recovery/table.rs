@@ -94,8 +94,8 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
     }
     if let Some(other) = processes.iter().find(|other| other.ranks != processes[0].ranks) {
         return Err(Error::Mismatch(format!(
-            "{} share a process, but {} do not: every process needs the same number of consecutive ranks to go on \
-             after a failure",
+            "{} share a process, but {} do not: every process needs the same number of consecutive ranks to \
+             go on after a failure",
             processes[0].describe(),
             other.describe()
         )));

@@ -245,8 +245,8 @@ impl World for Tcp {
     fn rejoin(&self) -> Result<Rejoin, Error> {
         if self.state.options.on_failure == OnFailure::Exit {
             return Err(Error::Launcher(
-                "with `Options::on_failure = OnFailure::Exit`, this process ends a second after another rank has \
-                 failed, so that it cannot go on without that rank: use `OnFailure::Report`"
+                "with `Options::on_failure = OnFailure::Exit`, this process ends a second after another rank \
+                 has failed, so that it cannot go on without that rank: use `OnFailure::Report`"
                     .to_owned(),
             ));
         }

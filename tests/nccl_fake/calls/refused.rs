@@ -35,13 +35,18 @@ const MISTAKES: &[&str] = &[
     NO_RANK_2,
     "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: there are 1 for 2 ranks",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: there are 3 for 2 ranks",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: rank 1's is 1..3 of a buffer with 2 elements",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 0's is 2..1 of a buffer with 3 elements",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1's 0..2 and rank 0's 1..2 overlap",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1 sends itself 1 elements and receives 2",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: rank 1's is 1..3 of a buffer with 2 \
+     elements",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 0's is 2..1 of a buffer with 3 \
+     elements",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1's 0..2 and rank 0's 1..2 \
+     overlap",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1 sends itself 1 elements and \
+     receives 2",
     "ncclSend: it takes no CallConfig: only collectives that are one function of NCCL do",
     "ncclRecv: it takes no CallConfig: only collectives that are one function of NCCL do",
-    "all_to_all_v (ncclSend, ncclRecv): it takes no CallConfig: only collectives that are one function of NCCL do",
+    "all_to_all_v (ncclSend, ncclRecv): it takes no CallConfig: only collectives that are one function of \
+     NCCL do",
 ];
 
 const NO_RANK_2: &str =
@@ -194,7 +199,8 @@ fn hole_12_every_buffer_is_on_the_communicators_device() {
     let (mut own, mut other) = (fake.memory(here, 16), fake.memory(&elsewhere, 16));
     let refused = |result: Result, operation: &str, buffer: &str| {
         let wanted = format!(
-            "{operation}: the {buffer} is in a context of device 1, the communicator in the primary context of device 0"
+            "{operation}: the {buffer} is in a context of device 1, the communicator in the primary context \
+             of device 0"
         );
         assert_eq!(result.unwrap_err().to_string(), wanted);
     };

@@ -200,7 +200,8 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
             group.on(&ranks[0]).all_reduce_in_place(&mut four, ReduceOp::Sum)?;
             group.on(&ranks[1]).all_reduce_in_place(&mut five, ReduceOp::Sum)
         }),
-        "rank 0 calls ncclAllReduce of 4 float with operator 0, rank 1 ncclAllReduce of 5 float with operator 0",
+        "rank 0 calls ncclAllReduce of 4 float with operator 0, rank 1 ncclAllReduce of 5 float with \
+         operator 0",
     );
     wrong(
         group(|group| {

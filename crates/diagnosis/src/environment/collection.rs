@@ -58,7 +58,9 @@ fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
         ..Finding::new(
             "variable-carriage-return",
             Severity::Degraded,
-            "lines end with a carriage return, which shells and container runtimes take for a part of each value".to_owned(),
+            "lines end with a carriage return, which shells and container runtimes take for a part of each \
+             value"
+                .to_owned(),
         )
     })
 }
@@ -199,8 +201,8 @@ impl Collection {
         };
         if let Some(found) = found {
             self.unseen.push(format!(
-                "{found} names an environment plugin, which may give NCCL other values than these; only NCCL's own \
-                 answer shows them"
+                "{found} names an environment plugin, which may give NCCL other values than these; only \
+                 NCCL's own answer shows them"
             ));
         }
     }
@@ -226,7 +228,8 @@ fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
         ..Evidence::default()
     });
     let text = format!(
-        "{} may not reach the ranks: in an MPIJob, sshd starts them, without the variables of `env:`; mpirun passes on those of -x",
+        "{} may not reach the ranks: in an MPIJob, sshd starts them, without the variables of `env:`; mpirun \
+         passes on those of -x",
         names.join(", ")
     );
     Some(Finding {

@@ -171,7 +171,8 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     }
     if situation.platform.is_none() && !collection.settings.is_empty() {
         all.push(
-            "the machine is not known: rules about EC2 instances and DGX Spark were not applied (--platform p5.48xlarge)"
+            "the machine is not known: rules about EC2 instances and DGX Spark were not applied (--platform \
+             p5.48xlarge)"
                 .to_owned(),
         );
     }

@@ -58,8 +58,8 @@ impl Network {
         let used = list.matching(&self.interfaces);
         if used.is_empty() {
             let reason = format!(
-                "no interface of this host fits `{value}`: NCCL's bootstrap fails with `no socket interface found`; the \
-                 host has {}",
+                "no interface of this host fits `{value}`: NCCL's bootstrap fails with `no socket interface \
+                 found`; the host has {}",
                 self.interfaces.join(", ")
             );
             let remedy = self.interface().map(|name| format!("set NCCL_SOCKET_IFNAME=={name}, or unset it"));
@@ -67,8 +67,8 @@ impl Network {
         }
         let link_local = used.iter().find(|name| name.starts_with("pod-id-link"))?;
         let reason = format!(
-            "`{value}` lets NCCL use {link_local}, which has a link-local address (169.254.170.x) that other nodes cannot \
-             reach"
+            "`{value}` lets NCCL use {link_local}, which has a link-local address (169.254.170.x) that other \
+             nodes cannot reach"
         );
         Some(Verdict {
             kind: Kind::Harmful,
@@ -126,7 +126,8 @@ impl Network {
         let all = self.devices.join(", ");
         if used.is_empty() {
             let reason = format!(
-                "no RDMA device of this host fits `{value}`: NCCL uses none and falls back to sockets; the host has {all}"
+                "no RDMA device of this host fits `{value}`: NCCL uses none and falls back to sockets; the \
+                 host has {all}"
             );
             return Some(broken(
                 "hca-missing",
@@ -136,7 +137,8 @@ impl Network {
         }
         if let Some(half) = used.iter().find_map(|name| self.other_half(name, &used)) {
             let reason = format!(
-                "`{value}` leaves out {half}, the other half of the same port: each half is a PCIe x4 link of about 100 Gb/s"
+                "`{value}` leaves out {half}, the other half of the same port: each half is a PCIe x4 link \
+                 of about 100 Gb/s"
             );
             let remedy = format!("set NCCL_IB_HCA={},{half}", used.join(","));
             return Some(Verdict {

@@ -119,13 +119,13 @@ fn explain_refusal(own: &str, other: &str) -> &'static str {
     let user = field("Uid:", own);
     match user.as_deref() {
         Some("0") if !may_trace => {
-            "this root lacks CAP_SYS_PTRACE, as in most containers: run inside the container of that process, as its \
-             user, or add the capability (docker run --cap-add SYS_PTRACE; in a pod securityContext.capabilities.add), \
-             or run as root of the host"
+            "this root lacks CAP_SYS_PTRACE, as in most containers: run inside the container of that \
+             process, as its user, or add the capability (docker run --cap-add SYS_PTRACE; in a pod \
+             securityContext.capabilities.add), or run as root of the host"
         }
         Some("0") => {
-            "it is in another user namespace, or a security module (AppArmor, SELinux) forbids it: run as root of the \
-             host, or inside the container of that process"
+            "it is in another user namespace, or a security module (AppArmor, SELinux) forbids it: run as \
+             root of the host, or inside the container of that process"
         }
         Some(user) if field("Uid:", other).as_deref() == Some(user) => {
             "it has privileges that this process lacks: run as root"

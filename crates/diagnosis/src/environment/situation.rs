@@ -121,7 +121,8 @@ impl Platform {
         Err(match nearest {
             Some(nearest) => format!("{name:?} is no machine that is known here: did you mean {nearest}?"),
             None => format!(
-                "{name:?} is no machine that is known here: give an EC2 instance type such as p5.48xlarge, or aws, or spark"
+                "{name:?} is no machine that is known here: give an EC2 instance type such as p5.48xlarge, \
+                 or aws, or spark"
             ),
         })
     }

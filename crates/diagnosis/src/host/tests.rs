@@ -57,10 +57,8 @@ fn eight_gpus_without_faults_are_healthy_with_proof() {
     assert_eq!(examination.health(), Health::Healthy, "{:?}", examination.findings);
     assert_eq!(
         examination.proof,
-        [
-            "8 NVIDIA H100 80GB HBM3: no uncorrected ECC errors, no throttling, no recovery asked for, peer-to-peer access \
-          between all 56 pairs, 144 of 144 NVLinks up"
-        ]
+        ["8 NVIDIA H100 80GB HBM3: no uncorrected ECC errors, no throttling, no recovery asked for, \
+             peer-to-peer access between all 56 pairs, 144 of 144 NVLinks up"]
     );
 }
 

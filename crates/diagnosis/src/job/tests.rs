@@ -147,8 +147,8 @@ fn the_rank_behind_has_not_arrived() {
         assert_eq!((finding.rule.as_str(), finding.severity), ("job-not-arrived", Severity::Broken));
         assert_eq!(
             finding.diagnosis,
-            "Rank 1 (GPU 0, process 4858 on 192.0.2.2) has not launched AllReduce 6, which 1 rank launched and \
-             waits for, and no rank launched anything in 5.0 s."
+            "Rank 1 (GPU 0, process 4858 on 192.0.2.2) has not launched AllReduce 6, which 1 rank launched \
+             and waits for, and no rank launched anything in 5.0 s."
         );
         assert_eq!(finding.ranks, [1]);
         assert_eq!(finding.hosts, ["192.0.2.2"]);
@@ -208,8 +208,8 @@ fn the_first_of_several_waiting_communicators_is_named() {
     assert_eq!(finding.ranks, [3]);
     assert!(
         finding.diagnosis.starts_with(
-            "Rank 3 (GPU 1, process 7003 on 192.0.2.11) has not launched AllGather 81 in communicator 0xd000000000000020 of 2 \
-             ranks"
+            "Rank 3 (GPU 1, process 7003 on 192.0.2.11) has not launched AllGather 81 in communicator \
+             0xd000000000000020 of 2 ranks"
         ),
         "{}",
         finding.diagnosis

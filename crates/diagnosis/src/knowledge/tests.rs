@@ -61,12 +61,14 @@ fn a_timeout_an_abort_and_the_end_of_a_peer_are_no_roots() {
         ("socketProgress: Connection closed by remote peer vm<35941>", Origin::Nccl),
         ("NCCL WARN unhandled cuda error (run with NCCL_DEBUG=INFO for details)", Origin::Any),
         (
-            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting \
+             prematurely.",
             Origin::Any,
         ),
         ("remote process exited or there was a network error", Origin::Any),
         (
-            "[rank0]:[E1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+            "[rank0]:[E1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: \
+             WorkNCCL(SeqNum=1)",
             Origin::Any,
         ),
         ("RuntimeError: NCCL communicator was aborted on rank 3.", Origin::Any),
@@ -98,9 +100,11 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
         "[Proxy Service] Device 0 CPU core 12",
         "comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1b000 - Destroy COMPLETE",
         "Check P2P Type isAllDirectP2p 0 directMode 0",
-        "ncclOsSocketStartConnect: connect to 192.0.2.3<41235> returned Connection refused, retrying (1/34) after sleep for 100 msec",
+        "ncclOsSocketStartConnect: connect to 192.0.2.3<41235> returned Connection refused, retrying (1/34) \
+         after sleep for 100 msec",
         "Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM",
-        "ncclCommInitRank comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE",
+        "ncclCommInitRank comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init \
+         COMPLETE",
         "",
     ] {
         let found = rules.find(line.as_bytes(), Origin::Nccl);

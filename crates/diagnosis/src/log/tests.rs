@@ -335,7 +335,8 @@ fn ranks_that_are_threads_of_one_process_are_not_mixed() {
         log += &start(
             &format!("5:{} [{rank}]", 10 + rank),
             &format!(
-                "ncclCommInitAll comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 60 commId 0xabc"
+                "ncclCommInitAll comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 60 \
+                 commId 0xabc"
             ),
         );
     }
@@ -343,7 +344,8 @@ fn ranks_that_are_threads_of_one_process_are_not_mixed() {
         let peer = 1 - rank;
         // Threads that were not seen before.
         log += &format!(
-            "vm:5:{} [{rank}] NCCL INFO Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] via P2P/direct pointer/read\n",
+            "vm:5:{} [{rank}] NCCL INFO Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] via P2P/direct \
+             pointer/read\n",
             20 + rank
         );
         log += &format!("vm:5:{} [{rank}] NCCL INFO Connected all rings\n", 20 + rank);

@@ -107,11 +107,13 @@ mod tests {
         for (message, expected) in [
             ("Call to connect returned Connection refused, retrying", refused),
             (
-                "socketPollConnect: connect returned Connection refused, retrying (2/34) after sleep for 200 msec",
+                "socketPollConnect: connect returned Connection refused, retrying (2/34) after sleep for 200 \
+                 msec",
                 Retry { attempt: Some((2, 34)), ..refused },
             ),
             (
-                "socketPollConnect: connect to 192.0.2.3<41> returned Connection refused, retrying (1/34) after",
+                "socketPollConnect: connect to 192.0.2.3<41> returned Connection refused, retrying (1/34) \
+                 after",
                 Retry { peer: Some(b"192.0.2.3<41>"), attempt: Some((1, 34)), ..refused },
             ),
         ] {

@@ -138,7 +138,8 @@ mod tests {
         let report = read("[rank1]:[E1 a.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective timeout from  rank 0. Last enqueued NCCL work: 5, last completed NCCL work: 5.").unwrap();
         assert_eq!((report.sequence, report.enqueued), (None, Some(5)));
         let old = read(
-            "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) ran for 1 milliseconds",
+            "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, \
+             Timeout(ms)=1800000) ran for 1 milliseconds",
         );
         assert_eq!(old, None);
         assert_eq!(read("WorkNCCL(SeqNum="), None);

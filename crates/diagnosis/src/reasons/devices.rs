@@ -30,8 +30,8 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     if version < Version::new(1, 20) {
         reasons.push(
             Reason::new(format!(
-                "libfabric {version} is old for EFA: registering CUDA memory through dmabuf needs 1.20, NCCL's plugin \
-                 1.18"
+                "libfabric {version} is old for EFA: registering CUDA memory through dmabuf needs 1.20, \
+                 NCCL's plugin 1.18"
             ))
             .advice("install a newer one, as the EFA installer does, and name it: FABRIC_LIBRARY=<path>"),
         );
@@ -49,7 +49,8 @@ fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     }
     let none = if others.is_empty() {
         Reason::new(
-            "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI bus",
+            "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI \
+             bus",
         )
         .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
     } else {
@@ -72,15 +73,18 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
                 .advice(on_the_host(host, advice))
         }
         Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
-            "the driver efa serves EFA devices on the PCI bus ({places}), but /sys/class/infiniband does not show them, \
-             although all network namespaces share RDMA devices (rdma system: netns shared)"
+            "the driver efa serves EFA devices on the PCI bus ({places}), but /sys/class/infiniband does not \
+             show them, although all network namespaces share RDMA devices (rdma system: netns shared)"
         ))
-        .advice("see whether the host shows them (ls /sys/class/infiniband), and what was mounted over /sys here"),
+        .advice(
+            "see whether the host shows them (ls /sys/class/infiniband), and what was mounted over /sys here",
+        ),
         Some("efa") => {
             let certain = if host.shared_devices.is_some() { "has" } else { "probably has" };
             Reason::new(format!(
-                "the driver efa serves EFA devices on the PCI bus ({places}), but they are not visible in this network \
-                 namespace: the host {certain} each RDMA device in one alone (rdma system: netns exclusive)"
+                "the driver efa serves EFA devices on the PCI bus ({places}), but they are not visible in \
+                 this network namespace: the host {certain} each RDMA device in one alone (rdma system: \
+                 netns exclusive)"
             ))
             .advice(into_the_network(host))
         }
@@ -100,8 +104,8 @@ fn into_the_network(host: &Host) -> String {
         None => "start this in the host's network namespace (a container: --network=host)",
     };
     format!(
-        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other network \
-         namespace"
+        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other \
+         network namespace"
     )
 }
 
@@ -237,13 +241,15 @@ fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
             format!("give it to the container with --device=/dev/infiniband/{name}, not -v; {rights}")
         }
         None if error == Errno::PERM => {
-            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a container that \
-             needs --device"
+            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a \
+             container that needs --device"
                 .to_owned()
         }
         None if forbidden => format!("{rights}; the kernel makes it for all users (0666)"),
         _ if matches!(error, Errno::NXIO | Errno::NODEV) => {
-            "no device is behind it (any more): see dmesg, and start the container again, if this is one".to_owned()
+            "no device is behind it (any more): see dmesg, and start the container again, if this is \
+             one"
+            .to_owned()
         }
         _ => format!("see what it is: ls -l /dev/infiniband/{name}; and dmesg"),
     }
@@ -252,8 +258,8 @@ fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
 fn memory_limit(host: &Host) -> Option<Reason> {
     let bytes = host.limits.locked_memory?;
     let reason = Reason::new(format!(
-        "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA locks what it \
-         registers",
+        "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA \
+         locks what it registers",
         bytes / 1024
     ));
     Some(match host.container {

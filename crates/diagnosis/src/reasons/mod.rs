@@ -287,8 +287,8 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     }
     if let Some(needs) = needs.filter(|needs| contains(path, needs)) {
         return Reason::new(format!(
-            "libfabric {version} was built with the provider {part} (it links {needs}), but left it out when it was \
-             loaded: it found no device that it can use"
+            "libfabric {version} was built with the provider {part} (it links {needs}), but left it out when \
+             it was loaded: it found no device that it can use"
         ));
     }
     let has = format!(

@@ -79,7 +79,8 @@ fn the_capability_that_excluded_a_provider_is_named() {
 #[test]
 fn without_a_provider_each_is_explained() {
     let expected = [
-        "provider tcp would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM and FI_EP_MSG)",
+        "provider tcp would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM and \
+         FI_EP_MSG)",
         "provider shm would match without the endpoint type FI_EP_DGRAM (it has endpoint type FI_EP_RDM)",
         "provider udp would match without the capability FI_RMA",
     ];
@@ -341,7 +342,8 @@ fn in_a_pod_whose_control_group_has_no_name_the_resource_is_named() {
         .file("proc/1/cgroup", "0::/\n")
         .file(
             "proc/self/mountinfo",
-            "1519 1511 259:1 /var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts rw,noatime - xfs /dev/nvme0n1p1 rw\n",
+            "1519 1511 259:1 /var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts rw,noatime - xfs /dev/nvme0n1p1 \
+             rw\n",
         )
         .memlock("65536")
         .look();

@@ -62,8 +62,8 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
     }
     if topology.gpus.is_empty() && !topology.nics.is_empty() {
         topology.unseen.push(
-            "GPUs are not in this file: it describes switches and NICs only, and NCCL adds the GPUs when it starts; read the \
-             file of NCCL_TOPO_DUMP_FILE for all"
+            "GPUs are not in this file: it describes switches and NICs only, and NCCL adds the GPUs when it \
+             starts; read the file of NCCL_TOPO_DUMP_FILE for all"
                 .to_owned(),
         );
     }

@@ -58,8 +58,8 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
             ),
         );
         finding.cause = Some(if switched {
-            "The links are down or disabled: a fault of GPU, board or NVSwitch, Fabric Manager not running, or NVLink \
-             switched off in the driver (NVreg_NvLinkDisable)."
+            "The links are down or disabled: a fault of GPU, board or NVSwitch, Fabric Manager not running, \
+             or NVLink switched off in the driver (NVreg_NvLinkDisable)."
                 .to_owned()
         } else {
             "No NVLink bridge is mounted on these cards, or it is loose.".to_owned()
@@ -84,8 +84,8 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
         finding.cause =
             Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
         finding.remedy = Some(format!(
-            "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it if the link \
-             stays down",
+            "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it \
+             if the link stays down",
             indices(&gpus)
         ));
         finding.action = if severity == Severity::Degraded { Action::Reset } else { Action::Watch };
@@ -246,8 +246,8 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
         let mut finding = Finding::new(
             "nics-across-sockets",
             Severity::Degraded,
-            "All RDMA NICs are on another socket than the GPUs: data cross the interconnect of the sockets, without \
-             GPUDirect RDMA.",
+            "All RDMA NICs are on another socket than the GPUs: data cross the interconnect of the sockets, \
+             without GPUDirect RDMA.",
         );
         finding.remedy = Some("move NICs to slots of the GPUs' socket".to_owned());
         findings.push(finding);
@@ -304,8 +304,8 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
         let text = format!("{} no NIC within PXB.", has(far));
         let mut finding = Finding::new("gpu-without-near-nic", Severity::Advice, text);
         finding.cause = Some(
-            "Usually the design of the server, with fewer NICs than GPUs: data of these GPUs take a longer way to the \
-             network."
+            "Usually the design of the server, with fewer NICs than GPUs: data of these GPUs take a longer \
+             way to the network."
                 .to_owned(),
         );
         finding
@@ -338,13 +338,13 @@ fn numa(topology: &Topology) -> Option<Finding> {
         ),
     );
     finding.cause = Some(
-        "The firmware (ACPI _PXM) or the hypervisor does not tell it: NCCL cannot bind threads and buffers near the device, \
-         and takes devices for neighbours that are not."
+        "The firmware (ACPI _PXM) or the hypervisor does not tell it: NCCL cannot bind threads and buffers \
+         near the device, and takes devices for neighbours that are not."
             .to_owned(),
     );
     finding.remedy = Some(
-        "on a virtual machine: NCCL_TOPO_FILE=FILE with the cloud's description of this machine; on bare metal: update the \
-         firmware"
+        "on a virtual machine: NCCL_TOPO_FILE=FILE with the cloud's description of this machine; on bare \
+         metal: update the firmware"
             .to_owned(),
     );
     finding.evidence = vec![Evidence {
@@ -388,8 +388,8 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
         ),
     );
     finding.cause = Some(
-        "Each channel takes the NIC nearest to its GPU: these are slower, far from the GPUs of this job, or more than its \
-         GPUs need."
+        "Each channel takes the NIC nearest to its GPU: these are slower, far from the GPUs of this job, or \
+         more than its GPUs need."
             .to_owned(),
     );
     finding.remedy =

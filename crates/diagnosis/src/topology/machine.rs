@@ -27,7 +27,8 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
     if let Some(reason) = &driver.problem {
         if !on_bus.is_empty() {
             topology.unseen.push(format!(
-                "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus ID"
+                "NVLink and the driver's numbers of GPUs cannot be seen ({reason}); GPUs are numbered by bus \
+                 ID"
             ));
         }
         topology.gpus =
@@ -40,7 +41,8 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
         let hidden = on_bus.len().saturating_sub(driver.devices.len() + driver.lost.len());
         if hidden > 0 {
             topology.unseen.push(format!(
-                "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or another driver)",
+                "{hidden} of {} NVIDIA GPUs on the PCI bus are not given to this process (a container, or \
+                 another driver)",
                 on_bus.len()
             ));
         }
@@ -218,8 +220,8 @@ fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
     } else if flat && places().count() > 1 {
         let machine = if topology.is_virtual { "the virtual machine" } else { "the machine" };
         unseen.push(format!(
-            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so PHB may be nearer in \
-             truth; NCCL sees the same, unless NCCL_TOPO_FILE describes the real machine"
+            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so PHB \
+             may be nearer in truth; NCCL sees the same, unless NCCL_TOPO_FILE describes the real machine"
         ));
     }
     let without_link: Vec<&str> = (topology.nics.iter())

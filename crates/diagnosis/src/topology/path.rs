@@ -104,7 +104,8 @@ impl Path {
             Self::Pxb => "several PCIe bridges, without the host bridge: switches behind switches",
             Self::Phb => "through a PCIe host bridge: the CPU's root complex",
             Self::Node => {
-                "between PCIe host bridges of the same NUMA node (not another node of the cluster); NCCL calls it PHB"
+                "between PCIe host bridges of the same NUMA node (not another node of the cluster); NCCL \
+                 calls it PHB"
             }
             Self::Sys => "between NUMA nodes, over the interconnect of the sockets (UPI, xGMI)",
             Self::Net => "another host, over the network",

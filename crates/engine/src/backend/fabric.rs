@@ -65,8 +65,8 @@ pub(crate) fn refuse_unfit(settings: &Request, ranks: usize, is_on_one_host: boo
     let Some((collective, algorithm)) = unfit else { return Ok(()) };
     let host = if is_on_one_host { " of one host" } else { "" };
     Err(Stop::Refused(format!(
-        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or choose another \
-         (nccl-bench fabric algorithms)"
+        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
+         choose another (nccl-bench fabric algorithms)"
     )))
 }
 
@@ -104,7 +104,8 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
     }
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
+        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has \
+         {}{}{}",
         loaded.library_version,
         loaded.library_path,
         providers.join(", "),

@@ -54,8 +54,8 @@ pub(crate) fn choose(
     }
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
-            "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host memory with \
-             --backend fabric",
+            "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
+             memory with --backend fabric",
             processes.len() - without.len(),
             processes.len(),
         )));
@@ -64,8 +64,8 @@ pub(crate) fn choose(
     let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
-            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; -t is the \
-             number of its ranks",
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; \
+             -t is the number of its ranks",
             String::from_utf8_lossy(asked)
         )));
     }

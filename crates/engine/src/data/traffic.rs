@@ -57,7 +57,8 @@ impl Matrix {
                     Ok((bytes * scale) as u64 / ALIGNMENT * ALIGNMENT)
                 }
                 Ok(_) if scale != 1.0 => Err(format!(
-                    "line {number}: '{word}' times {scale:e} (NCCL_TESTS_ALLTOALLV_MATRIX_SCALE) is no number of bytes"
+                    "line {number}: '{word}' times {scale:e} (NCCL_TESTS_ALLTOALLV_MATRIX_SCALE) is no \
+                     number of bytes"
                 )),
                 _ => Err(format!("line {number}: '{word}' is no number of bytes")),
             };

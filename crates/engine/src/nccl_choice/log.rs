@@ -238,14 +238,14 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::
     }
     if !setting("NCCL_DEBUG_SUBSYS").is_some_and(|subsystems| has_tuning(&subsystems)) {
         bail!(
-            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
-             NCCL_DEBUG"
+            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add \
+             it, or unset NCCL_DEBUG"
         );
     }
     let place = |place: &str| {
         anyhow!(
-            "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
-             path of a file, or unset NCCL_DEBUG"
+            "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE \
+             to the path of a file, or unset NCCL_DEBUG"
         )
     };
     let pattern = setting("NCCL_DEBUG_FILE")

@@ -147,7 +147,8 @@ impl FabricOptions {
             && !self.algorithms.iter().any(hierarchical)
         {
             return Err(format!(
-                "--between {between} says what --algo hierarchical does between hosts: add --algo hierarchical"
+                "--between {between} says what --algo hierarchical does between hosts: add --algo \
+                 hierarchical"
             ));
         }
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
@@ -167,7 +168,8 @@ impl FabricOptions {
             for &collective in serving {
                 if let Some((_, first)) = choices.iter().find(|(other, _)| *other == collective) {
                     return Err(format!(
-                        "--algo {first} and --algo {algorithm}: {collective} has both; give each collective one"
+                        "--algo {first} and --algo {algorithm}: {collective} has both; give each collective \
+                         one"
                     ));
                 }
                 choices.push((collective, algorithm));

@@ -204,7 +204,8 @@ impl Request {
         } else if self.graph_launches > 0
             && (self.default_stream || self.per_iteration || self.blocking != Blocking::No)
         {
-            "a CUDA graph cannot be captured on the default stream, with a time for each iteration, or with blocking"
+            "a CUDA graph cannot be captured on the default stream, with a time for each iteration, or with \
+             blocking"
         } else {
             return Ok(());
         };

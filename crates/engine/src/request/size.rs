@@ -15,7 +15,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = |reason| {
             format!(
-                "'{text}' is no size: {reason}; write bytes, or a number with K, M, G or T (binary), as in 8, 64K, 1.5M, 8G"
+                "'{text}' is no size: {reason}; write bytes, or a number with K, M, G or T (binary), as in \
+                 8, 64K, 1.5M, 8G"
             )
         };
         let trimmed = text.trim();

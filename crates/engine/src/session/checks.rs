@@ -45,7 +45,8 @@ pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), 
     let impossible = request.collectives.iter().find(|collective| !collective.runs_over(group));
     if let Some(collective) = impossible.filter(|_| !request.all.collectives) {
         return Err(Stop::Refused(format!(
-            "{collective} needs a power of two of ranks, and there are {group}: change their number, or leave it out"
+            "{collective} needs a power of two of ranks, and there are {group}: change their number, or \
+             leave it out"
         )));
     }
     let rooted = request.collectives.iter().any(|collective| collective.has_root());
@@ -67,8 +68,8 @@ pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), 
         let busiest = matrix.busiest(group);
         if request.max_bytes.is_some_and(|max| max < busiest) {
             return Err(Stop::Refused(format!(
-                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give -b {busiest} \
-                 -e {busiest}"
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give -b \
+                 {busiest} -e {busiest}"
             )));
         }
     }
@@ -101,7 +102,8 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPos
         first == Some(&Collective::AllToAllV) && matches!(request.variables.pattern, Pattern::Matrix(_));
     let also = if is_of_matrix { ", or a matrix with larger entries" } else { "" };
     Err(Stop::Refused(format!(
-        "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one (-e){also}",
+        "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one \
+         (-e){also}",
         first.map_or("", |collective| collective.name()),
         Size(largest),
     )))

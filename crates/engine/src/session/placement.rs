@@ -92,16 +92,16 @@ pub(super) fn place_rank(
 fn describe_unbound_rank(index: usize, claims: &[Claim]) -> String {
     if claims[index].has_gpu {
         return format!(
-            "--bind core: rank {index} has a GPU, and threads that NCCL starts would share its processor; leave --bind out, or \
-             choose --backend fabric"
+            "--bind core: rank {index} has a GPU, and threads that NCCL starts would share its processor; \
+             leave --bind out, or choose --backend fabric"
         );
     }
     let on_host = || claims.iter().filter(|claim| claim.host == claims[index].host);
     let processors: BTreeSet<_> = on_host().flat_map(|claim| &claim.processors).collect();
     let busy = claims[index].quota.map_or(processors.len(), |quota| quota.min(processors.len()));
     format!(
-        "--bind core: the host of rank {index} has {} ranks, which may use {busy} of its processors together; start fewer ranks, \
-         or leave --bind out",
+        "--bind core: the host of rank {index} has {} ranks, which may use {busy} of its processors \
+         together; start fewer ranks, or leave --bind out",
         on_host().count()
     )
 }

@@ -24,7 +24,8 @@ pub(super) fn start_of_record(
     }
     if let Some(rounds) = request.stream_checks {
         notes.push(format!(
-            "Check on the stream: {rounds} rounds per size and placement without the host between, eager and as a graph"
+            "Check on the stream: {rounds} rounds per size and placement without the host between, eager and \
+             as a graph"
         ));
     }
     let mut environment = provenance::environment();

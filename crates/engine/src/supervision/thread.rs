@@ -17,8 +17,9 @@ pub fn start_thread<T: Send + 'static>(
 /// An error that names a thread that could not be started, and the limits that keep it from starting.
 pub fn explain_missing_thread(name: &str, error: &io::Error) -> io::Error {
     let message = format!(
-        "the thread '{name}' could not be started: {error}; raise the limit on processes and threads (ulimit -u; of a \
-         container or pod: pids.max, podPidsLimit) or on memory (ulimit -v), or start fewer ranks on this host"
+        "the thread '{name}' could not be started: {error}; raise the limit on processes and threads (ulimit \
+         -u; of a container or pod: pids.max, podPidsLimit) or on memory (ulimit -v), or start fewer ranks \
+         on this host"
     );
     io::Error::new(error.kind(), message)
 }

@@ -126,7 +126,8 @@ impl BackendResult {
             self.first.push_str("; ");
         }
         self.first.push_str(&format!(
-            "element {lowest} (on the stream, {way}: {wrong} wrong in {} rounds, this one with the lowest number)",
+            "element {lowest} (on the stream, {way}: {wrong} wrong in {} rounds, this one with the lowest \
+             number)",
             rounds.total()
         ));
     }

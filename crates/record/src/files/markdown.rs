@@ -33,8 +33,8 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     if second_pass {
         writeln!(
             out,
-            "`i_med` and `i_p99`: the slowest rank's time of single operations, in a second pass where each is timed; \
-             `time` is the mean of the first pass."
+            "`i_med` and `i_p99`: the slowest rank's time of single operations, in a second pass where each \
+             is timed; `time` is the mean of the first pass."
         )?;
     }
     for table in tables {

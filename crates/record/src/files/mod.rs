@@ -59,8 +59,8 @@ impl Format {
 /// A file name whose suffix names no format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' does not say by its suffix what to write: .json (all of a run), .jsonl (the same, line by line while it \
-         runs), .csv (a row per measurement) or .md (Markdown tables)"
+    "'{0}' does not say by its suffix what to write: .json (all of a run), .jsonl (the same, line by line \
+     while it runs), .csv (a row per measurement) or .md (Markdown tables)"
 )]
 pub struct UnknownSuffix(String);
 

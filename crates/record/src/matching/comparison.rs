@@ -383,8 +383,8 @@ fn doubts(
         let unstable = rows.iter().filter(|row| own.has(&row.key) && row.unstable.contains(&index)).count();
         if unstable > 0 {
             notes.push(format!(
-                "{unstable} of the rows of {} are NOT STABLE: they are less precise than --until-stable asked, and their \
-                 differences may be noise",
+                "{unstable} of the rows of {} are NOT STABLE: they are less precise than --until-stable \
+                 asked, and their differences may be noise",
                 files[index].letter
             ));
         }

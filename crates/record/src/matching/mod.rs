@@ -111,7 +111,8 @@ pub enum MatchError {
     OneSide(PathBuf),
     /// Both sides of files that are runs of one side.
     #[error(
-        "--side both has two sides for each file; with --before and --after take one: --side own or --side other"
+        "--side both has two sides for each file; with --before and --after take one: --side own or --side \
+         other"
     )]
     BothSides,
     /// More runs on a side than the test takes.
@@ -130,8 +131,8 @@ pub enum MatchError {
     NamedTwice(PathBuf),
     /// A file has no row in common with the first one.
     #[error(
-        "{} and {} have no measurement in common (same collective, type, operator, root, placement and size): \
-         the first has {in_first}, the second {in_other}",
+        "{} and {} have no measurement in common (same collective, type, operator, root, placement and \
+         size): the first has {in_first}, the second {in_other}",
         first.display(), other.display()
     )]
     NothingInCommon {

@@ -39,18 +39,19 @@ impl Command for Compare {
 const EXIT_CODES: [(u8, &str); 4] = [
     (
         0,
-        "all runs are complete, none has wrong data, and none is slower than the first by more than the threshold (of several \
-         runs: significantly)",
+        "all runs are complete, none has wrong data, and none is slower than the first by more than the \
+         threshold (of several runs: significantly)",
     ),
     (
         1,
-        "a run is slower, has wrong data or another number of ranks, was interrupted, failed, has not ended, lacks rows that the other has, or with \
-         --require-verified has rows that were not verified; there are too few runs for a test; or the comparison cannot be written",
+        "a run is slower, has wrong data or another number of ranks, was interrupted, failed, has not ended, \
+         lacks rows that the other has, or with --require-verified has rows that were not verified; there \
+         are too few runs for a test; or the comparison cannot be written",
     ),
     (
         2,
-        "wrong arguments, or a file cannot be read, ends in the middle (JSON), contradicts itself, is named twice, or has \
-         nothing in common with the first",
+        "wrong arguments, or a file cannot be read, ends in the middle (JSON), contradicts itself, is named \
+         twice, or has nothing in common with the first",
     ),
     (141, "nobody reads the output any more"),
 ];

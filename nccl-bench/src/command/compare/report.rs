@@ -331,7 +331,8 @@ fn describe_test(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> 
     let mut lines = Vec::new();
     if verdict.untestable > 0 {
         lines.push(format!(
-            "CANNOT TELL: with {} runs of {} and {} of {}, no difference can be significant (p < {LEVEL}) in {} of {} rows",
+            "CANNOT TELL: with {} runs of {} and {} of {}, no difference can be significant (p < {LEVEL}) in \
+             {} of {} rows",
             a.runs, a.letter, b.runs, b.letter, verdict.untestable, verdict.compared
         ));
         lines.push("  give at least 4 runs on each side".to_owned());
@@ -340,8 +341,8 @@ fn describe_test(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> 
     if insignificant > 0 && verdict.untestable == 0 {
         let threshold = Threshold(comparison.threshold);
         lines.push(format!(
-            "Note: {insignificant} of {} rows differ by more than {threshold}, and not significantly (p >= {LEVEL}): the runs of \
-             a side differ as much",
+            "Note: {insignificant} of {} rows differ by more than {threshold}, and not significantly (p >= \
+             {LEVEL}): the runs of a side differ as much",
             verdict.compared
         ));
     }

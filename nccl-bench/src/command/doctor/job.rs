@@ -86,7 +86,8 @@ fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
         Err(unanswered) => match arguments.pid {
             // A process in another namespace of process numbers may answer.
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
-                "no job with the process {pid} answers, and this host has no such process: list them with `pgrep -af python`"
+                "no job with the process {pid} answers, and this host has no such process: list them with \
+                 `pgrep -af python`"
             ))),
             _ => Ok(judge::unanswered(&client.address, &selection, &unanswered)),
         },

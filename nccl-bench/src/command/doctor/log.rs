@@ -78,7 +78,8 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };
     if files.iter().any(|file| file == Path::new(STANDARD_INPUT)) && std::io::stdin().is_terminal() {
         print_message(
-            "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log FILE",
+            "reading a log from this terminal; end it with Ctrl-D, or name a file: nccl-bench doctor log \
+             FILE",
         );
     }
     let digest = read_files(files, &rules).map_err(|error| ExitError::refused(plain(&error.to_string())))?;

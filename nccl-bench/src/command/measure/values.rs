@@ -70,8 +70,8 @@ fn expand(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<
             other => {
                 let unknown = other.map(String::from).unwrap_or_default();
                 return Err(format!(
-                    "'%{unknown}' in '{template}' is not known: write %h for the host's name, %t for the time (UTC), or %% for a \
-                     percent sign"
+                    "'%{unknown}' in '{template}' is not known: write %h for the host's name, %t for the \
+                     time (UTC), or %% for a percent sign"
                 ));
             }
         }

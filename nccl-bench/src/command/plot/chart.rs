@@ -98,8 +98,8 @@ impl Chart<'_> {
     /// The chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
     pub(super) fn inline(&self, class: &str, frame: &Frame) -> String {
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart {class}\" role=\"img\" aria-label=\"{}\" \
-             viewBox=\"0 0 {} {}\">{}</svg>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart {class}\" role=\"img\" \
+             aria-label=\"{}\" viewBox=\"0 0 {} {}\">{}</svg>\n",
             escaped(&self.title()),
             frame.width,
             frame.height,

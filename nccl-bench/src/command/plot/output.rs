@@ -52,8 +52,8 @@ impl FileType {
             Some("svg") => Ok(Self::Svg),
             Some("png") => Ok(Self::Png),
             Some("pdf" | "jpg" | "jpeg") => bail!(
-                "--output {} is not written: name a drawing (.svg), and convert it, as with rsvg-convert -f pdf x.svg -o x.pdf; or \
-                 name a picture (.png)",
+                "--output {} is not written: name a drawing (.svg), and convert it, as with rsvg-convert -f \
+                 pdf x.svg -o x.pdf; or name a picture (.png)",
                 path.display()
             ),
             _ => bail!(

@@ -70,10 +70,11 @@ fn overview(picture: &Picture) -> String {
         );
     }
     format!(
-        "<nav class=\"links\" aria-label=\"Sections\"><a href=\"#overview\">Overview</a>\n{links}<a href=\"#runs\">\
-         Runs</a></nav>\n<section id=\"overview\">\n<h2>Overview <small>{} against message size, each to its own \
-         scale</small></h2>\n<div class=\"overview\">\n{charts}</div>\n<p class=\"note\">Point at a size in a chart, \
-         tap it, or go there with the Tab and arrow keys, for its numbers.</p>\n</section>\n",
+        "<nav class=\"links\" aria-label=\"Sections\"><a href=\"#overview\">Overview</a>\n{links}<a \
+         href=\"#runs\">Runs</a></nav>\n<section id=\"overview\">\n<h2>Overview <small>{} against message \
+         size, each to its own scale</small></h2>\n<div class=\"overview\">\n{charts}</div>\n<p \
+         class=\"note\">Point at a size in a chart, tap it, or go there with the Tab and arrow keys, for its \
+         numbers.</p>\n</section>\n",
         metric.title()
     )
 }

@@ -55,7 +55,8 @@ fn check_size(document: &roxmltree::Document<'_>) -> anyhow::Result<()> {
     let [width, height] = ["width", "height"].map(|name| side(name).unwrap_or_default() * SCALE);
     ensure!(
         width * height <= MAX_PIXELS,
-        "the picture is too large, with {width:.0} x {height:.0} pixels; use --split, or name a drawing (.svg)"
+        "the picture is too large, with {width:.0} x {height:.0} pixels; use --split, or name a drawing \
+         (.svg)"
     );
     Ok(())
 }

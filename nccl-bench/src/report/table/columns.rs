@@ -54,7 +54,8 @@ impl Columns {
     /// The columns' names and units.
     pub fn head(self) -> String {
         let placements = if self.per_iteration {
-            "              out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
+            "              out-of-place (+ per-iteration)                                in-place (+ \
+             per-iteration)"
         } else {
             "           out-of-place                       in-place          "
         };

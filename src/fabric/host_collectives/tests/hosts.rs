@@ -323,8 +323,8 @@ fn ranks_that_do_not_share_hosts_have_no_hierarchy() {
     let error = HostCollectives::new(simulated::network(3, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, recursive-doubling, \
-         pairwise, rabenseifner, ring, or none"
+        "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, \
+         recursive-doubling, pairwise, rabenseifner, ring, or none"
     );
     assert!(
         HostCollectives::new(simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0), None, options)

@@ -14,8 +14,8 @@ fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
         let text = |result: Result<(), Error>| result.unwrap_err().to_string();
         assert_eq!(
             text(collectives.reduce_scatter(&[1_i32; 7], &mut [0; 2], op)),
-            "reduce_scatter: the receive buffer has 2 elements and there are 3 ranks, but the send buffer has 7 \
-             elements; it must have as many as all receive buffers together"
+            "reduce_scatter: the receive buffer has 2 elements and there are 3 ranks, but the send buffer \
+             has 7 elements; it must have as many as all receive buffers together"
         );
         let multiple = "7 elements, which is no multiple of the number of ranks, 3";
         for error in [

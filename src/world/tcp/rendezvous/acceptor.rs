@@ -76,8 +76,8 @@ pub(crate) fn listen(config: &RendezvousConfig) -> Result<TcpListener, Error> {
     let ports: Vec<usize> = config.ports.iter().map(|&port| usize::from(port)).collect();
     let error = last.map_or_else(|| "no port was given".to_owned(), |error| error.to_string());
     Err(Error::Rendezvous(format!(
-        "rank 0 cannot listen on port {}: {error}; another job or program may be using it: choose another with \
-         MASTER_PORT or NCCL_BENCH_ADDR",
+        "rank 0 cannot listen on port {}: {error}; another job or program may be using it: choose another \
+         with MASTER_PORT or NCCL_BENCH_ADDR",
         ranges(&ports)
     )))
 }
@@ -135,8 +135,8 @@ pub(crate) fn accept_ranks(
         })?;
         if let Some(conflict) = acceptor.size_conflict.take() {
             let message = format!(
-                "the rendezvous at {address} failed: {conflict}; start all with the same number of ranks, and jobs at the \
-                 same time at different ports"
+                "the rendezvous at {address} failed: {conflict}; start all with the same number of ranks, \
+                 and jobs at the same time at different ports"
             );
             acceptor.tell_joined(&message);
             return Err(Error::Rendezvous(message));

@@ -79,7 +79,8 @@ pub(crate) fn join(
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::TimedOut(format!(
-                "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host reach it?",
+                "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host \
+                 reach it?",
                 config.rank,
                 timeout.as_secs_f64(),
                 attempts.summary()

@@ -172,7 +172,8 @@ fn manifests_of_kubernetes_are_read() {
 #[test]
 fn the_last_value_counts_and_computed_ones_are_told() {
     let all = parse(
-        "export NCCL_DEBUG=INFO\nexport NCCL_DEBUG=WARN\nexport NCCL_NET=$NET\nunset NCCL_ALGO\nmpirun -x NCCL_PROTO\n",
+        "export NCCL_DEBUG=INFO\nexport NCCL_DEBUG=WARN\nexport NCCL_NET=$NET\nunset NCCL_ALGO\nmpirun -x \
+         NCCL_PROTO\n",
         "f",
     );
     assert_eq!(all.settings.len(), 1);

@@ -226,12 +226,16 @@ fn narrow(nic: &Nic) -> Option<Finding> {
             "nic-pcie-narrow",
             Severity::Degraded,
             format!(
-                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), and its port runs at {rate:.0} Gbit/s",
+                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), and its port runs at {rate:.0} \
+                 Gbit/s",
                 nic.name
             ),
         )
         .cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
-        .remedy(format!("see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'", shown(nic.pci.as_ref())))
+        .remedy(format!(
+            "see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'",
+            shown(nic.pci.as_ref())
+        ))
     })
 }
 

@@ -133,15 +133,21 @@ fn locked_memory(system: &System) -> Option<Finding> {
     let bytes = system.limits.locked_memory.filter(|_| system.limits.known && !system.may_lock_any())?;
     let severity = if bytes < LITTLE_LOCKED { Severity::Broken } else { Severity::Advice };
     Some(
-        Finding::new("memlock", severity, format!("this process may lock {} of memory (ulimit -l)", sized(bytes)))
-            .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
-            .remedy(give(
-                system,
-                "start the container with --ulimit memlock=-1:-1",
-                "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the pod",
-                "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other services",
-            ))
-            .source(TROUBLESHOOTING),
+        Finding::new(
+            "memlock",
+            severity,
+            format!("this process may lock {} of memory (ulimit -l)", sized(bytes)),
+        )
+        .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
+        .remedy(give(
+            system,
+            "start the container with --ulimit memlock=-1:-1",
+            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for \
+                 the pod",
+            "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other \
+                 services",
+        ))
+        .source(TROUBLESHOOTING),
     )
 }
 
@@ -220,8 +226,8 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
         findings.push(
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .cause(
-                    "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network each need \
-                     more than 32768; without, they fail with: Too many open files",
+                    "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
+                     each need more than 32768; without, they fail with: Too many open files",
                 )
                 .remedy(give(
                     system,
@@ -416,7 +422,8 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
             Finding::new(
                 "grdma-topology-check",
                 Severity::Degraded,
-                "the driver refuses DMA-BUF to network devices on Grace-Blackwell (GrdmaPciTopoCheckOverride: 0)",
+                "the driver refuses DMA-BUF to network devices on Grace-Blackwell \
+                 (GrdmaPciTopoCheckOverride: 0)",
             )
             .cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
             .remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")

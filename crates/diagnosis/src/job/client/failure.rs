@@ -41,20 +41,20 @@ impl Failure {
             Self::Unresolved(_) => "Give `--address HOST:PORT`, an IPv6 address in brackets: `[::1]:28028`.",
             Self::NotListening(_) => {
                 "No NCCL job runs on this host, or its NCCL is older than 2.24, or it was started with \
-                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with a network \
-                 of its own. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with `kubectl exec POD \
-                 -- nccl-bench doctor job`."
+                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with a \
+                 network of its own. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with \
+                 `kubectl exec POD -- nccl-bench doctor job`."
             }
             Self::Silent(_) | Self::Stalled(_) => {
-                "A process that listens there is stopped (SIGSTOP, debugger, frozen container) or hangs. List the \
-                 listeners with `ss -ltnp | grep 28028`, and see whether their state is T or D with \
+                "A process that listens there is stopped (SIGSTOP, debugger, frozen container) or hangs. \
+                 List the listeners with `ss -ltnp | grep 28028`, and see whether their state is T or D with \
                  `ps -o pid,stat,wchan:32,cmd -p PID`."
             }
             Self::Closed(_) => "The process may have ended while it was asked. Ask again.",
             Self::TooLong(_) => "This is no answer of RAS, or the job is larger than this program reads.",
             Self::Unexpected(_) => {
-                "Another program listens there. List it with `ss -ltnp | grep 28028`; give the address of RAS with \
-                 `--address HOST:PORT` (NCCL_RAS_ADDR of the job)."
+                "Another program listens there. List it with `ss -ltnp | grep 28028`; give the address of \
+                 RAS with `--address HOST:PORT` (NCCL_RAS_ADDR of the job)."
             }
             Self::Malformed(_) => {
                 "This version of NCCL may write a form that this program does not know. Report the answer of \

@@ -135,7 +135,8 @@ fn finding(
             "job-different-operations",
             Severity::Broken,
             format!("The ranks{within} have called different operations, and {still}."),
-            "Ranks do not call the same collectives in the same order: a branch of the program depends on the rank.",
+            "Ranks do not call the same collectives in the same order: a branch of the program depends on \
+             the rank.",
         )
     } else if is_minority {
         let root_count = roots.len();
@@ -149,8 +150,8 @@ fn finding(
                 sentence(&roots),
                 plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
             ),
-            "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits for an \
-             earlier operation.",
+            "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits \
+             for an earlier operation.",
         )
     } else {
         let ahead = join_list(&names(stand, &stand.ahead, rank_names));
@@ -163,7 +164,8 @@ fn finding(
                 plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
-            "Most ranks still work on something else, or the few called an operation that the others do not call.",
+            "Most ranks still work on something else, or the few called an operation that the others do not \
+             call.",
         )
     };
     let mut finding = Finding::new(rule, severity, diagnosis);
@@ -182,8 +184,9 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], ran
         None => ("PID".to_owned(), "On its host".to_owned()),
     };
     finding.remedy = Some(format!(
-        "{host}: `py-spy dump --pid {pid}` shows where it is (without Python: `gdb -p {pid} -batch -ex 'thread apply \
-         all bt'`). Where some ranks may take this long (a checkpoint, an evaluation), ask again with `--interval 60`."
+        "{host}: `py-spy dump --pid {pid}` shows where it is (without Python: `gdb -p {pid} -batch -ex \
+         'thread apply all bt'`). Where some ranks may take this long (a checkpoint, an evaluation), ask \
+         again with `--interval 60`."
     ));
     finding.ranks = suspects
         .iter()
@@ -276,7 +279,8 @@ fn unnamed(first: &Status, last: &Status) -> Vec<Finding> {
             "job-counts-differ",
             Severity::Unknown,
             format!(
-                "Ranks of communicator {} have launched different numbers of operations, and none changed: {}.",
+                "Ranks of communicator {} have launched different numbers of operations, and none changed: \
+                 {}.",
                 communicator.identity,
                 communicator.unnamed_differences.join("; ")
             ),
@@ -325,9 +329,9 @@ fn judge_progress(
         partly(progress, last, seconds, rank_names)
     };
     finding.remedy = Some(
-        "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck inside), at the \
-         flight recorder (`nccl-bench doctor job --flight-recorder FILE...`), and at `nvidia-smi` (100 % and low \
-         power: stuck inside)."
+        "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck \
+         inside), at the flight recorder (`nccl-bench doctor job --flight-recorder FILE...`), and at \
+         `nvidia-smi` (100 % and low power: stuck inside)."
             .to_owned(),
     );
     finding.source = Some(SOURCE.to_owned());
@@ -340,7 +344,8 @@ fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
         "job-growth-unknown",
         Severity::Unknown,
         format!(
-            "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not known.",
+            "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not \
+             known.",
             plural(count, "was", "were")
         ),
     );
@@ -360,8 +365,8 @@ fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankName
         "job-no-progress",
         Severity::Unknown,
         format!(
-            "{all} launched the same operations{}{}, none launched anything in {seconds}, and none of it is known to \
-             be finished.",
+            "{all} launched the same operations{}{}, none launched anything in {seconds}, and none of it is \
+             known to be finished.",
             counts.unwrap_or_default(),
             if several { " in each communicator" } else { "" },
         ),
@@ -407,7 +412,8 @@ fn hidden(last: &Status) -> Option<Finding> {
             "A process answers, and it has no communicator that is ready.",
         );
         finding.cause = Some(
-            "The job starts or ends. Ranks that wait for each other before the first exchange are not visible to RAS."
+            "The job starts or ends. Ranks that wait for each other before the first exchange are not \
+             visible to RAS."
                 .to_owned(),
         );
         finding.remedy =
@@ -418,16 +424,16 @@ fn hidden(last: &Status) -> Option<Finding> {
         "job-counts-hidden",
         Severity::Unknown,
         format!(
-            "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: whether the \
-             job moves cannot be seen.",
+            "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: \
+             whether the job moves cannot be seen.",
             last.nccl_version,
             plural(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
         ),
     );
     finding.cause = Some("NCCL before 2.28.7 prints counts only where they differ.".to_owned());
     finding.remedy = Some(
-        "Ask again with a longer `--interval`; look at `py-spy dump --pid PID` and at the flight recorder. NCCL 2.29 or \
-         later prints all counts."
+        "Ask again with a longer `--interval`; look at `py-spy dump --pid PID` and at the flight recorder. \
+         NCCL 2.29 or later prints all counts."
             .to_owned(),
     );
     Some(finding)

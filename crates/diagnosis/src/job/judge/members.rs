@@ -104,9 +104,9 @@ fn absence_finding(
         None => ("PID".to_owned(), "its host".to_owned()),
     };
     finding.remedy = Some(format!(
-        "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it has \
-         ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The others wait for \
-         it: restart the job."
+        "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it \
+         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The \
+         others wait for it: restart the job."
     ));
     finding.action = Action::Watch;
     finding.ranks = each
@@ -226,8 +226,8 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
         let mut finding = Finding::new(rule, Severity::Broken, sentence(&format!("{text} {when}.")));
         finding.cause = Some(cause_of(error).to_owned());
         finding.remedy = Some(
-            "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without one, run \
-             again with NCCL_DEBUG=INFO."
+            "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without \
+             one, run again with NCCL_DEBUG=INFO."
                 .to_owned(),
         );
         let numbers: BTreeSet<u32> = ranks
@@ -290,8 +290,8 @@ fn find_unfinished_ranks(
     let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
     finding.remedy = Some(
-        "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; else \
-         NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
+        "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; \
+         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
             .to_owned(),
     );
     finding.ranks = now

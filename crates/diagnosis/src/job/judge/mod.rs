@@ -98,11 +98,15 @@ fn ended(unanswered: &Unanswered) -> Finding {
 /// Sentences about what RAS does not show.
 fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
     let mut unseen = vec![
-        "RAS counts operations that were launched, not those that finished: data and speed are not seen.".to_owned(),
-        "Sends and receives, and all-to-all, gather and scatter made of them, are not counted, nor are operations \
-         replayed from a CUDA graph: a job of these looks idle."
+        "RAS counts operations that were launched, not those that finished: data and speed are not \
+         seen."
             .to_owned(),
-        "Ranks that wait for each other before their communicator's first exchange are not visible to RAS.".to_owned(),
+        "Sends and receives, and all-to-all, gather and scatter made of them, are not counted, nor are \
+         operations replayed from a CUDA graph: a job of these looks idle."
+            .to_owned(),
+        "Ranks that wait for each other before their communicator's first exchange are not visible to \
+         RAS."
+            .to_owned(),
     ];
     let tries = tables::tries(watch);
     if tries.silent > 0 {

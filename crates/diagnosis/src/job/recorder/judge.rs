@@ -85,8 +85,8 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
         .to_owned(),
     );
     finding.remedy = Some(
-        "Compare the places in the program below. TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective before it is \
-         launched."
+        "Compare the places in the program below. TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective \
+         before it is launched."
             .to_owned(),
     );
     // The ranks that differ from most; all, where there is no most.
@@ -157,12 +157,13 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
         )),
     );
     finding.cause = Some(
-        "It was busy or blocked elsewhere when the dump was written (loading data, a checkpoint, an exception), or it \
-         does not call this collective."
+        "It was busy or blocked elsewhere when the dump was written (loading data, a checkpoint, an \
+         exception), or it does not call this collective."
             .to_owned(),
     );
     finding.remedy = Some(
-        "Look at the log of these ranks, and at the stack of a process that still runs: `py-spy dump --pid PID`."
+        "Look at the log of these ranks, and at the stack of a process that still runs: `py-spy dump --pid \
+         PID`."
             .to_owned(),
     );
     for &rank in roots.iter().take(8) {
@@ -220,13 +221,13 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
     );
     if absent.is_empty() {
         finding.cause = Some(
-            "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on the GPU, or \
-             simply runs. Which rank is the cause cannot be told from the dumps."
+            "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on \
+             the GPU, or simply runs. Which rank is the cause cannot be told from the dumps."
                 .to_owned(),
         );
         finding.remedy = Some(
-            "Look at the network and the GPUs: `nccl-bench doctor host`, `nccl-bench doctor log FILE`, `dmesg -T | grep \
-             -i xid`."
+            "Look at the network and the GPUs: `nccl-bench doctor host`, `nccl-bench doctor log FILE`, \
+             `dmesg -T | grep -i xid`."
                 .to_owned(),
         );
     } else {
@@ -234,8 +235,8 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
         finding.rule = "recorder-dump-missing".to_owned();
         finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
-            "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait for it; or \
-             the file was not given."
+            "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait \
+             for it; or the file was not given."
         ));
         finding.remedy =
             Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());

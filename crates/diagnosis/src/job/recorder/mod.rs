@@ -81,8 +81,8 @@ fn several_jobs(difference: String) -> Examination {
         format!("The dumps are of several jobs: {difference}."),
     );
     finding.remedy = Some(
-        "Give the dumps of one job: nccl-bench doctor job --flight-recorder FILE... with the files of one run, \
-         and remove old dumps before a run."
+        "Give the dumps of one job: nccl-bench doctor job --flight-recorder FILE... with the files of one \
+         run, and remove old dumps before a run."
             .to_owned(),
     );
     examination.findings.push(finding);

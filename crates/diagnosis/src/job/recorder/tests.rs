@@ -78,8 +78,8 @@ fn different_sizes_are_named_with_both_values() {
     assert_eq!((finding.rule.as_str(), finding.severity), ("recorder-mismatch", Severity::Broken));
     assert_eq!(
         finding.diagnosis,
-        "Ranks called all_reduce 6 of group 0 (default_pg) with different sizes: [1048576] on rank 0; [262144] on \
-         rank 1."
+        "Ranks called all_reduce 6 of group 0 (default_pg) with different sizes: [1048576] on rank 0; \
+         [262144] on rank 1."
     );
     assert_eq!(finding.ranks, [0, 1]);
 }

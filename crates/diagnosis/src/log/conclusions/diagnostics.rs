@@ -47,12 +47,13 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
         let first = failed.first().map_or("", |line| line.text.as_str());
         Finding {
             cause: Some(
-                "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does not allow P2P; the \
-                 program is not at fault, since nothing of it ran yet."
+                "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does \
+                 not allow P2P; the program is not at fault, since nothing of it ran yet."
                     .to_owned(),
             ),
             remedy: Some(
-                "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 goes around it, slowly."
+                "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 \
+                 goes around it, slowly."
                     .to_owned(),
             ),
             action: Action::Watch,

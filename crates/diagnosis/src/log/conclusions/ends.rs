@@ -27,13 +27,13 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);
     let finding = Finding {
         cause: Some(
-            "The process was killed, still runs, or ended without destroying its communicators; or its log is cut there, \
-             or was not read in full."
+            "The process was killed, still runs, or ended without destroying its communicators; or its log \
+             is cut there, or was not read in full."
                 .to_owned(),
         ),
         remedy: Some(
-            "Look at the exit codes of these ranks, at the end of what their program wrote, and on their hosts: \
-             dmesg -T | grep -iE 'killed process|Xid'"
+            "Look at the exit codes of these ranks, at the end of what their program wrote, and on their \
+             hosts: dmesg -T | grep -iE 'killed process|Xid'"
                 .to_owned(),
         ),
         evidence: writers.iter().take(4).filter_map(last_line).collect(),

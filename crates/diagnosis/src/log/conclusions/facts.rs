@@ -21,7 +21,8 @@ pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
         let too_large = || {
             let pairs = count(ways.pairs.len(), "pair");
             Body::Lines(vec![format!(
-                "There are more than {MATRIX} ranks, too many for a table; --json lists the {pairs} of the log."
+                "There are more than {MATRIX} ranks, too many for a table; --json lists the {pairs} of the \
+                 log."
             )])
         };
         let body = ways.matrix().map_or_else(too_large, Body::Matrix);

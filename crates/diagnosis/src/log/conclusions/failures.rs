@@ -71,12 +71,13 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
     let examples: Vec<Example> = writers.iter().take(PEERS).map(example).collect();
     let finding = Finding {
         cause: Some(
-            "The process there ended or never started, it listens on another interface, or a firewall refuses: its own log has the reason."
+            "The process there ended or never started, it listens on another interface, or a firewall \
+             refuses: its own log has the reason."
                 .to_owned(),
         ),
         remedy: Some(
-            "Look at the log of the rank at that address first; then from this host: nc -vz ADDRESS PORT; set NCCL_SOCKET_IFNAME to \
-             the interface that all hosts share."
+            "Look at the log of the rank at that address first; then from this host: nc -vz ADDRESS PORT; \
+             set NCCL_SOCKET_IFNAME to the interface that all hosts share."
                 .to_owned(),
         ),
         ranks,
@@ -167,8 +168,8 @@ pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let finding = Finding {
         cause: Some(cause_of_code(failure.code).to_owned()),
         remedy: Some(
-            "Pass the whole log of all ranks, written with NCCL_DEBUG=INFO and without NCCL_DEBUG_SUBSYS; the first rank that fails \
-             has the cause."
+            "Pass the whole log of all ranks, written with NCCL_DEBUG=INFO and without NCCL_DEBUG_SUBSYS; \
+             the first rank that fails has the cause."
                 .to_owned(),
         ),
         evidence: vec![evidence(job, writer, failure)],
@@ -186,8 +187,9 @@ fn cause_of_code(code: u32) -> &'static str {
     match code {
         1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
         2 => {
-            "A call to the system failed. Where the trace begins in misc/socket.cc or bootstrap.cc, a connection to a peer failed: a \
-             firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer that ended."
+            "A call to the system failed. Where the trace begins in misc/socket.cc or bootstrap.cc, a \
+             connection to a peer failed: a firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer \
+             that ended."
         }
         4 | 5 => "The program passed an argument that is not valid, or called NCCL in a wrong order.",
         6 => "A peer ended, or the network to it failed.",
@@ -205,8 +207,8 @@ mod tests {
 
     fn start(rank: u32) -> String {
         format!(
-            "vm:{rank}:1 [{rank}] NCCL INFO ncclCommInitRank comm 0x{rank}1 rank {rank} nranks 3 cudaDev {rank} nvmlDev {rank} \
-             busId {rank}000 commId 0x7 - Init START\n"
+            "vm:{rank}:1 [{rank}] NCCL INFO ncclCommInitRank comm 0x{rank}1 rank {rank} nranks 3 cudaDev \
+             {rank} nvmlDev {rank} busId {rank}000 commId 0x7 - Init START\n"
         )
     }
 
@@ -223,7 +225,8 @@ mod tests {
             let finding = &found.findings[0];
             assert_eq!(
                 finding.diagnosis,
-                "Ranks 1-2 tried 34 times to connect to 192.0.2.5<4000> and never connected: Connection refused"
+                "Ranks 1-2 tried 34 times to connect to 192.0.2.5<4000> and never connected: Connection \
+                 refused"
             );
             assert_eq!((finding.evidence[0].line, &finding.ranks[..]), (Some(4), &[1, 2][..]));
             assert_eq!(found.health(), Health::Broken);
@@ -291,7 +294,8 @@ mod tests {
         let end = |rank: u32| {
             let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
             format!(
-                "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - Destroy COMPLETE\n"
+                "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} \
+                 busId 60 - Destroy COMPLETE\n"
             )
         };
         let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 (socketWait) -> 3\n\

@@ -31,7 +31,8 @@ pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
     let strangers = job.strangers();
     let stranger = strangers.first().map(|(host, pid)| {
         format!(
-            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it waits",
+            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it \
+             waits",
             count(strangers.len(), "process")
         )
     });
@@ -96,7 +97,8 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     let lost: Vec<u32> = lost.map(|(&rank, _)| rank).collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "the log lacks the line `Init COMPLETE` of {}, and has lines that follow it: the log is cut or filtered",
+            "the log lacks the line `Init COMPLETE` of {}, and has lines that follow it: the log is cut or \
+             filtered",
             ranks_in_words(&lost)
         )
     })
@@ -131,7 +133,8 @@ fn aborted(job: &Job<'_>) -> Option<String> {
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
     let first = aborted.first()?;
     Some(format!(
-        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after an error",
+        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after \
+         an error",
         count(aborted.len(), "communicator"),
         if first.id.is_empty() { "without an id" } else { &first.id }
     ))
@@ -141,8 +144,8 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
     let unconnected = ways.unconnected();
     (!unconnected.is_empty()).then(|| {
         format!(
-            "the log shows no connection of {}: NCCL connects at the first collective, and writes it with NCCL_DEBUG=INFO \
-             (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
+            "the log shows no connection of {}: NCCL connects at the first collective, and writes it with \
+             NCCL_DEBUG=INFO (NCCL_DEBUG_SUBSYS, if set, needs INIT,NET,P2P,SHM)",
             ranks_in_words(&unconnected)
         )
     })
@@ -162,7 +165,8 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
         silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
     (!heard.is_empty() && !silent.is_empty()).then(|| {
         format!(
-            "the own lines of {} have no connection, and those of other ranks have: the log is cut or filtered there",
+            "the own lines of {} have no connection, and those of other ranks have: the log is cut or \
+             filtered there",
             ranks_in_words(&silent)
         )
     })
@@ -174,8 +178,8 @@ fn connecting(ways: &Ways<'_>) -> Option<String> {
     let open: Vec<u32> = members.filter(|(_, member)| !member.connected).map(|(&rank, _)| rank).collect();
     (!open.is_empty()).then(|| {
         format!(
-            "{} did not log that the connections are complete (`Connected all rings`): the log is cut or filtered, or the job \
-             waits there",
+            "{} did not log that the connections are complete (`Connected all rings`): the log is cut or \
+             filtered, or the job waits there",
             ranks_in_words(&open)
         )
     })
@@ -211,7 +215,8 @@ fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     });
     pair.map(|((from, to), way)| {
         format!(
-            "rank {from} on {} and rank {to} on {} use {}, which NCCL uses within a host: are these two names of one host?",
+            "rank {from} on {} and rank {to} on {} use {}, which NCCL uses within a host: are these two \
+             names of one host?",
             host(*from).unwrap_or("an unknown host"),
             host(*to).unwrap_or("an unknown host"),
             way.long()

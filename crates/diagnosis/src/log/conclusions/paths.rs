@@ -227,8 +227,8 @@ impl Usage {
 type Advice = (&'static str, &'static str, &'static str);
 
 const EFA: Advice = (
-    "The plugin found no usable EFA device in this process: the container was given none, the instance type or the network \
-     interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
+    "The plugin found no usable EFA device in this process: the container was given none, the instance type \
+     or the network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
     "ls /dev/infiniband; fi_info -p efa\n\
      Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device plugin: kubectl get ds -A | grep efa\n\
      Docker: --device=/dev/infiniband/uverbs0 for each device, --ulimit memlock=-1\n\
@@ -236,13 +236,16 @@ const EFA: Advice = (
     "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
 );
 const IB: Advice = (
-    "NCCL found no usable InfiniBand or RoCE device in this process: no device in the container, ports down, or libibverbs is missing.",
-    "ls /dev/infiniband; ibstat; ldconfig -p | grep ibverbs\nDocker: --device=/dev/infiniband --ulimit memlock=-1",
+    "NCCL found no usable InfiniBand or RoCE device in this process: no device in the container, ports down, \
+     or libibverbs is missing.",
+    "ls /dev/infiniband; ibstat; ldconfig -p | grep ibverbs\nDocker: --device=/dev/infiniband --ulimit \
+     memlock=-1",
     "NCCL user guide, troubleshooting: networking",
 );
 const OTHER: Advice = (
     "The plugin of the network was not found, or found no device in this process.",
-    "Read the NET/ lines of the log before `Using network Socket`; check the devices with fi_info, and LD_LIBRARY_PATH for the plugin.",
+    "Read the NET/ lines of the log before `Using network Socket`; check the devices with fi_info, and \
+     LD_LIBRARY_PATH for the plugin.",
     "NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN",
 );
 
@@ -307,10 +310,12 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
     Some(Finding {
         cause: Some(if spark {
-            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is lost.".to_owned()
+            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is \
+             lost.".to_owned()
         } else {
-            "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and the NIC are too far \
-             apart (NCCL_NET_GDR_LEVEL), the instance type has none, or a virtual machine lacks ATS."
+            "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and \
+             the NIC are too far apart (NCCL_NET_GDR_LEVEL), the instance type has none, or a virtual \
+             machine lacks ATS."
                 .to_owned()
         }),
         remedy: (!spark).then(|| {
@@ -419,9 +424,10 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(
-            "Ranks of one container: unset NCCL_HOSTID. Containers: prefer one pod with all GPUs of the host (nvidia.com/gpu: 8). Several containers are one host for NCCL only with an equal \
-             NCCL_HOSTID, and work only if they share everything: hostIPC: true, hostPID: true, hostNetwork: true, one /dev/shm, and \
-             all GPUs visible in each; without these an equal NCCL_HOSTID makes the start fail."
+            "Ranks of one container: unset NCCL_HOSTID. Containers: prefer one pod with all GPUs of the host \
+             (nvidia.com/gpu: 8). Several containers are one host for NCCL only with an equal NCCL_HOSTID, \
+             and work only if they share everything: hostIPC: true, hostPID: true, hostNetwork: true, one \
+             /dev/shm, and all GPUs visible in each; without these an equal NCCL_HOSTID makes the start fail."
                 .to_owned(),
         ),
         ranks: ranks.clone(),

@@ -30,12 +30,14 @@ fn aborted(job: &Job<'_>) -> Option<Placed> {
     let text = format!("The program aborted {} on {}", job::name(&communicator.id), ranks_in_words(&ranks));
     let finding = Finding {
         cause: Some(
-            "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show which. The other ranks \
-             did not abort."
+            "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show \
+             which. The other ranks did not abort."
                 .to_owned(),
         ),
         remedy: Some("Read what the program of these ranks wrote before `Abort COMPLETE`.".to_owned()),
-        hosts: job.hosts(ranks.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer))),
+        hosts: job.hosts(
+            ranks.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer)),
+        ),
         ranks,
         source: Some("NCCL 2.28.9 src/init.cc, ncclCommAbort and commFree".to_owned()),
         ..Finding::new("communicator-aborted", Severity::Degraded, text)
@@ -96,13 +98,13 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     };
     let finding = Finding {
         cause: Some(
-            "The processes were started with different sizes, by a launcher or by variables such as WORLD_SIZE: the start cannot \
-             complete, or ranks exchange data with the wrong ones."
+            "The processes were started with different sizes, by a launcher or by variables such as \
+             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ones."
                 .to_owned(),
         ),
         remedy: Some(
-            "Start all processes of the job with one number of ranks: compare mpirun -n, --nnodes, --nproc-per-node, WORLD_SIZE on \
-             all hosts."
+            "Start all processes of the job with one number of ranks: compare mpirun -n, --nnodes, \
+             --nproc-per-node, WORLD_SIZE on all hosts."
                 .to_owned(),
         ),
         evidence: sizes.iter().filter_map(first).take(4).collect(),
@@ -142,10 +144,11 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
     let version = job.writer(writer).and_then(|writer| writer.nccl.as_ref());
     let refuses = main.nodes == Some(1) && version.is_some_and(|version| *version < Version::new(2, 30, 0));
     let cause = if refuses {
-        "This version of NCCL refuses that within a node, but the log shows a start: lines were changed, or belong to several jobs."
+        "This version of NCCL refuses that within a node, but the log shows a start: lines were changed, or \
+         belong to several jobs."
     } else {
-        "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), or several \
-         machines have one host name."
+        "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), \
+         or several machines have one host name."
     };
     Some(Finding {
         cause: Some(cause.to_owned()),
@@ -265,14 +268,21 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     });
     Some(Finding {
         cause: Some(
-            "Each rank chooses by its own variables, and NCCL does not compare them: ranks that choose differently hang, or are slow."
+            "Each rank chooses by its own variables, and NCCL does not compare them: ranks that choose \
+             differently hang, or are slow."
                 .to_owned(),
         ),
-        remedy: Some(format!("Give all ranks the same {name}: mpirun -x {name}, or the same env in all pods; or unset it.")),
+        remedy: Some(format!(
+            "Give all ranks the same {name}: mpirun -x {name}, or the same env in all pods; or unset it."
+        )),
         ranks: job.ranks(named),
         evidence: evidence.take(4).collect(),
         source: Some("NCCL 2.30.7 src/enqueue.cc; nccl issue 1136".to_owned()),
-        ..Finding::new("variable-differs", Severity::Degraded, format!("{name} differs between ranks: {}", list.join("; ")))
+        ..Finding::new(
+            "variable-differs",
+            Severity::Degraded,
+            format!("{name} differs between ranks: {}", list.join("; ")),
+        )
     })
 }
 

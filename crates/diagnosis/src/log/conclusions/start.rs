@@ -40,8 +40,9 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
         Finding {
             cause: Some(cause(&absent, &done)),
             remedy: Some(
-                "Look at the last lines of these ranks. If all wait: check that all ranks run, that they reach the address of rank 0 \
-                 (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench doctor job"
+                "Look at the last lines of these ranks. If all wait: check that all ranks run, that they \
+                 reach the address of rank 0 (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench \
+                 doctor job"
                     .to_owned(),
             ),
             ..Finding::new("start-never-complete", Severity::Broken, text)
@@ -79,10 +80,12 @@ fn cause(absent: &[u32], done: &[u32]) -> String {
         ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
         ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
         ([rank], _) => format!(
-            "The log has no line of rank {rank}: it did not start, or cannot reach rank 0, or its log is not here."
+            "The log has no line of rank {rank}: it did not start, or cannot reach rank 0, or its log is not \
+             here."
         ),
         (absent, _) => format!(
-            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not here.",
+            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not \
+             here.",
             ranks_in_words(absent)
         ),
     }

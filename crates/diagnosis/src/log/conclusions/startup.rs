@@ -93,8 +93,12 @@ pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
     let (phase, longest) = start.phases.first()?;
     Some(Finding {
         cause: Some(match phase.as_str() {
-            "kernels" => "Loading NCCL's kernels took long: the first use after a boot, a slow file system, or a build without code for this GPU.".to_owned(),
-            "topo" => "Reading the topology took long: NVML without persistence mode, or slow /sys.".to_owned(),
+            "kernels" => "Loading NCCL's kernels took long: the first use after a boot, a slow file system, \
+             or a build without code for this GPU."
+                .to_owned(),
+            "topo" => "Reading the topology took long: NVML without persistence mode, or slow \
+             /sys."
+                .to_owned(),
             _ => format!("Most of it is in the phase `{phase}`."),
         }),
         remedy: (phase == "topo" || phase == "kernels").then(|| "nvidia-smi -pm 1".to_owned()),

@@ -83,7 +83,8 @@ pub(super) fn pair(network: &'static str, via: &'static str) -> Log {
 pub(super) fn end(rank: u32, event: &str) -> String {
     let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
     format!(
-        "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - {event} COMPLETE\n"
+        "{host}:{pid}:{pid} [{rank}] NCCL INFO comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} busId 60 - \
+         {event} COMPLETE\n"
     )
 }
 

@@ -170,7 +170,8 @@ fn finding(
     Finding {
         cause: Some(cause),
         remedy: Some(
-            "Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch then compares each call, and stops at the line that differs."
+            "Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch then compares each call, and stops at the line \
+             that differs."
                 .to_owned(),
         ),
         ranks: odd.into_iter().collect(),
@@ -224,8 +225,8 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         };
         let cause = match ended {
             Some(_) => {
-                "Its program called other or fewer collectives than the others: a branch that not all ranks take, or data \
-                        of different length."
+                "Its program called other or fewer collectives than the others: a branch that not all ranks \
+                 take, or data of different length."
             }
             None => {
                 "It is stuck before this call, died, or called another collective; its log does not tell."
@@ -241,8 +242,8 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         (
             behind,
             diagnosis,
-            "It is stuck or slow outside of NCCL (data loading, a checkpoint, an evaluation, Python), or took a \
-                             branch without this call.",
+            "It is stuck or slow outside of NCCL (data loading, a checkpoint, an evaluation, Python), or \
+             took a branch without this call.",
         )
     };
     let first = ranks.first().copied().unwrap_or_default();
@@ -277,7 +278,8 @@ fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         return None;
     }
     let diagnosis = format!(
-        "All {} ranks wait in {}, which they called alike: the transfer itself hangs, and the cause is not in this log",
+        "All {} ranks wait in {}, which they called alike: the transfer itself hangs, and the cause is not \
+         in this log",
         members.len(),
         call(group, report)
     );

@@ -26,13 +26,15 @@ fn ranks_without_comm_id_are_members_of_one_communicator() {
     for rank in 0..3 {
         let peer = (rank + 1) % 3;
         log += &format!(
-            "vm:{0}:20 [{rank}] NCCL INFO Channel 01 : {rank}[100000] -> {peer}[200000] via direct shared memory\n",
+            "vm:{0}:20 [{rank}] NCCL INFO Channel 01 : {rank}[100000] -> {peer}[200000] via direct shared \
+             memory\n",
             10 + rank
         );
     }
     for rank in [0, 2, 1] {
         log += &format!(
-            "vm:{}:20 [{rank}] NCCL INFO comm 0x7f{rank}0 rank {rank} nranks 3 cudaDev {rank} busId {rank}00000 - Init COMPLETE\n",
+            "vm:{}:20 [{rank}] NCCL INFO comm 0x7f{rank}0 rank {rank} nranks 3 cudaDev {rank} busId \
+             {rank}00000 - Init COMPLETE\n",
             10 + rank
         );
     }
@@ -52,7 +54,8 @@ fn ranks_without_comm_id_are_members_of_one_communicator() {
     // A second communicator of the same ranks, and one of another size.
     for (rank, ranks) in [(0, 3), (1, 3), (0, 2)] {
         log += &format!(
-            "vm:{}:20 [{rank}] NCCL INFO comm 0x8{ranks}{rank} rank {rank} nranks {ranks} cudaDev {rank} busId {rank} - Init COMPLETE\n",
+            "vm:{}:20 [{rank}] NCCL INFO comm 0x8{ranks}{rank} rank {rank} nranks {ranks} cudaDev {rank} \
+             busId {rank} - Init COMPLETE\n",
             10 + rank
         );
     }
@@ -134,7 +137,8 @@ fn ranks_that_one_thread_initialises_belong_to_their_devices() {
         log += &start(
             "5:5 [0]",
             &format!(
-                "ncclCommInitAll comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 60 commId 0xabc"
+                "ncclCommInitAll comm 0x{rank}1 rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 60 \
+                 commId 0xabc"
             ),
         );
     }

@@ -58,7 +58,8 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
         return refused("MPI carries the data of MPI's own ranks only: leave --world out");
     }
     let notes = settings.collectives.contains(&Collective::AllToAllV).then(|| {
-        "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the same"
+        "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the \
+         same"
             .to_owned()
     });
     Ok(HostBackend {

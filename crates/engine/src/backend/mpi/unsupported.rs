@@ -32,8 +32,9 @@ pub(super) fn find_unsupported(settings: &Request) -> Option<String> {
     if let Some(data_type) = settings.data_types.iter().find(reduced).filter(|_| !settings.all.data_types) {
         let names = NUMBERS.map(DataType::name).join(", ");
         return Some(format!(
-            "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and whether sums of \
-             8-bit integers wrap or saturate is its own affair. Collectives that reduce nothing take all types"
+            "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and \
+             whether sums of 8-bit integers wrap or saturate is its own affair. Collectives that reduce \
+             nothing take all types"
         ));
     }
     let smallest = settings.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);

@@ -58,8 +58,8 @@ pub(super) fn assignment(
     });
     if !same && !disjoint {
         return Err(format!(
-            "the processes of {host} see different GPUs that overlap: give each its own with CUDA_VISIBLE_DEVICES, \
-             or let all see all"
+            "the processes of {host} see different GPUs that overlap: give each its own with \
+             CUDA_VISIBLE_DEVICES, or let all see all"
         ));
     }
     // With NCCL_TESTS_DEVICE every process begins with the same GPU.
@@ -176,8 +176,8 @@ mod tests {
         assert!(refused(sharing(&one), 17, SINCE).contains("At most 16 ranks can share a GPU"));
         assert_eq!(
             refused(sharing(&one), 2, BEFORE),
-            "2 GPUs (-g 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, and 2.29.9 \
-             is loaded"
+            "2 GPUs (-g 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, \
+             and 2.29.9 is loaded"
         );
         assert!(refused(process("boot 1", &one), 2, SINCE).contains("a process per GPU is -g 1"));
     }

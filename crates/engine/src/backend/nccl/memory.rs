@@ -82,7 +82,8 @@ impl RankMemory {
             asked => {
                 if asked == record::Registration::Symmetric {
                     self.note = Some(format!(
-                        "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
+                        "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R \
+                         1"
                     ));
                 }
                 self.registrations = vec![communicator.register(send)?, communicator.register(receive)?];

@@ -27,15 +27,16 @@ pub(super) fn notes(
     let mut notes = known_faults(settings, loaded, ranks, &is_set);
     if settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
         notes.push(format!(
-            "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, which needs \
-             {}.{}: its inputs are written by a plain kernel, so that an operation which starts too early is not found",
+            "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, \
+             which needs {}.{}: its inputs are written by a plain kernel, so that an operation which starts \
+             too early is not found",
             capability.0, capability.1, EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }
     if ranks_on_gpu > 1 {
         notes.push(format!(
-            "up to {ranks_on_gpu} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one GPU with \
-             itself, and say nothing of NVLink or a network"
+            "up to {ranks_on_gpu} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one \
+             GPU with itself, and say nothing of NVLink or a network"
         ));
     }
     notes

@@ -189,7 +189,8 @@ mod tests {
         ranks[3] = status(3, 17, "initialising NCCL");
         assert_eq!(
             explained(&ranks),
-            "rank 3 on node0 (GPU 3) did not finish initialising NCCL within 30 s; rank 0-2, 4-7 wait in allreduce"
+            "rank 3 on node0 (GPU 3) did not finish initialising NCCL within 30 s; rank 0-2, 4-7 wait in \
+             allreduce"
         );
         ranks[5] = status(5, 19, "a barrier");
         assert!(
@@ -197,8 +198,8 @@ mod tests {
         );
         ranks[6] = status(6, 17, "initialising NCCL");
         assert!(explained(&ranks).starts_with(
-            "these did not finish initialising NCCL within 30 s: rank 3 on node0 (GPU 3), rank 6 on node1 (GPU 2); \
-             rank 0-2, 4, 7 wait"
+            "these did not finish initialising NCCL within 30 s: rank 3 on node0 (GPU 3), rank 6 on node1 \
+             (GPU 2); rank 0-2, 4, 7 wait"
         ));
     }
 
@@ -239,16 +240,16 @@ mod tests {
         ];
         assert_eq!(
             explained(&ranks),
-            "no progress within 30 s: rank 5 on node1 (GPU 1) was last heard 31 s ago, in filling; rank 4 on node1 \
-             (GPU 0), rank 6 on node1 (GPU 2) were last heard 33 s ago, in filling; rank 1 on node0 (GPU 1) was last \
-             heard 33 s ago, in a barrier; rank 0 waits in allreduce"
+            "no progress within 30 s: rank 5 on node1 (GPU 1) was last heard 31 s ago, in filling; rank 4 on \
+             node1 (GPU 0), rank 6 on node1 (GPU 2) were last heard 33 s ago, in filling; rank 1 on node0 \
+             (GPU 1) was last heard 33 s ago, in a barrier; rank 0 waits in allreduce"
         );
         // Not the one that keeps the others waiting.
         let ranks = [status(0, 17, "filling"), silent(1, 18, "a barrier", 3), status(2, 18, "a barrier")];
         assert_eq!(
             explained(&ranks),
-            "rank 0 on node0 (GPU 0) did not finish filling within 30 s; rank 1 on node0 (GPU 1) was last heard 3 s \
-             ago, in a barrier; rank 2 waits in a barrier"
+            "rank 0 on node0 (GPU 0) did not finish filling within 30 s; rank 1 on node0 (GPU 1) was last \
+             heard 3 s ago, in a barrier; rank 2 waits in a barrier"
         );
         let ranks: Vec<RankStatus> =
             (0..10).map(|rank| silent(rank, 17, "filling", 10 + rank as u64)).collect();

@@ -36,8 +36,8 @@ fn enforce(limit: Duration, step: &str, owner: &Owner) {
     }
     if report_after < limit && rank.is_none_or(|rank| rank < 2) {
         print_message(format_args!(
-            "nccl-bench: {name} on {host} is still {step}, for {} s now; it waits for all processes of the launcher \
-             to do the same, and gives up after {} s (-T, NCCL_BENCH_TIMEOUT)",
+            "nccl-bench: {name} on {host} is still {step}, for {} s now; it waits for all processes of the \
+             launcher to do the same, and gives up after {} s (-T, NCCL_BENCH_TIMEOUT)",
             report_after.as_secs(),
             limit.as_secs()
         ));

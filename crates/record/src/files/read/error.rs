@@ -33,7 +33,8 @@ pub enum ReadProblem {
     Encoded(&'static str),
     /// It is not a result file.
     #[error(
-        "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests (-J); {0}"
+        "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests \
+         (-J); {0}"
     )]
     NotOurs(String),
     /// It ends in the middle.
@@ -41,7 +42,8 @@ pub enum ReadProblem {
     EndMissing(&'static str),
     /// A newer program has written it.
     #[error(
-        "it has version {found} of the format, and this program knows {known}; read it with a newer nccl-bench"
+        "it has version {found} of the format, and this program knows {known}; read it with a newer \
+         nccl-bench"
     )]
     Newer {
         /// The file's version.

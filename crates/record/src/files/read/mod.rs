@@ -248,7 +248,8 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     }
                     if end.summary.wrong_measurements.is_some_and(|all| all != wrong) {
                         return Err(damaged(&format!(
-                            "it ends a run of another number of wrong measurements than the {wrong} that are there"
+                            "it ends a run of another number of wrong measurements than the {wrong} that are \
+                             there"
                         )));
                     }
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);

@@ -99,7 +99,8 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     let per_process = config.nthreads * config.ngpus;
     if per_process > 1 {
         notes.push(format!(
-            "nccl-tests names only the first of {per_process} GPUs of each process: the number of ranks is not known"
+            "nccl-tests names only the first of {per_process} GPUs of each process: the number of ranks is \
+             not known"
         ));
     }
     if command.number("-C", "--report_cputime").is_some_and(|value| value > 0) {

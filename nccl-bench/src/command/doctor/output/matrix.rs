@@ -103,7 +103,8 @@ pub(in crate::command) fn picture(matrix: &Matrix, name: &str) -> String {
     let count = matrix.labels.len();
     let (width, height) = (frame.x(count) + 4.0, frame.y(count) + 4.0);
     let mut svg = format!(
-        "<svg class=\"matrix\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\">\n",
+        "<svg class=\"matrix\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"{}\" \
+         height=\"{}\">\n",
         escaped(name),
         Px(width),
         Px(height),

@@ -127,8 +127,8 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
     };
     if !is_left && !io::stderr().is_terminal() {
         print_message(format_args!(
-            "note: the variables of {launcher} make this process rank {rank}; each rank prints this report: run it on rank \
-             0 alone"
+            "note: the variables of {launcher} make this process rank {rank}; each rank prints this report: \
+             run it on rank 0 alone"
         ));
     }
     is_left

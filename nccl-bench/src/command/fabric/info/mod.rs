@@ -123,8 +123,8 @@ fn without_library(error: &LoadError) -> String {
     let tried: Vec<String> =
         error.attempts().iter().map(|attempt| format!("{}: {}", attempt.place, attempt.reason)).collect();
     format!(
-        "no usable libfabric was found ({}); install libfabric (Debian, Ubuntu: apt-get install libfabric1; AWS: the \
-         EFA installer), or set FABRIC_LIBRARY to the path of libfabric.so.1",
+        "no usable libfabric was found ({}); install libfabric (Debian, Ubuntu: apt-get install libfabric1; \
+         AWS: the EFA installer), or set FABRIC_LIBRARY to the path of libfabric.so.1",
         tried.join("; ")
     )
 }
@@ -188,8 +188,8 @@ fn check_node(node: &str) -> Result<(), ExitError> {
     match (node, 0).to_socket_addrs() {
         Ok(_) => Ok(()),
         Err(error) => Err(ExitError::refused(format!(
-            "-n {node}: this host finds no address for the name ({error}); correct it, or give an address (getent hosts \
-             {node})"
+            "-n {node}: this host finds no address for the name ({error}); correct it, or give an address \
+             (getent hosts {node})"
         ))),
     }
 }

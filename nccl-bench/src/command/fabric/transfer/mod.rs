@@ -57,8 +57,8 @@ pub(super) fn run(
     }
     if arguments.shared_domain && options.test.is_remote() {
         return Err(Stop::Refused(
-            "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a lock, so that \
-             rma needs a domain for each endpoint"
+            "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a \
+             lock, so that rma needs a domain for each endpoint"
                 .to_owned(),
         ));
     }
@@ -144,8 +144,8 @@ fn check_memory(options: TestOptions<'_>, world: &world::Handle, ranks: &[RankIn
     }
     let most = Size(available / parts);
     Err(Stop::Refused(format!(
-        "size {} does not fit: the memory of {} has room for transfers of {most} at most (-e), {count} at a time \
-         (--endpoints)",
+        "size {} does not fit: the memory of {} has room for transfers of {most} at most (-e), {count} at a \
+         time (--endpoints)",
         arguments.max_bytes,
         ranks[world.rank()].host
     )))

@@ -31,8 +31,8 @@ pub(super) fn join(
         Some((rank, address, ..)) => RendezvousConfig::new(rank, 2, address),
         None if launcher == Launcher::None => {
             return Err(Stop::Refused(
-                "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give --listen HOST:PORT to \
-                 one and --connect HOST:PORT to the other"
+                "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give \
+                 --listen HOST:PORT to one and --connect HOST:PORT to the other"
                     .to_owned(),
             ));
         }
@@ -47,8 +47,8 @@ pub(super) fn join(
             for_mpi: None,
             timeout,
             instead: Some(
-                "name a host and port of rank 0 to all ranks (mpirun -x NCCL_BENCH_ADDR=node1:29500 ..., with MPICH \
-                 -genv NCCL_BENCH_ADDR node1:29500)",
+                "name a host and port of rank 0 to all ranks (mpirun -x NCCL_BENCH_ADDR=node1:29500 ..., \
+                 with MPICH -genv NCCL_BENCH_ADDR node1:29500)",
             ),
         });
     }
@@ -137,8 +137,8 @@ fn difference(ranks: &[RankInfo]) -> Option<String> {
             .find(|(name, _)| value(&first.settings, name) != value(&other.settings, name))?;
         let [ours, theirs] = [&first.settings, &other.settings].map(|settings| value(settings, name));
         Some(format!(
-            "the ranks were not asked for the same: {name} is {ours} on rank 0 and {theirs} on rank {rank} (on {}); start all \
-             with the same options",
+            "the ranks were not asked for the same: {name} is {ours} on rank 0 and {theirs} on rank {rank} \
+             (on {}); start all with the same options",
             other.host
         ))
     })

@@ -188,7 +188,11 @@ fn peers(gpus: &Gpus) -> Vec<Finding> {
                     "a setting of the driver forbids it",
                     "look into /etc/modprobe.d for NVreg_RegistryDwords, and load the module without it",
                 ),
-                Access::NoGpu => (Severity::Advice, "the GPUs do not support it", "none: NCCL goes through the host's memory"),
+                Access::NoGpu => (
+                    Severity::Advice,
+                    "the GPUs do not support it",
+                    "none: NCCL goes through the host's memory",
+                ),
                 // Where some pairs work, the others are a property of the machine's layout.
                 _ if any_works => (
                     Severity::Advice,
@@ -198,10 +202,12 @@ fn peers(gpus: &Gpus) -> Vec<Finding> {
                 _ => (
                     Severity::Advice,
                     "the chipset, the virtual machine or the driver does not support it",
-                    "nvidia-smi topo -p2p r; in a virtual machine the GPUs must share a PCIe switch or NVLink",
+                    "nvidia-smi topo -p2p r; in a virtual machine the GPUs must share a PCIe switch or \
+                     NVLink",
                 ),
             };
-            let text = format!("no peer-to-peer access ({}) between GPUs {}", access.code(), join_list(&pairs));
+            let text =
+                format!("no peer-to-peer access ({}) between GPUs {}", access.code(), join_list(&pairs));
             Finding::new("no-peer-access", severity, text).cause(cause).remedy(remedy)
         })
         .collect()

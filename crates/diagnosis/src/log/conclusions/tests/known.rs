@@ -69,8 +69,8 @@ fn faults_that_a_job_cannot_have_are_counted_with_what_it_lacks() {
     let last = |log: &str| listed(log).pop().unwrap();
     assert_eq!(
         last(&text),
-        "Not listed: 5 known faults for which the job lacks: InfiniBand or RoCE, a communicator of one rank, hosts with one GPU, \
-         libfabric, several nodes."
+        "Not listed: 5 known faults for which the job lacks: InfiniBand or RoCE, a communicator of one rank, \
+         hosts with one GPU, libfabric, several nodes."
     );
     let has =
         |log: &str, word: &str| listed(log).iter().any(|line| line.contains(" If: ") && line.contains(word));
@@ -111,8 +111,8 @@ fn a_job_on_eight_gpus_of_a_host_has_few_of_the_faults_of_its_version() {
     let last = lines.pop().unwrap();
     assert_eq!(
         last,
-        "Not listed: 6 known faults for which the job lacks: InfiniBand or RoCE, NCCL_CHUNK_SIZE, a communicator of one rank, \
-         hosts with one GPU, libfabric, several nodes."
+        "Not listed: 6 known faults for which the job lacks: InfiniBand or RoCE, NCCL_CHUNK_SIZE, a \
+         communicator of one rank, hosts with one GPU, libfabric, several nodes."
     );
     assert_eq!(lines.len(), 5, "{lines:?}");
 }

@@ -7,7 +7,8 @@ use super::*;
 const FATAL: &[&str] = &[
     // nccl-bench
     "rank 1 on host vm died: its connection closed; rank 0 ends with it",
-    "rank 0 on host vm: nccl-bench: no progress within 3 s: rank 1 on vm (host memory) was last heard 5 s ago, in filling",
+    "rank 0 on host vm: nccl-bench: no progress within 3 s: rank 1 on vm (host memory) was last heard 5 s \
+     ago, in filling",
     "error: the rendezvous at bench-0.bench:29500 failed: after 600 s, 1 of 2 ranks is missing: rank 1",
     "nccl-bench: ended by SIGTERM",
     "error: rank 1 did not find rank 0 within 6 s; tried localhost:2999: Connection refused",
@@ -20,7 +21,8 @@ const FATAL: &[&str] = &[
     "mpirun noticed that the job aborted, but has no info as to the process",
     "mpirun: killing job...",
     "Abort(1090831) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
-    "[1,0]<stderr>:Abort(1) on node 0 (rank 0 in comm 496): Fatal error in internal_Allreduce: Unknown error class",
+    "[1,0]<stderr>:Abort(1) on node 0 (rank 0 in comm 496): Fatal error in internal_Allreduce: Unknown error \
+     class",
     "mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate",
     "A daemon (pid 123) died unexpectedly with status 255 while attempting",
     "[mpiexec@head] control_cb (pm/pmiserv/pmiserv_cb.c:204): assert (!closed) failed",
@@ -32,14 +34,16 @@ const FATAL: &[&str] = &[
     "slurmstepd: error: *** STEP 1234.0 ON node1 FAILED (non-zero exit code or other failure mode) ***",
     "slurmstepd-node1: error: *** STEP 1234.0 ON node1 CANCELLED AT 2026-11-24T13:00:00 ***",
     "slurmstepd: error: *** STEP 1234.0 ON node1 UNCORRECTABLE MEMORY ERROR AT 2026-11-24T13:00:00 ***",
-    "slurmstepd: error:  mpi/pmix_v4: pmixp_coll_ring_reset_if_to: node1 [0]: pmixp_coll_ring.c:742: 0x14d3: collective timeout seq=0",
+    "slurmstepd: error:  mpi/pmix_v4: pmixp_coll_ring_reset_if_to: node1 [0]: pmixp_coll_ring.c:742: 0x14d3: \
+     collective timeout seq=0",
     // PyTorch and JAX
-    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump signal due to a \
-     collective timeout from  rank 5 and we will try our best to dump the debug info.",
-    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1849] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight recorder dump \
-     signal from another rank via TCPStore.",
+    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a \
+     dump signal due to a collective timeout from  rank 5 and we will try our best to dump the debug info.",
+    "[rank3]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1849] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed \
+     flight recorder dump signal from another rank via TCPStore.",
     "absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
-    "E0000 00:00:1 coordination_service_agent.cc:1] Coordination agent is in ERROR: UNAVAILABLE: The tasks have crashed",
+    "E0000 00:00:1 coordination_service_agent.cc:1] Coordination agent is in ERROR: UNAVAILABLE: The tasks \
+     have crashed",
     // Processes
     "timeout: the monitored command dumped core",
     "make: *** [Makefile:3: run] Error 1",
@@ -56,21 +60,23 @@ const FATAL: &[&str] = &[
     "exit status 137",
     "CUDA failure: an illegal memory access was encountered",
     // Devices
-    "libfabric:1234:1700000000::efa:cq:efa_rdm_cq_poll_ibv_cq():1: Work completion status 12: Unresponsive receiver",
+    "libfabric:1234:1700000000::efa:cq:efa_rdm_cq_poll_ibv_cq():1: Work completion status 12: Unresponsive \
+     receiver",
     "[  12.5] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
     "[  12.5] pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
     "Unable to determine the device handle for GPU 0000:3b:00.0: Unknown Error",
-    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 113, message: Unreachable remote (never received a \
-     response) (15)",
-    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 22, message: Invalid address handle (local) (4)",
+    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 113, message: Unreachable \
+     remote (never received a response) (15)",
+    "libfabric:4425:1732850000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 22, message: Invalid \
+     address handle (local) (4)",
 ];
 
 /// Lines that can stand in the log of a job that ended well, and in that of one whose host is gone.
 const SUSPICIOUS: &[&str] = &[
-    "[rank1]:[W522 11:47:46.952 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=77, addr=[a]:39732, remote=[b]:29600): \
-     Broken pipe",
-    "[W521 23:55:23.1 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3, addr=[b]:44074, remote=[a]:29500): failed to \
-     recv, got 0 bytes",
+    "[rank1]:[W522 11:47:46.952 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=77, \
+     addr=[a]:39732, remote=[b]:29600): Broken pipe",
+    "[W521 23:55:23.1 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3, addr=[b]:44074, \
+     remote=[a]:29500): failed to recv, got 0 bytes",
     "[  12.5] mlx5_core 0000:09:00.0 ens1: Link down",
     "ib0: link down",
     "[  12.5] bnxt_en 0000:09:00.0 ens1np0: NIC Link is Down",
@@ -97,12 +103,13 @@ const SUSPICIOUS: &[&str] = &[
 
 /// Lines of jobs that run, or end well.
 const HARMLESS: &[&str] = &[
-    "nccl-bench: rank 0 on vm is still starting MPI, for 20 s now; it waits for all processes of the launcher to do the same, and \
-     gives up after 300 s (-T, NCCL_BENCH_TIMEOUT)",
+    "nccl-bench: rank 0 on vm is still starting MPI, for 20 s now; it waits for all processes of the \
+     launcher to do the same, and gives up after 300 s (-T, NCCL_BENCH_TIMEOUT)",
     "# Rank 0 on vm, shm: fi_shm://collectives-4026531836-18918-396c9dfb47c666e5",
-    "[rank1]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1683] [PG ID 0 PG GUID 0(default_pg) Rank 1] ProcessGroupNCCL preparing to dump \
-     debug info. Include stack trace: 1",
-    "libfabric:12:1700000000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 125, message: Flushed during queue pair destroy (1)",
+    "[rank1]:[E1124 13:46:19.6 ProcessGroupNCCL.cpp:1683] [PG ID 0 PG GUID 0(default_pg) Rank 1] \
+     ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1",
+    "libfabric:12:1700000000::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 125, message: Flushed during \
+     queue pair destroy (1)",
     "pcieport 0000:00:1c.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from 0000:73:00.1",
     "mlx5_core 0000:09:00.0 ens1: Link up",
     "Connection to node2 closed.",

@@ -46,9 +46,8 @@ fn an_absent_rank_is_unseen_and_not_broken() {
     assert_eq!(found.health(), Health::CannotTell);
     assert_eq!(
         found.unseen,
-        [
-            "the logs of rank 1 are not here; proven is only: NET/IB with GPUDirect RDMA on 1 connection between 2 ranks"
-        ]
+        ["the logs of rank 1 are not here; proven is only: NET/IB with GPUDirect RDMA on 1 connection \
+             between 2 ranks"]
     );
 }
 

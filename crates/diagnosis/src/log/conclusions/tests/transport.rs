@@ -165,9 +165,8 @@ fn nvlink_needs_proof_for_each_pair() {
     let found = log.examine();
     assert_eq!(
         found.proof,
-        [
-            "NVLink between all 6 pairs of 3 ranks by the topology; P2P over it on the 3 connections of the log"
-        ]
+        ["NVLink between all 6 pairs of 3 ranks by the topology; P2P over it on the 3 connections of the \
+             log"]
     );
     let matrix = found.sections.iter().find_map(|section| match &section.body {
         Body::Matrix(matrix) => Some(matrix),

@@ -4,14 +4,16 @@ use crate::log::conclusions::tests::{examine, pair};
 /// The watchdog of a rank: the call that it waited for, and the process group.
 fn timeout(rank: u32, group: &str, sequence: u64, operation: &str, elements: u64) -> String {
     let line = format!(
-        "[rank{rank}]:[E1124 13:47:03.6 a.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={sequence}, \
-         OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=12000) ran for 12054 milliseconds before timing out.\n"
+        "[rank{rank}]:[E1124 13:47:03.6 a.cpp:689] [Rank {rank}] Watchdog caught collective operation \
+         timeout: WorkNCCL(SeqNum={sequence}, OpType={operation}, NumelIn={elements}, NumelOut={elements}, \
+         Timeout(ms)=12000) ran for 12054 milliseconds before timing out.\n"
     );
     match group {
         "" => line,
         _ => format!(
-            "{line}[rank{rank}]:[E1124 13:47:03.6 a.cpp:2303] [PG ID 0 PG GUID {group} Rank {rank}]  failure detected by watchdog at work \
-             sequence id: {sequence} PG status: last enqueued work: {sequence}, last completed work: 1\n"
+            "{line}[rank{rank}]:[E1124 13:47:03.6 a.cpp:2303] [PG ID 0 PG GUID {group} Rank {rank}]  failure \
+             detected by watchdog at work sequence id: {sequence} PG status: last enqueued work: {sequence}, \
+             last completed work: 1\n"
         ),
     }
 }
@@ -27,7 +29,8 @@ fn different_operations_at_one_number_are_the_cause() {
     let found = first(&(timeout(1, ALL, 6, "BROADCAST", 4) + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
     assert_eq!(
         found.diagnosis,
-        "The ranks called different collectives at SeqNum 6 of group default_pg: ALLREDUCE on rank 0; BROADCAST on rank 1"
+        "The ranks called different collectives at SeqNum 6 of group default_pg: ALLREDUCE on rank 0; \
+         BROADCAST on rank 1"
     );
     assert_eq!(found.rule, "torch-order-differs");
     assert_eq!(found.consequences.len(), 1);
