@@ -146,7 +146,9 @@ impl Started {
     /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and
     /// solutions.
     pub fn agrees_with_mpi(&self, described: &str, rank: usize, size: usize) -> Result<(), Error> {
-        let Some(expected) = self.size.filter(|_| self.mpi) else { return Ok(()) };
+        // Left-over variables of another launcher say nothing, unless each process would be alone.
+        let counts = |&expected: &usize| self.mpi || (size == 1 && expected > 1);
+        let Some(expected) = self.size.filter(counts) else { return Ok(()) };
         if expected == size {
             return Ok(());
         }

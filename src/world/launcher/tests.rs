@@ -95,6 +95,12 @@ fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
          launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
     );
     mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
+    // Processes of another launcher that MPI does not know of.
+    let torchrun = started(&[("RANK", "0"), ("WORLD_SIZE", "2")]);
+    let text = torchrun.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
+    assert!(text.contains("started 2 processes") && text.contains("rank 0 of 1"), "{text}");
+    torchrun.agrees_with_mpi("Open MPI 4.1.4", 1, 4).unwrap();
+    started(&[("RANK", "0"), ("WORLD_SIZE", "1")]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
     started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
 }
 

@@ -170,9 +170,11 @@ impl Watcher {
         let several = self.process.size() > 1;
         let mut is_heard = false;
         let mut next_note = Instant::now();
-        let mut late_since: Option<Instant> = None;
+        // With the steps of the own ranks at that time.
+        let mut late_since: Option<(Instant, Vec<u64>)> = None;
         loop {
             let mut ranks = self.own();
+            let steps: Vec<u64> = ranks.iter().map(|rank| rank.number).collect();
             let now = Instant::now();
             let sends_note = several && now >= next_note;
             if sends_note {
@@ -198,12 +200,18 @@ impl Watcher {
                 (true, true) => COLLECT,
                 (true, false) => ALONE,
             };
-            match late_since {
-                _ if !is_late => late_since = None,
-                None if patience > Duration::ZERO => late_since = Some(now),
-                Some(since) if now - since < patience => {}
-                _ => self.end(&ranks),
-            }
+            late_since = match late_since {
+                _ if !is_late => None,
+                Some((since, before)) if before == steps => {
+                    if now - since >= patience {
+                        self.end(&ranks);
+                    }
+                    Some((since, before))
+                }
+                _ if patience.is_zero() => self.end(&ranks),
+                // If own ranks have gone on since, so has the job, and older notes of others say otherwise.
+                _ => Some((now, steps)),
+            };
             if owner.dropped_within(POLL_INTERVAL) {
                 // The last note must not look like a step that goes on.
                 if is_heard {

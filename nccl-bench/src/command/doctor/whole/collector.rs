@@ -101,8 +101,10 @@ impl Collector {
             let world = Arc::downgrade(world);
             let wait = move || {
                 while !is_over.load(Ordering::SeqCst) {
-                    if let (Some(ending), Some(world)) = (collector.exchange.ending(), world.upgrade()) {
-                        collector.end_job(&*world, ending);
+                    if let (Some((process, ending)), Some(world)) =
+                        (collector.exchange.ending(), world.upgrade())
+                    {
+                        collector.end_job(&*world, process, ending);
                     }
                     thread::sleep(4 * POLL);
                 }
@@ -113,7 +115,7 @@ impl Collector {
     }
 
     /// Reports the end of another process, and ends the job.
-    fn end_job(&self, world: &dyn world::World, ending: Ending) -> ! {
+    fn end_job(&self, world: &dyn world::World, process: usize, ending: Ending) -> ! {
         // After a death, the launcher may have interrupted the others. From here on no other failure ends
         // this process, so that the report and the exit code have one reason.
         let ending = match world.begin_end() {
@@ -123,7 +125,10 @@ impl Collector {
         self.report(&ending);
         let message = match &ending {
             Ending::Failed(message) => message.clone(),
-            Ending::Interrupted(signal) => format!("nccl-bench: ended by {signal}"),
+            Ending::Interrupted(signal) => {
+                let host = self.exchange.hosts.get(process).map_or("unknown", String::as_str);
+                format!("nccl-bench: process {process} on host {host} was ended by {signal}")
+            }
         };
         world.abort(i32::from(ending.code()), &message)
     }

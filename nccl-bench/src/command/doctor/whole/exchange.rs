@@ -198,10 +198,11 @@ impl Exchange {
         is_reported()
     }
 
-    /// The first ending that another process has told; on rank 0 only.
-    pub(super) fn ending(&self) -> Option<Ending> {
+    /// The ending that another process has told, with its number; on rank 0 only.
+    pub(super) fn ending(&self) -> Option<(usize, Ending)> {
         self.receive(&*self.world.upgrade()?);
-        lock(&self.received).endings.values().next().cloned()
+        let received = lock(&self.received);
+        received.endings.iter().next().map(|(process, ending)| (*process, ending.clone()))
     }
 
     /// Takes what has arrived.
