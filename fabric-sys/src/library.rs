@@ -186,8 +186,8 @@ impl Fabric {
     /// `fi_getinfo`: lists the providers' entries, best first. Free the list with [`Fabric::fi_freeinfo`].
     ///
     /// # Safety
-    /// As in C: `node` and `service` null or texts, `hints` null or from [`Fabric::fi_dupinfo`] of this
-    /// library, `info` writable.
+    /// The rules of C apply: `node` and `service` null or texts, `hints` null or from
+    /// [`Fabric::fi_dupinfo`] of this library, `info` writable.
     pub unsafe fn fi_getinfo(
         &self,
         version: Version,

@@ -12,8 +12,12 @@ use engine::session::Session;
 /// Without the harness of tests, which starts threads.
 fn main() {
     const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
-    // SAFETY: this is the only thread.
-    unsafe { env::remove_var(PLUGIN) };
+    // The user's settings would take precedence, and with a rank other than 0 nothing is recorded.
+    let settings: Vec<_> = env::vars_os().map(|(name, _)| name).collect();
+    for name in settings.iter().filter(|name| name.to_string_lossy().starts_with("NCCL_")) {
+        // SAFETY: this is the only thread.
+        unsafe { env::remove_var(name) };
+    }
     let request = Request {
         backend: BackendChoice::Nccl,
         log_choices: true,

@@ -140,7 +140,7 @@ impl DeviceData {
     /// once everything before it on `stream` is done; waits for the result.
     ///
     /// # Errors
-    /// As for [`check`](super::check); also if the buffer is not aligned to its elements, or the driver
+    /// Those of [`check`](super::check); also if the buffer is not aligned to its elements, or the driver
     /// fails.
     ///
     /// # Safety
@@ -187,7 +187,7 @@ impl DeviceData {
     /// May be captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Safety
-    /// As for [`check`](Self::check), until the work is done.
+    /// Those of [`check`](Self::check), until the work is done.
     pub unsafe fn count(
         &mut self,
         stream: &Arc<CudaStream>,
