@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::buffer::{Backing, Connection};
-use super::formation::{Formation, Members};
 #[cfg(feature = "nccl")]
 use super::gpu::{self, Device, GpuGroup};
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
 use crate::Error;
-use crate::world::World;
+use crate::world::{Members, Part, World};
 
 /// The backend of a new group.
 pub(super) enum Choice {
@@ -22,19 +21,19 @@ pub(super) enum Choice {
 
 /// Connects the ranks. With [`Backend::Auto`] on hosts, also returns the reason against GPUs. Collective.
 pub(super) fn connect(
-    formation: &Arc<Formation>,
+    part: &Arc<Part>,
     members: &Members,
     choice: Choice,
 ) -> Result<(Connection, Option<String>), Error> {
-    compare(formation, members, &choice)?;
+    compare(part, members, &choice)?;
     match choice {
-        Choice::Backend(Backend::Host) => Ok((on_hosts(formation, members)?, None)),
+        Choice::Backend(Backend::Host) => Ok((on_hosts(part, members)?, None)),
         #[cfg(feature = "nccl")]
-        Choice::Device(device) => Ok((on_gpus(formation, device)?, None)),
+        Choice::Device(device) => Ok((on_gpus(part, device)?, None)),
         Choice::Backend(backend) => {
-            let reason = match choose(formation, members)? {
+            let reason = match choose(part, members)? {
                 #[cfg(feature = "nccl")]
-                Ok(device) => return Ok((on_gpus(formation, device)?, None)),
+                Ok(device) => return Ok((on_gpus(part, device)?, None)),
                 #[cfg(not(feature = "nccl"))]
                 Ok(never) => match never {},
                 Err(reason) => reason,
@@ -42,19 +41,19 @@ pub(super) fn connect(
             if backend == Backend::Gpu {
                 return Err(Error::Job(format!("Backend::Gpu: {reason}")));
             }
-            Ok((on_hosts(formation, members)?, Some(reason)))
+            Ok((on_hosts(part, members)?, Some(reason)))
         }
     }
 }
 
 /// Refuses ranks that ask for different backends, before they exchange anything else.
-fn compare(formation: &Formation, members: &Members, choice: &Choice) -> Result<(), Error> {
+fn compare(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error> {
     let own = match choice {
         Choice::Backend(backend) => format!("group with Backend::{backend:?}"),
         #[cfg(feature = "nccl")]
         Choice::Device(_) => "group_on_gpu".to_owned(),
     };
-    let all = formation.all_gather(own.as_bytes())?;
+    let all = part.all_gather(own.as_bytes())?;
     let (Some(first), Some(peer)) = (all.first(), all.iter().position(|other| all.first() != Some(other)))
     else {
         return Ok(());
@@ -66,27 +65,27 @@ fn compare(formation: &Formation, members: &Members, choice: &Choice) -> Result<
 }
 
 #[cfg(feature = "nccl")]
-fn choose(formation: &Formation, members: &Members) -> Result<Result<Device, String>, Error> {
-    Ok(gpu::choose(formation, members)?)
+fn choose(part: &Part, members: &Members) -> Result<Result<Device, String>, Error> {
+    Ok(gpu::choose(part, members)?)
 }
 
 #[cfg(not(feature = "nccl"))]
-fn choose(_: &Formation, _: &Members) -> Result<Result<std::convert::Infallible, String>, Error> {
+fn choose(_: &Part, _: &Members) -> Result<Result<std::convert::Infallible, String>, Error> {
     Ok(Err("the program was built without the feature `nccl` of the crate `collectives`".to_owned()))
 }
 
 #[cfg(feature = "nccl")]
-fn on_gpus(formation: &Arc<Formation>, device: Device) -> Result<Connection, Error> {
-    GpuGroup::connect(formation, device).map(|gpu| Connection(Backing::Gpu(gpu)))
+fn on_gpus(part: &Arc<Part>, device: Device) -> Result<Connection, Error> {
+    GpuGroup::connect(part, device).map(|gpu| Connection(Backing::Gpu(gpu)))
 }
 
 #[cfg(feature = "fabric")]
-fn on_hosts(formation: &Arc<Formation>, members: &Members) -> Result<Connection, Error> {
-    HostGroup::connect(formation, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
+fn on_hosts(part: &Arc<Part>, members: &Members) -> Result<Connection, Error> {
+    HostGroup::connect(part, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
 }
 
 #[cfg(not(feature = "fabric"))]
-fn on_hosts(_: &Arc<Formation>, _: &Members) -> Result<Connection, Error> {
+fn on_hosts(_: &Arc<Part>, _: &Members) -> Result<Connection, Error> {
     let reason = "groups on hosts need the feature `fabric` of the crate `collectives`";
     Err(Error::Job(reason.to_owned()))
 }

@@ -11,11 +11,10 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::backend::Backend;
 use super::buffer::{Backing, Buffer, Connection};
 use super::connect::{Choice, connect};
-use super::formation::{Exchange, Formation, Members};
 use super::work::Work;
 use crate::lock::lock;
 use crate::purpose::Purpose;
-use crate::world::{self, MAX_MESSAGE, Position};
+use crate::world::{self, Exchange, MAX_MESSAGE, Members, Part, Position, Reason};
 use crate::{Element, Error, ReduceOp};
 
 /// Collectives of the ranks of a [`Job`](super::Job), or of a part of them, over host memory or GPUs.
@@ -73,8 +72,11 @@ impl Group {
         choice: Choice,
         over_world: bool,
     ) -> Result<Self, Error> {
-        let formation = Formation::new(Arc::clone(world), members.clone(), exchange);
-        let (connection, reason) = formation.finish(connect(&formation, &members, choice))?;
+        let part = Part::of_members(Arc::clone(world), members.clone(), exchange);
+        let connected = connect(&part, &members, choice);
+        let ended = part.end(connected.as_ref().err().map(Reason::from));
+        let (connection, reason) = connected?;
+        ended?;
         let (world, reducers, splitting) = (Arc::clone(world), AtomicU32::new(0), Mutex::new(()));
         let inner = Inner { members, world, reason, reducers, splitting, over_world };
         Ok(Self { connection, inner: Arc::new(inner) })
@@ -262,8 +264,8 @@ impl Group {
             other => other,
         };
         if color.is_none() {
-            let formation = Formation::new(Arc::clone(world), members, exchange);
-            return formation.finish(Ok::<_, Error>(None)).map_err(restore);
+            let part = Part::of_members(Arc::clone(world), members, exchange);
+            return part.end(None).map(|()| None).map_err(|error| restore(error.into()));
         }
         let choice = match &self.connection.0 {
             #[cfg(feature = "fabric")]

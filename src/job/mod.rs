@@ -33,7 +33,6 @@ mod backend;
 mod buffer;
 mod connect;
 mod foreign;
-mod formation;
 mod gather;
 #[cfg(feature = "nccl")]
 mod gpu;

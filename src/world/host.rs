@@ -4,6 +4,7 @@ use super::limits::MAX_NAME;
 use std::env;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
 
 /// A host of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +27,12 @@ pub fn machine() -> String {
 }
 
 fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    let read = || fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+    BOOT_ID.get_or_init(read).clone()
 }
 
-/// Returns the host of this process.
+/// Returns the host of this process. Its name is the one at the first call.
 pub fn host() -> Host {
     host_named(&host_name(), env::var("NCCL_HOSTID").ok().as_deref())
 }
@@ -51,11 +54,15 @@ fn escape_controls(text: &str) -> String {
 }
 
 fn host_name() -> String {
-    let name = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim_ascii() {
-        b"" => "unknown".to_owned(),
-        name => String::from_utf8_lossy(name).into_owned(),
-    }
+    static NAME: OnceLock<String> = OnceLock::new();
+    let read = || {
+        let name = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        match name.trim_ascii() {
+            b"" => "unknown".to_owned(),
+            name => String::from_utf8_lossy(name).into_owned(),
+        }
+    };
+    NAME.get_or_init(read).clone()
 }
 
 /// Addresses of this host's interfaces that are up, except loopback and link-local ones; IPv4 first.

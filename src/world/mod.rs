@@ -42,6 +42,8 @@ mod mpi;
 #[cfg(test)]
 mod on_ranks;
 mod options;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+mod part;
 pub(crate) mod process_exit;
 mod reason;
 mod recovery;
@@ -66,6 +68,8 @@ pub use mpi::mpi;
 #[doc(hidden)]
 pub use options::Rejoin;
 pub use options::{Join, Kind, OnFailure, OnWait, Options};
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub use part::Part;
 pub use reason::Reason;
 pub use recovery::Recovery;
 pub use rendezvous_config::RendezvousConfig;
@@ -90,6 +94,8 @@ pub(crate) use limits::COMPARE_AFTER;
 pub(crate) use limits::MAX_MESSAGE;
 #[cfg(test)]
 pub(crate) use on_ranks::on_ranks;
+#[cfg(any(feature = "fabric", feature = "nccl"))]
+pub(crate) use part::{Exchange, Members};
 
 use options::YEAR;
 

@@ -6,12 +6,13 @@
 
 pub mod agreement;
 pub mod backend;
+pub mod bench;
 pub mod collective;
 pub mod data;
 pub mod gather;
+pub mod groups;
 pub mod nccl_choice;
 pub mod process;
 pub mod request;
-pub mod session;
 pub mod supervision;
 pub mod sweep;

@@ -2,17 +2,29 @@
 //! of libfabric.
 
 use std::io;
+use std::sync::Mutex;
 
-use collectives::world;
+use collectives::world::{self, Started};
 use record::Outcome;
 
+use crate::nccl_choice::ChoiceSources;
+use crate::request::Request;
 use crate::supervision::{Interrupt, Salvage, await_cause};
 
 /// A process that has not joined its job yet.
 #[derive(Debug)]
 pub struct Process {
+    choices: RecordedChoices,
     salvage: Salvage,
     interrupt: Interrupt,
+}
+
+/// Sources of NCCL's choices in the process of rank 0.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedChoices {
+    pub(crate) sources: Mutex<ChoiceSources>,
+    /// Note for the record when NCCL's choices will not be known in full.
+    pub(crate) note: Option<String>,
 }
 
 /// A process that has joined the world of its job. A signal stops all ranks at the same point, and the end of
@@ -20,6 +32,7 @@ pub struct Process {
 #[derive(Debug)]
 pub struct Joined {
     world: world::Handle,
+    choices: RecordedChoices,
     salvage: Salvage,
     interrupt: Interrupt,
 }
@@ -37,7 +50,25 @@ impl Process {
     pub fn start() -> io::Result<Self> {
         let salvage = Salvage::default();
         let interrupt = Interrupt::install(salvage.clone())?;
-        Ok(Self { salvage, interrupt })
+        Ok(Self { choices: RecordedChoices::default(), salvage, interrupt })
+    }
+
+    /// Starts a process that will measure. Prepares the record of NCCL's choices for requests like this one
+    /// ([`Request::log_choices`]), which may set environment variables, then does the same as
+    /// [`Process::start`]. Call it before NCCL is loaded.
+    ///
+    /// # Errors
+    /// Those of [`Process::start`].
+    pub fn start_for(request: &Request) -> io::Result<Self> {
+        let leads = Started::detect().rank.is_none_or(|rank| rank == 0);
+        let (sources, note) = if leads && request.backend.may_use_gpus() {
+            ChoiceSources::start(request.log_choices)
+        } else {
+            Default::default()
+        };
+        // Not before: it starts a thread.
+        let process = Self::start()?;
+        Ok(Self { choices: RecordedChoices { sources: Mutex::new(sources), note }, ..process })
     }
 
     /// Sets the exit code of the process when the run fails, instead of 1 (failed) and 4 (timed out).
@@ -49,10 +80,10 @@ impl Process {
 
     /// Joins the other processes of `world`, which this value keeps until it is dropped.
     pub fn join(self, world: world::Handle) -> Joined {
-        let Self { salvage, interrupt } = self;
+        let Self { choices, salvage, interrupt } = self;
         interrupt.joined(&world);
         salvage.watch(&*world);
-        Joined { world, salvage, interrupt }
+        Joined { world, choices, salvage, interrupt }
     }
 }
 
@@ -60,6 +91,10 @@ impl Joined {
     /// The world of the processes.
     pub fn world(&self) -> &world::Handle {
         &self.world
+    }
+
+    pub(crate) fn choices(&self) -> &RecordedChoices {
+        &self.choices
     }
 
     /// The request to stop, which signals set.

@@ -1,4 +1,4 @@
-//! A session prepares the record of NCCL's choices before its process has a second thread, which would be too
+//! A process prepares the record of NCCL's choices before it has a second thread, which would be too
 //! late.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
@@ -7,7 +7,7 @@ use std::env;
 
 use engine::collective::Collective;
 use engine::request::{BackendChoice, Request};
-use engine::session::Session;
+use engine::process::Process;
 
 /// Without the harness of tests, which starts threads.
 fn main() {
@@ -23,8 +23,8 @@ fn main() {
         log_choices: true,
         ..Request::new(vec![Collective::AllReduce])
     };
-    let (session, _process) = Session::start(request).unwrap();
+    let process = Process::start_for(&request).unwrap();
     assert_eq!(env::var(PLUGIN).as_deref(), Ok("STATIC_PLUGIN"));
-    assert!(env::var("NCCL_DEBUG_FILE").is_ok_and(|path| path.starts_with("/proc/")), "{session:?}");
+    assert!(env::var("NCCL_DEBUG_FILE").is_ok_and(|path| path.starts_with("/proc/")), "{process:?}");
     println!("ok");
 }

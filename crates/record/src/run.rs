@@ -235,8 +235,12 @@ pub enum Registration {
 /// One rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
-    /// Number among all ranks.
+    /// Number among the ranks of the run.
     pub rank: usize,
+    /// Number among all ranks of the job, of which only some were measured; absent where both numbers are the
+    /// same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank: Option<usize>,
     /// Number of its group (`NCCL_TESTS_SPLIT`); 0 without groups.
     pub group: usize,
     /// Process id.
@@ -264,6 +268,9 @@ pub struct Rank {
 pub struct Measurement {
     /// The collective, by its name on the command line: `allreduce`.
     pub collective: String,
+    /// The group that was measured ([`Rank::group`]); absent when there is one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
     /// Number of the sweep's run (`-N`), from 0 on.
     #[serde(default)]
     pub cycle: usize,

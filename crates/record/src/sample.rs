@@ -124,6 +124,7 @@ fn measurements() -> Vec<Measurement> {
 fn rank(rank: usize) -> Rank {
     Rank {
         rank,
+        job_rank: Some(2 * rank + 1),
         group: 0,
         pid: 4000 + u32::try_from(rank).unwrap(),
         host: "node-1".to_owned(),
@@ -142,6 +143,7 @@ pub fn measurement(collective: &str, placement: Placement, bytes: u64, time_us: 
     let bandwidth = bytes as f64 / time_us / 1e3;
     Measurement {
         collective: collective.to_owned(),
+        group: None,
         cycle: 0,
         data_type: "float".to_owned(),
         op: Some("sum".to_owned()),

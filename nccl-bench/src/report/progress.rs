@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt as _;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use engine::backend::GroupPosition;
+use engine::groups::Groups;
 use engine::sweep::{self, SweepPlan, SweepStep};
 
 /// The fixed cost of a measurement, in bytes: start, synchronisation, verification.
@@ -37,11 +37,11 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// The progress of a plan, over the rank's group.
-    pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
+    /// The progress of a plan over these groups.
+    pub fn new(plan: &SweepPlan, groups: &Groups) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self::on(target, total(plan, position), has_unicode(|name| std::env::var(name).ok()))
+        Self::on(target, total(plan, groups), has_unicode(|name| std::env::var(name).ok()))
     }
 
     fn on(target: ProgressDrawTarget, total: u64, unicode: bool) -> Self {
@@ -104,16 +104,18 @@ fn cost(bytes: u64) -> u64 {
 }
 
 /// The cost of a plan. Endless cycles count as one.
-fn total(plan: &SweepPlan, position: GroupPosition) -> u64 {
+fn total(plan: &SweepPlan, groups: &Groups) -> u64 {
     let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
     let rows: usize = plan
         .request
         .collectives
         .iter()
-        .filter(|collective| collective.runs_over(position.ranks))
-        .map(|&collective| sweep::cases(plan, collective, position).len() * plan.placements(collective).len())
+        .filter(|collective| groups.sizes().all(|ranks| collective.runs_over(ranks)))
+        .map(|&collective| {
+            sweep::cases(plan, collective, groups.smallest()).len() * plan.placements(collective).len()
+        })
         .sum();
-    sizes.saturating_mul(rows as u64).saturating_mul(plan.request.cycles.max(1) as u64)
+    sizes.saturating_mul((rows * groups.count()) as u64).saturating_mul(plan.request.cycles.max(1) as u64)
 }
 
 #[cfg(test)]
@@ -236,10 +238,10 @@ mod tests {
         let request = measurement(line).request;
         let mut plan = SweepPlan::new(&request, 2 << 20);
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
-        let position = GroupPosition { rank: 0, ranks: 6, color: 0 };
+        let groups = Groups::of_all(6);
         let sizes = (1 << 20) + (2 << 20) + 2 * FIXED_COST;
-        assert_eq!(total(&plan, position), sizes * (4 + 12) * 2 * 3);
+        assert_eq!(total(&plan, &groups), sizes * (4 + 12) * 2 * 3);
         plan.out_of_place_only = vec![engine::collective::Collective::Broadcast];
-        assert_eq!(total(&plan, position), sizes * (4 * 2 + 12) * 3);
+        assert_eq!(total(&plan, &groups), sizes * (4 * 2 + 12) * 3);
     }
 }

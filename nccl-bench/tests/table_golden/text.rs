@@ -198,6 +198,7 @@ pub(crate) fn measurement() -> Measurement {
     Measurement {
         collective: String::new(),
         cycle: 0,
+        group: None,
         data_type: String::new(),
         op: None,
         root: None,

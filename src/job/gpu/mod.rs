@@ -15,7 +15,6 @@ pub(crate) use offer::{Device, choose};
 
 use closing::{OpenGroup, close_in_background};
 
-use super::formation::Formation;
 use super::gpu_operation::{Comparison, FirstCall, GpuOperation, Mark, Watch, Watched, refuse_captured};
 use super::guard::is_group_thread;
 use super::work::Work;
@@ -24,7 +23,7 @@ use crate::lock::lock;
 use crate::log;
 use crate::nccl::{self, Collectives, Communicator, Config, DeviceBuffer, DeviceBufferMut, UniqueId, cuda};
 use crate::purpose::Purpose;
-use crate::world::{self, World};
+use crate::world::{self, Part, World};
 use crate::{Element, Error, ReduceOp};
 
 /// Polling interval while NCCL connects the ranks.
@@ -63,24 +62,24 @@ fn with_op(op: ReduceOp) -> String {
 }
 
 impl GpuGroup {
-    /// Connects the ranks of a formation, each with a device of its own. Collective.
-    pub(crate) fn connect(formation: &Arc<Formation>, device: Device) -> Result<Self, Error> {
+    /// Connects the ranks of a part, each with a device of its own. Collective.
+    pub(crate) fn connect(part: &Arc<Part>, device: Device) -> Result<Self, Error> {
         let stream = cuda::own_result(&device.context, || device.context.new_stream())?;
-        let first = formation.rank() == 0;
+        let first = part.rank() == 0;
         let id = if first { UniqueId::new(device.library)?.as_bytes().to_vec() } else { Vec::new() };
-        let all = formation.all_gather(&id)?;
+        let all = part.all_gather(&id)?;
         let id = all.first().and_then(|id| id.as_slice().try_into().ok()).map(UniqueId::from_bytes);
         let Some(id) = id else {
             return Err(Error::Job(
                 "rank 0 of the group has sent no id of NCCL: use one version of the program".into(),
             ));
         };
-        // The others wait inside NCCL from here on, and not in an exchange of the formation.
-        let connected = Self::join(&**formation, &device, &stream, &id);
+        // The others wait inside NCCL from here on, and not in an exchange of the part.
+        let connected = Self::join(&**part, &device, &stream, &id);
         let communicator = connected.map_err(|error| {
-            let cause = world::cause(&**formation).map_or(error, Error::from);
+            let cause = world::cause(&**part).map_or(error, Error::from);
             if !matches!(cause, Error::RankFailed { .. }) {
-                formation.fail(world::Reason::from(&cause));
+                part.fail(world::Reason::from(&cause));
             }
             cause
         })?;
@@ -88,13 +87,13 @@ impl GpuGroup {
         let description = format!(
             "NCCL {} over {} GPUs, rank {} on device {}",
             device.library.version(),
-            formation.size(),
-            formation.rank(),
+            part.size(),
+            part.rank(),
             device.context.ordinal()
         );
-        let world: world::Handle = Arc::clone(formation) as world::Handle;
+        let world: world::Handle = Arc::clone(part) as world::Handle;
         let size = world.size();
-        let watch = Watch::new(world, formation.ranks().to_vec(), topic, communicator.abort_handle());
+        let watch = Watch::new(world, part.ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
         let (reading, _open) = (Mutex::default(), OpenGroup::new());

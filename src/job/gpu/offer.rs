@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 
-use crate::job::formation::{Formation, Members};
 use crate::nccl::{self, Library};
-use crate::world::{self, World};
+use crate::world::{self, Members, Part, World};
 
 /// A rank's device, and its NCCL.
 #[derive(Clone)]
@@ -23,15 +22,15 @@ const LACKS: u8 = 0;
 /// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none.
 /// Collective.
 pub(crate) fn choose(
-    formation: &Formation,
+    part: &Part,
     members: &Members,
 ) -> Result<Result<Device, String>, world::Error> {
-    let own = find(formation);
+    let own = find(part);
     let message = match &own {
         Ok((_, identity)) => [&[HAS], identity.as_bytes()].concat(),
         Err(reason) => [&[LACKS], reason.as_bytes()].concat(),
     };
-    let all = formation.all_gather(&message)?;
+    let all = part.all_gather(&message)?;
     Ok(match (own, lacking(&all, &members.of_job)) {
         (Ok((device, _)), None) => Ok(device),
         (_, Some(reason)) => Err(reason),
@@ -40,10 +39,10 @@ pub(crate) fn choose(
 }
 
 /// The device of this rank: the one whose number is the rank's on its host, or the only one that it sees.
-fn find(formation: &Formation) -> Result<(Device, String), String> {
+fn find(part: &Part) -> Result<(Device, String), String> {
     let library = Library::load().map_err(|error| error.to_string())?;
     let count = nccl::device_count().map_err(|error| error.to_string())?;
-    let (rank, ranks) = (formation.local_rank(), formation.local_size());
+    let (rank, ranks) = (part.local_rank(), part.local_size());
     let ordinal = match count {
         1 => 0,
         _ if rank < count => rank,

@@ -8,7 +8,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use self::queue::{Operation, Queue};
-use super::formation::Formation;
 use super::gather::{gather_messages, make_length_error};
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
@@ -18,7 +17,7 @@ use super::work_error::WorkError;
 use crate::lock::lock;
 use crate::log;
 use crate::purpose::Purpose;
-use crate::world::Handle;
+use crate::world::{Handle, Part};
 use crate::world::sync::cores;
 use crate::{Element, Error, ReduceOp, fabric};
 
@@ -66,9 +65,9 @@ where
 }
 
 impl HostGroup {
-    /// Connects the ranks of a formation. Collective.
-    pub(crate) fn connect(formation: &Arc<Formation>, ranks: Vec<usize>) -> Result<Self, Error> {
-        let world: Handle = Arc::clone(formation) as Handle;
+    /// Connects the ranks of a part. Collective.
+    pub(crate) fn connect(part: &Arc<Part>, ranks: Vec<usize>) -> Result<Self, Error> {
+        let world: Handle = Arc::clone(part) as Handle;
         let communicator = fabric::Communicator::new(Arc::clone(&world), &fabric::Options::default())?;
         let description = communicator.describe().to_owned();
         let spin = world.local_size().saturating_mul(2) <= cores();

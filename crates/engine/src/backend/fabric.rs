@@ -1,6 +1,6 @@
 //! Host memory over libfabric.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use collectives::ReduceOp;
 use collectives::fabric::{self, Algorithm, Communicator, Options};
@@ -11,6 +11,7 @@ use super::{Capabilities, Work};
 use crate::agreement::exchange;
 use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
+use crate::groups::Groups;
 use crate::request::Request;
 use crate::supervision::Stop;
 use record::{BackendLibrary, Placement};
@@ -32,7 +33,10 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     let threads = settings.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
-    refuse_unfit(settings, process.size() * threads, process.local_size() == process.size())?;
+    let groups = Groups::new(settings, process.size(), threads)?;
+    for ranks in groups.sizes() {
+        refuse_unfit(settings, ranks, process.local_size() == process.size())?;
+    }
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
         options.set_algorithm(collective, algorithm);
     }
@@ -45,6 +49,7 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
         capabilities: list_capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
+        connects_parts: true,
     })
 }
 
@@ -84,7 +89,15 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
         library_version: library.version().to_string(),
         library_path: library.path().display().to_string(),
     };
-    let providers = fabric::providers().map_err(|error| error.to_string())?;
+    // A search takes milliseconds.
+    static PROVIDERS: OnceLock<Vec<String>> = OnceLock::new();
+    let providers = match PROVIDERS.get() {
+        Some(providers) => providers,
+        None => {
+            let found = fabric::providers().map_err(|error| error.to_string())?;
+            PROVIDERS.get_or_init(|| found)
+        }
+    };
     let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
     if providers.is_empty() {
         let cause = filter.map_or_else(String::new, |filter| {

@@ -10,10 +10,10 @@ use collectives::world::{self, World};
 
 use super::operands::Operands;
 use super::{
-    Backend, BackendRole, Barrier, BufferSizes, Capabilities, GroupPosition, Node, RankDevice, TimedLoop,
-    Times, Work,
+    Backend, BackendRole, Barrier, BufferSizes, Capabilities, Node, RankDevice, TimedLoop, Times, Work,
 };
 use crate::data::{self, Mismatches, Op};
+use crate::groups::Groups;
 use crate::request::Request;
 use crate::supervision::Stop;
 use diagnosis::host::available_memory;
@@ -55,6 +55,8 @@ pub struct HostBackend {
     /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
     pub(super) notes: Vec<String>,
+    /// True if some of the job's ranks can connect without the others.
+    pub(super) connects_parts: bool,
 }
 
 /// Function that finds a library on all processes.
@@ -80,6 +82,15 @@ pub(super) fn prepare(
     let backends = || [&primary].into_iter().chain(&baseline);
     let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
     let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
+    let groups = Groups::new(settings, process.size(), threads)?;
+    if !groups.is_whole(process.size() * threads)
+        && let Some(backend) = backends().find(|backend| !backend.connects_parts)
+    {
+        return Err(Stop::Refused(format!(
+            "{} measures all ranks of the job as one group only, without NCCL_TESTS_SPLIT",
+            backend.library.backend
+        )));
+    }
     let mut notes = vec![format!("Host memory, {why}")];
     notes.extend(backends().flat_map(|backend| backend.notes.iter().cloned()));
     let BackendLibrary { backend, library_version, library_path } = primary.library;
@@ -90,7 +101,8 @@ pub(super) fn prepare(
     Ok(Node {
         threads,
         gpus: 1,
-        first: GroupPosition { rank: process.rank() * threads, ranks: process.size() * threads, color: 0 },
+        groups,
+        connects_over_world: true,
         capabilities: versus.iter().fold(primary.capabilities, Capabilities::shared_with),
         versus,
         provenance: Provenance {
@@ -152,7 +164,6 @@ pub(crate) fn find_unsupported(settings: &Request) -> Option<String> {
             host("-R (registered buffers)")
         }
         Request { unaligned: 1.., .. } => host("-u (shifted buffers)"),
-        settings if settings.variables.split.is_some() => host("NCCL_TESTS_SPLIT"),
         _ => None,
     }
 }
@@ -266,6 +277,7 @@ impl Backend for HostRank {
     fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
         let mut each_us = Vec::with_capacity(if timed_loop.each { timed_loop.iterations } else { 0 });
         let mut counted = Duration::ZERO;
+        barrier()?;
         let mut start = Instant::now();
         let mut before = start;
         for iteration in 0..timed_loop.iterations {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
+use crate::groups::Groups;
 use crate::collective::{Collective, Work};
 use crate::data::{Mismatches, Op, Tally};
 use record::{Algorithm, Blocking, Provenance, Rank};
@@ -39,6 +40,7 @@ macro_rules! with_element {
 
 pub(crate) mod fabric;
 pub(crate) mod host;
+mod idle;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod nccl;
@@ -48,6 +50,7 @@ mod selection;
 
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
+pub(crate) use idle::Idle;
 pub(crate) use selection::choose;
 pub use selection::missing_gpus;
 
@@ -68,6 +71,14 @@ pub(crate) struct TimedLoop {
 impl TimedLoop {
     pub(crate) fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
+    }
+
+    /// Number of barriers of a loop ([`Backend::time`]).
+    pub(crate) fn count_barriers(&self) -> usize {
+        match self.blocking {
+            Blocking::No | Blocking::Wait => 1,
+            Blocking::WaitAndBarrier | Blocking::Outer => 1 + self.iterations,
+        }
     }
 }
 
@@ -174,8 +185,8 @@ pub(crate) trait Backend {
     /// Waits for all started operations.
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a timed loop. `barrier` is called before the clock starts if there is something to prepare, and
-    /// wherever the loop requires it.
+    /// Runs a timed loop. Calls `barrier` once, after preparing and right before the clock starts, and after
+    /// each iteration if [`TimedLoop::blocking`] has one there: [`TimedLoop::count_barriers`] times.
     fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times>;
 
     /// Replaces element `index` of the result, if there is such an element, so that the check with this seed
@@ -187,7 +198,7 @@ pub(crate) trait Backend {
 
     /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the
     /// wrong elements of all rounds, if any. Called only when
-    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` is called
+    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. Calls `barrier` once,
     /// before the first round.
     fn check_on_stream(
         &mut self,
@@ -207,7 +218,7 @@ pub(crate) struct BufferSizes {
     pub receive: usize,
 }
 
-/// A rank's position in its group: the ranks that measure together.
+/// A rank's position in its group: the ranks that carry out operations together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPosition {
     /// The rank's number in the group.
@@ -251,8 +262,11 @@ pub(crate) struct Node {
     pub threads: usize,
     /// `-g`: GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
     pub gpus: usize,
-    /// Position of the process's first rank in its group.
-    pub first: GroupPosition,
+    /// The ranks that measure.
+    pub groups: Groups,
+    /// True if ranks that connect learn from the world when another one has failed to. Otherwise they may
+    /// wait forever, and the job must end.
+    pub connects_over_world: bool,
     /// Capabilities of all ranks.
     pub capabilities: Capabilities,
     /// Capabilities of the baseline, if there is one (`--vs`): all of `capabilities`, but perhaps not in
@@ -268,12 +282,6 @@ pub(crate) struct Node {
     pub open: Box<OpenDevice>,
 }
 
-impl Node {
-    pub(crate) fn position(&self, index: usize) -> GroupPosition {
-        GroupPosition { rank: self.first.rank + index, ..self.first }
-    }
-}
-
 pub(crate) type OpenDevice = dyn Fn(usize) -> anyhow::Result<RankDevice> + Sync;
 
 /// A rank's device, before the rank is connected.
@@ -284,7 +292,8 @@ pub(crate) struct RankDevice {
     pub capacity: u64,
     /// Location of the buffers: `GPU 3`, `host memory`.
     pub memory: String,
-    /// Joins the communicator of the rank's group, allocates the buffers, and calls the function with them.
+    /// Joins the communicator of the ranks of a world, allocates the buffers, and calls the function with
+    /// them. The world's collective calls work until the function is called.
     pub connect: Box<Connect>,
 }
 

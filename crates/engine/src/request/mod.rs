@@ -41,6 +41,8 @@ pub struct Request {
     pub program: String,
     /// The command line, for the record.
     pub command: Vec<String>,
+    /// Ranks of the job that measure, in ascending order, each once; `None`: all. The other ranks wait.
+    pub ranks: Option<Vec<usize>>,
     /// Smallest size in bytes, at least 1.
     pub min_bytes: u64,
     /// Largest size in bytes, at least `min_bytes`; `None`: the backend's default.
@@ -142,6 +144,7 @@ impl Request {
             collectives,
             program: concat!("nccl-bench-engine ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: Vec::new(),
+            ranks: None,
             min_bytes: 8,
             max_bytes: None,
             step: Step::Factor(2),
@@ -197,6 +200,10 @@ impl Request {
     pub fn check(&self) -> Result<(), String> {
         let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
             "a list of collectives, types or operators is empty"
+        } else if self.ranks.as_ref().is_some_and(|ranks| ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b)) {
+            "the ranks that measure are not in ascending order, or there is none"
+        } else if self.ranks.is_some() && self.variables.split.is_some() {
+            "either ranks are chosen, or the processes are divided into groups (NCCL_TESTS_SPLIT)"
         } else if self.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < self.min_bytes) {
             "the smallest size is 0, or above the largest"
         } else if self.iterations == 0 || self.aggregated == 0 || self.rounds == 0 {
@@ -218,7 +225,7 @@ impl Request {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]
         let Self {
-            collectives, program: _, command: _, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
+            collectives, program: _, command: _, ranks, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
             warm_up, cycles, checks, stream_checks, average, blocking, graph_launches, registration, unaligned, rounds,
             versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, statistics,
             log_choices, gpus, asks_for_gpus: _, threads, binding, parallel_init, timeout: _,
@@ -232,6 +239,7 @@ impl Request {
         let value = |value: &dyn std::fmt::Debug| format!("{value:?}");
         let mut options = vec![
             ("the collectives", value(collectives)),
+            ("the ranks that measure", value(ranks)),
             ("-b", value(min_bytes)),
             ("-e", value(max_bytes)),
             ("-f or -i", value(step)),

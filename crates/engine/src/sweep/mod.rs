@@ -15,10 +15,11 @@ use std::fmt;
 use collectives::DataType;
 use collectives::world::World;
 
-use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop};
+use crate::backend::{Backend, Capabilities, MemoryUse, TimedLoop};
 use crate::collective::{Collective, Work};
 use crate::data::Op;
 use crate::gather::gather;
+use crate::groups::Groups;
 use crate::request::{Request, Roots, Sweep};
 use crate::supervision::Signal;
 use rank::{RankSweep, TIMING_SEED};
@@ -66,7 +67,8 @@ impl SweepPlan {
 pub enum Event<'a> {
     /// The measurements of a collective begin.
     Begin(Collective),
-    /// A measurement of one size and placement.
+    /// A measurement of one size and placement: of the only group, or of each group in turn. The work is that
+    /// of the group's first rank.
     Measured(&'a Measurement, &'a Work),
     /// A signal ends the sweep, and has reached only these ranks so far.
     Stopped(Signal, Vec<usize>),
@@ -121,25 +123,25 @@ pub(crate) trait RankObserver {
     }
 }
 
-/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan. Returns the signal that has
-/// stopped it, if any.
+/// Runs the sweep as one rank of `world`, also one that does not measure. Every rank calls it with the same
+/// plan and groups. Returns the signal that has stopped it, if any.
 pub(crate) fn run(
     plan: &SweepPlan,
     world: &dyn World,
-    position: GroupPosition,
+    groups: &Groups,
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
 ) -> anyhow::Result<Option<Signal>> {
     let mut seed = TIMING_SEED;
     for &collective in &plan.request.collectives {
-        if !collective.runs_over(position.ranks) {
-            let reason = format!("it needs a power of two of ranks, and there are {}", position.ranks);
+        if let Some(ranks) = groups.sizes().find(|&ranks| !collective.runs_over(ranks)) {
+            let reason = format!("it needs a power of two of ranks, and there are {ranks}");
             observer.event(Event::LeftOut(collective, reason))?;
             continue;
         }
         observer.event(Event::Begin(collective))?;
-        for case in cases(plan, collective, position) {
-            let mut rank = RankSweep { plan, world, position, backend, observer, case, seed: &mut seed };
+        for case in cases(plan, collective, groups.smallest()) {
+            let mut rank = RankSweep { plan, world, groups, backend, observer, case, seed: &mut seed };
             if let Some(signal) = rank.run()? {
                 return Ok(Some(signal));
             }
@@ -169,14 +171,15 @@ pub struct Case {
     root: Option<usize>,
 }
 
-/// All cases of a collective: types, of each the operators, of each the roots.
-pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) -> Vec<Case> {
+/// All cases of a collective over `ranks` ranks, the least of a group: types, of each the operators, of each
+/// the roots.
+pub fn cases(plan: &SweepPlan, collective: Collective, ranks: usize) -> Vec<Case> {
     let ops: Vec<Option<Op>> =
         if collective.reduces() { plan.request.ops.iter().copied().map(Some).collect() } else { vec![None] };
     let roots: Vec<Option<usize>> = match plan.request.roots {
         _ if !collective.has_root() => vec![None],
         Roots::One(root) => vec![Some(root)],
-        Roots::All => (0..position.ranks).map(Some).collect(),
+        Roots::All => (0..ranks).map(Some).collect(),
     };
     let mut cases = Vec::new();
     for &data_type in &plan.request.data_types {

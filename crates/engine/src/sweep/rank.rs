@@ -13,6 +13,7 @@ use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
 use crate::data::traffic::Traffic;
 use crate::gather::gather;
+use crate::groups::Groups;
 use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
@@ -24,7 +25,7 @@ const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 pub(super) struct RankSweep<'a> {
     pub(super) plan: &'a SweepPlan,
     pub(super) world: &'a dyn World,
-    pub(super) position: GroupPosition,
+    pub(super) groups: &'a Groups,
     pub(super) backend: &'a mut dyn Backend,
     pub(super) observer: &'a mut dyn RankObserver,
     pub(super) case: Case,
@@ -51,11 +52,18 @@ impl RankSweep<'_> {
         let mut cycle = 0;
         while self.plan.request.cycles == 0 || cycle < self.plan.request.cycles {
             for bytes in sweep.sizes() {
-                for &placement in self.plan.placements(self.case.collective) {
-                    let work = self.work(bytes, placement);
-                    let (measurement, stop) = self.measure(&work, cycle)?;
-                    self.observer.begin_unlimited_step("writing the report");
-                    self.observer.event(Event::Measured(&measurement, &work))?;
+                let placements = self.plan.placements(self.case.collective);
+                let mut of_groups: Vec<Vec<(Measurement, Work)>> = vec![Vec::new(); self.groups.count()];
+                for &placement in placements {
+                    let (measurements, stop) = self.measure(bytes, placement, cycle)?;
+                    of_groups.iter_mut().zip(measurements).for_each(|(group, each)| group.push(each));
+                    // The placements of a size follow each other, group by group.
+                    if of_groups.len() == 1 || stop.is_some() || Some(&placement) == placements.last() {
+                        self.observer.begin_unlimited_step("writing the report");
+                        for (measurement, work) in of_groups.iter_mut().flat_map(|group| group.drain(..)) {
+                            self.observer.event(Event::Measured(&measurement, &work))?;
+                        }
+                    }
                     if let Some(Stopping { signal, reached }) = stop {
                         if let Some(reached) = reached {
                             self.observer.event(Event::Stopped(signal, reached))?;
@@ -69,9 +77,15 @@ impl RankSweep<'_> {
         Ok(None)
     }
 
+    /// The operation of this rank; of a rank that does not measure, that of the first one that does.
     fn work(&self, bytes: u64, placement: Placement) -> Work {
+        let position = self.groups.position(self.world.rank()).unwrap_or_else(|| self.groups.first());
+        self.work_at(position, bytes, placement)
+    }
+
+    fn work_at(&self, position: GroupPosition, bytes: u64, placement: Placement) -> Work {
         let Case { collective, data_type, op, root } = self.case;
-        let participant = Participant { rank: self.position.rank, ranks: self.position.ranks, root };
+        let participant = Participant { rank: position.rank, ranks: position.ranks, root };
         let traffic = (collective == Collective::AllToAllV).then(|| {
             Arc::new(Traffic::new(&self.plan.request.variables.pattern, bytes, data_type, participant.ranks))
         });
@@ -102,9 +116,15 @@ impl RankSweep<'_> {
         self.observer.begin_step(SweepStep { activity, subject });
     }
 
-    /// Measures one size. Also returns the signal that ends the sweep.
-    fn measure(&mut self, work: &Work, cycle: usize) -> anyhow::Result<(Measurement, Option<Stopping>)> {
+    /// Measures one size. Returns the measurement of each group, and the signal that ends the sweep.
+    fn measure(
+        &mut self,
+        bytes: u64,
+        placement: Placement,
+        cycle: usize,
+    ) -> anyhow::Result<(Vec<(Measurement, Work)>, Option<Stopping>)> {
         let plan = self.plan;
+        let work = &self.work(bytes, placement);
         let name = describe(work);
         self.begin_step("untimed operation", name.clone());
         self.observer.before(work)?;
@@ -127,29 +147,49 @@ impl RankSweep<'_> {
             self.begin_step("additional untimed iteration", name.clone());
             self.record_untimed_iteration(work)?;
         }
-        let verified = plan.request.checks > 0
-            && work.has_elements()
-            && (work.placement == Placement::OutOfPlace || work.collective.has_in_place());
         self.begin_step("verification", name);
-        let backends = self.verify_backends(work, &rounds, verified)?;
+        let mut groups = self.groups.iter();
+        let is_any_verified =
+            groups.any(|(position, _)| self.is_verified(&self.work_at(position, bytes, placement)));
+        let backends = self.verify_backends(work, &rounds, is_any_verified)?;
         let results = RankResult {
             process: std::process::id(),
             host: collectives::world::host().id,
             enqueue: rounds.first().and_then(|primary| median(&primary.enqueue)).unwrap_or(0.0),
             each_us,
             backends,
+            algorithm: chosen,
             stop: self.observer.stop().map(|signal| signal as i32),
         };
         let ranks = gather(self.world, &results)?;
         let stop = ranks.iter().filter_map(|results| Signal::try_from(results.stop?).ok()).max();
         let stop = stop.map(|signal| Stopping { signal, reached: find_reached_ranks(signal, &ranks) });
-        let mut measurement = results::measurement(plan, work, cycle, operations, verified, &ranks);
-        measurement.stable = stable;
-        measurement.algorithm = match chosen {
-            None => self.observer.algorithm(work, plan.timed_loop().aggregated)?,
-            chosen => chosen,
-        };
-        Ok((measurement, stop))
+        let groups = self.groups;
+        let mut measurements = Vec::with_capacity(groups.count());
+        for (position, members) in groups.iter() {
+            let work = self.work_at(position, bytes, placement);
+            let results = results::of_group(groups, members, &ranks);
+            let verified = self.is_verified(&work);
+            let mut measurement = results::measurement(plan, &work, cycle, operations, verified, &results);
+            measurement.group = (groups.count() > 1).then_some(position.color);
+            measurement.stable = stable;
+            measurement.algorithm = match &results[0].1.algorithm {
+                // NCCL reports the choices of rank 0, which is in the first group.
+                None if measurements.is_empty() => {
+                    self.observer.algorithm(&work, plan.timed_loop().aggregated)?
+                }
+                chosen => chosen.clone(),
+            };
+            measurements.push((measurement, work));
+        }
+        Ok((measurements, stop))
+    }
+
+    /// True when the results of an operation are verified.
+    fn is_verified(&self, work: &Work) -> bool {
+        self.plan.request.checks > 0
+            && work.has_elements()
+            && (work.placement == Placement::OutOfPlace || work.collective.has_in_place())
     }
 
     /// Runs one operation of each backend, and records NCCL's choice if `record` is true.
@@ -164,13 +204,15 @@ impl RankSweep<'_> {
         Ok(())
     }
 
-    /// Combines the times of each backend with the findings of its verification, if it is `verified`.
+    /// Combines the times of each backend with the findings of its verification. `is_any_verified`: the
+    /// results of some group are verified.
     fn verify_backends(
         &mut self,
         work: &Work,
         rounds: &[RankRounds],
-        verified: bool,
+        is_any_verified: bool,
     ) -> anyhow::Result<Vec<BackendResult>> {
+        let verified = self.is_verified(work);
         let mut results = Vec::with_capacity(rounds.len());
         for (&role, rounds) in self.roles(work.placement).iter().zip(rounds) {
             self.activate(role)?;
@@ -181,7 +223,9 @@ impl RankSweep<'_> {
                 first: found.first.map(|first| first.to_string()).unwrap_or_default(),
             });
         }
-        if verified && let Some(count) = self.plan.request.stream_checks {
+        if let Some(count) = self.plan.request.stream_checks
+            && is_any_verified
+        {
             self.begin_step("check on the stream", describe(work));
             self.verify_on_stream(work, count, &mut results[0])?;
         }
@@ -217,9 +261,10 @@ impl RankSweep<'_> {
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
                 // All ranks decide by the same times.
                 let all = gather(self.world, &RoundTimes { seconds: seconds.collect(), over })?;
+                let measured: Vec<&RoundTimes> = self.groups.measured().filter_map(|rank| all.get(rank)).collect();
                 for (role, common) in common.iter_mut().enumerate() {
-                    let times = all.iter().map(|round| round.seconds.get(role).copied().unwrap_or(f64::NAN));
-                    common.push(reduce(plan.request.average, times));
+                    let times = |round: &&RoundTimes| round.seconds.get(role).copied().unwrap_or(f64::NAN);
+                    common.push(reduce(plan.request.average, measured.iter().map(times)));
                 }
                 stable = plan
                     .request
@@ -338,7 +383,10 @@ impl RankSweep<'_> {
         for make in [StreamRounds::eager, StreamRounds::graph] {
             let rounds = StreamRounds { corrupt_index, ..make(count, *self.seed + 1) };
             *self.seed += rounds.rounds as u64;
-            if let Some(tally) = self.backend.check_on_stream(work, &rounds, &barrier)? {
+            if !self.is_verified(work) {
+                // Another group's are.
+                barrier()?;
+            } else if let Some(tally) = self.backend.check_on_stream(work, &rounds, &barrier)? {
                 found.add(&rounds, tally);
             }
         }

@@ -8,9 +8,10 @@ use super::SweepPlan;
 use crate::backend::{BackendRole, StreamRounds, TimedLoop, Times};
 use crate::collective::{Bandwidth, Work};
 use crate::data::Tally;
+use crate::groups::Groups;
 use record::provenance::now_utc;
 use record::statistics::{Statistics, median};
-use record::{Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
+use record::{Algorithm, Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
 
 /// Times of the rounds of one backend on this rank.
 #[derive(Default)]
@@ -52,22 +53,24 @@ pub(super) struct JobResult {
 }
 
 impl JobResult {
-    pub(super) fn of(ranks: &[&BackendResult], average: Average, verified: bool) -> Self {
-        let count = ranks.iter().map(|found| found.seconds.len()).min().unwrap_or(0);
+    /// `ranks` has the number of each rank for the record, and its result.
+    pub(super) fn of(ranks: &[(usize, &BackendResult)], average: Average, verified: bool) -> Self {
+        let results = || ranks.iter().map(|&(_, found)| found);
+        let count = results().map(|found| found.seconds.len()).min().unwrap_or(0);
         let rounds: Vec<f64> =
-            (0..count).map(|round| reduce(average, ranks.iter().map(|found| found.seconds[round]))).collect();
-        let mismatches = ranks.iter().enumerate().filter(|(_, found)| found.wrong > 0);
+            (0..count).map(|round| reduce(average, results().map(|found| found.seconds[round]))).collect();
+        let mismatches = ranks.iter().filter(|(_, found)| found.wrong > 0);
         Self {
-            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds).unwrap_or(0.0))),
+            seconds: reduce(average, results().map(|found| median(&found.seconds).unwrap_or(0.0))),
             best: rounds.iter().copied().fold(f64::INFINITY, f64::min),
             rounds_us: if count > 1 {
                 rounds.iter().map(|seconds| seconds * 1e6).collect()
             } else {
                 Vec::new()
             },
-            wrong: verified.then(|| ranks.iter().map(|found| found.wrong).sum()),
+            wrong: verified.then(|| results().map(|found| found.wrong).sum()),
             mismatches: mismatches
-                .map(|(rank, found)| Mismatch { rank, wrong: found.wrong, first: found.first.clone() })
+                .map(|&(rank, found)| Mismatch { rank, wrong: found.wrong, first: found.first.clone() })
                 .collect(),
         }
     }
@@ -105,6 +108,8 @@ pub(super) struct RankResult {
     pub(super) each_us: Vec<f64>,
     /// Results of the primary backend, then of the baseline, if it was measured.
     pub(super) backends: Vec<BackendResult>,
+    /// The algorithm, if the backend has selected it.
+    pub(super) algorithm: Option<Algorithm>,
     /// Number of the signal that this rank has received.
     pub(super) stop: Option<i32>,
 }
@@ -133,18 +138,28 @@ impl BackendResult {
     }
 }
 
+/// The results of the ranks of a group, each with the number of the rank for the record.
+pub(super) fn of_group<'a>(
+    groups: &Groups,
+    members: &[usize],
+    all: &'a [RankResult],
+) -> Vec<(usize, &'a RankResult)> {
+    members.iter().filter_map(|&rank| Some((groups.number(rank)?, all.get(rank)?))).collect()
+}
+
+/// The measurement of a group with these results.
 pub(super) fn measurement(
     plan: &SweepPlan,
     work: &Work,
     cycle: usize,
     operations: usize,
     verified: bool,
-    ranks: &[RankResult],
+    ranks: &[(usize, &RankResult)],
 ) -> Measurement {
     let collective = work.collective;
     let role = |role: BackendRole| -> Option<JobResult> {
-        let ranks: Option<Vec<&BackendResult>> =
-            ranks.iter().map(|results| results.backends.get(role as usize)).collect();
+        let ranks: Option<Vec<(usize, &BackendResult)>> =
+            ranks.iter().map(|(rank, results)| Some((*rank, results.backends.get(role as usize)?))).collect();
         Some(JobResult::of(&ranks?, plan.request.average, verified))
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
@@ -157,8 +172,9 @@ pub(super) fn measurement(
     let bandwidth = bandwidth(&primary);
     let skipped =
         |times: &[f64]| Statistics::of(times.get(plan.request.per_iteration_skip..).unwrap_or_default());
-    let times_us = longest(ranks.iter().map(|results| &results.each_us[..]));
-    let per_rank = ranks
+    let results: Vec<&RankResult> = ranks.iter().map(|&(_, results)| results).collect();
+    let times_us = longest(results.iter().map(|results| &results.each_us[..]));
+    let per_rank = results
         .iter()
         .map(|results| RankTimes {
             time_us: results.backends.first().and_then(|primary| median(&primary.seconds)).unwrap_or(0.0)
@@ -168,6 +184,7 @@ pub(super) fn measurement(
         .collect();
     Measurement {
         collective: collective.name().to_owned(),
+        group: None,
         cycle,
         data_type: work.data_type.name().to_owned(),
         op: work.op.map(|op| op.name().to_owned()),
@@ -176,7 +193,7 @@ pub(super) fn measurement(
         bytes: work.bytes() as u64,
         count: work.counts.parameter as u64,
         time_us: primary.seconds * 1e6,
-        cpu_time_us: plan.request.cpu_time.then(|| ranks[0].enqueue * 1e6),
+        cpu_time_us: plan.request.cpu_time.then(|| results[0].enqueue * 1e6),
         algbw_gbps: bandwidth.algorithm,
         busbw_gbps: bandwidth.bus,
         wrong: primary.wrong,
@@ -187,7 +204,7 @@ pub(super) fn measurement(
         statistics: skipped(&times_us),
         per_iteration: plan.timed_loop().each.then(|| PerIteration {
             skipped: plan.request.per_iteration_skip,
-            processes_us: processes(ranks),
+            processes_us: processes(&results),
             times_us,
         }),
         per_rank,
@@ -218,8 +235,8 @@ pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
 }
 
 /// Returns the longest time of each iteration for each process; empty for a single process.
-pub(super) fn processes(ranks: &[RankResult]) -> Vec<Vec<f64>> {
-    let processes: Vec<&[RankResult]> =
+pub(super) fn processes(ranks: &[&RankResult]) -> Vec<Vec<f64>> {
+    let processes: Vec<&[&RankResult]> =
         ranks.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();
     if processes.len() < 2 {
         return Vec::new();

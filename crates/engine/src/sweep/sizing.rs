@@ -2,25 +2,28 @@
 
 use collectives::{DataType, world};
 
-use crate::backend::{BufferSizes, GroupPosition, RankDevice};
+use crate::backend::{BufferSizes, RankDevice};
 use crate::collective::{Collective, Counts, Participant};
 use crate::gather::gather;
+use crate::groups::Groups;
 use crate::request::{Request, Size};
 use crate::supervision::Stop;
 
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one
-/// was reduced. The same on every rank.
+/// was reduced. The same on every rank. A rank that does not measure has no device.
 pub(crate) fn sizes(
     settings: &Request,
     default_max_bytes: u64,
-    device: &RankDevice,
-    position: GroupPosition,
+    device: Option<&RankDevice>,
+    groups: &Groups,
     world: &dyn world::World,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let host = world::host().name;
-    let own = (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank()));
-    let (capacity, owner) = gather(world, &own)?.into_iter().min().unwrap_or(own);
-    sizes_within(settings, default_max_bytes, (capacity, &owner), position.ranks)
+    let own =
+        device.map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
+    let (capacity, owner) = gather(world, &own)?.into_iter().flatten().min().unwrap_or_default();
+    // The fewer the ranks, the more each sends.
+    sizes_within(settings, default_max_bytes, (capacity, &owner), groups.smallest())
 }
 
 /// [`sizes`] with the least memory of a rank, in bytes, and its name.

@@ -28,12 +28,14 @@ fn an_iteration_lasts_as_long_as_its_slowest_rank() {
         enqueue: 0.0,
         each_us: each_us.to_vec(),
         backends: Vec::new(),
+        algorithm: None,
         stop: None,
     };
     let ranks = [results(7, &[1.0, 5.0]), results(7, &[2.0, 4.0]), results(8, &[3.0, 3.0])];
     assert_eq!(longest(ranks.iter().map(|results| &results.each_us[..])), [3.0, 5.0]);
-    assert_eq!(processes(&ranks), [[2.0, 5.0], [3.0, 3.0]]);
-    assert_eq!(processes(&ranks[..2]), [[0.0; 0]; 0]);
+    let [first, second, third] = &ranks;
+    assert_eq!(processes(&[first, second, third]), [[2.0, 5.0], [3.0, 3.0]]);
+    assert_eq!(processes(&[first, second]), [[0.0; 0]; 0]);
 }
 
 #[test]
@@ -162,8 +164,7 @@ fn plan(change: impl FnOnce(&mut Request)) -> SweepPlan {
 fn all(plan: &SweepPlan) -> Vec<&'static str> {
     let told = Told::default();
     let (mut backend, mut observer) = (told.clone(), told.clone());
-    let position = GroupPosition { rank: 0, ranks: 1, color: 0 };
-    run(plan, &*world::single(), position, &mut backend, &mut observer).unwrap();
+    run(plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
     told.calls.take()
 }
 
@@ -313,8 +314,7 @@ fn the_pass_for_the_statistics_is_within_the_budget() {
             change(request);
         });
         plan.out_of_place_only = vec![Collective::AllReduce];
-        let position = GroupPosition { rank: 0, ranks: 1, color: 0 };
-        run(&plan, &*world::single(), position, &mut backend, &mut observer).unwrap();
+        run(&plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
         told.loops.take()
     };
     // The trials of one and of some come first, of both passes. 100 operations take a second.
@@ -338,15 +338,15 @@ fn what_the_ranks_took_is_made_one_round_by_round() {
     let found =
         |seconds: [f64; 3], wrong| BackendResult { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
     let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
-    let taken = JobResult::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
+    let taken = JobResult::of(&[(0, &ranks[0]), (3, &ranks[1])], Average::Mean, true);
     // The mean of the medians; the shortest of the rounds' means.
     assert_eq!((taken.seconds, taken.best), (4.0, 4.0));
     assert_eq!(taken.rounds_us, [4e6, 5e6, 4e6]);
     assert_eq!(taken.wrong, Some(4));
-    assert_eq!(taken.mismatches, [Mismatch { rank: 1, wrong: 4, first: "it".to_owned() }]);
-    let slowest = JobResult::of(&[&ranks[0], &ranks[1]], Average::Max, false);
+    assert_eq!(taken.mismatches, [Mismatch { rank: 3, wrong: 4, first: "it".to_owned() }]);
+    let slowest = JobResult::of(&[(0, &ranks[0]), (3, &ranks[1])], Average::Max, false);
     assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
     let once = BackendResult { seconds: vec![2.0], wrong: 0, first: String::new() };
-    let once = JobResult::of(&[&once], Average::Mean, true);
+    let once = JobResult::of(&[(0, &once)], Average::Mean, true);
     assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
 }

@@ -10,7 +10,7 @@ use crate::run::{Measurement, Outcome, Run};
 
 /// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if
 /// any: microseconds, GB/s.
-pub(super) const COLUMNS: [(&str, &str); 55] = [
+pub(super) const COLUMNS: [(&str, &str); 56] = [
     ("collective", "/measurement/collective"),
     ("data_type", "/measurement/data_type"),
     ("op", "/measurement/op"),
@@ -66,6 +66,7 @@ pub(super) const COLUMNS: [(&str, &str); 55] = [
     ("vs_wrong", "/measurement/versus/wrong"),
     ("ratio", "/measurement/versus/ratio"),
     ("best_ratio", "/measurement/versus/best_ratio"),
+    ("group", "/measurement/group"),
 ];
 
 pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {

@@ -36,6 +36,9 @@ pub struct TableKey {
     pub op: Option<String>,
     /// Root rank, where the collective has one.
     pub root: Option<usize>,
+    /// The group, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
 }
 
 impl TableKey {
@@ -50,6 +53,7 @@ impl TableKey {
                 .clone()
                 .filter(|_| measurement.collective.parse().map_or(true, Collective::reduces)),
             root: measurement.root,
+            group: measurement.group,
         }
     }
 
@@ -57,7 +61,8 @@ impl TableKey {
     pub fn name(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
         let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
-        format!("{} {}{op}{root}", self.collective, self.data_type)
+        let group = self.group.map(|group| format!(" group {group}")).unwrap_or_default();
+        format!("{} {}{op}{root}{group}", self.collective, self.data_type)
     }
 }
 

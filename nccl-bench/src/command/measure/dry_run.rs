@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use collectives::world::Started;
 
 use engine::backend::{RANKS_ALONE, missing_gpus};
+use engine::bench::{HostPlan, check_ranks};
 use engine::collective::{Collective, Counts, Participant};
 use engine::data::traffic::Traffic;
+use engine::groups::Groups;
 use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
-use engine::session::{HostPlan, check_ranks};
 use engine::supervision::Stop;
 
 use super::{Arguments, ParsedMeasurement};
@@ -29,33 +30,35 @@ pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
     if may_use_gpus && (needs_gpus || missing.is_none()) {
         return plan_on_gpus(measurement, missing);
     }
-    let (ranks, here) =
-        ranks(measurement, if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE });
-    let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, here)?;
+    let alone = if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE };
+    let (ranks, here) = ranks(measurement, alone);
+    let groups = plan_groups(request, ranks)?;
+    let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, &groups, here)?;
     let note = missing.map_or_else(String::new, |reason| {
         format!("Host memory, because no GPU can be used: {reason}; --backend nccl plans a run on GPUs\n")
     });
-    Ok(plan(&measurement.arguments, &request, ranks, max_bytes, buffers, &note))
+    Ok(plan(&measurement.arguments, &request, &groups, max_bytes, buffers, &note))
 }
 
 /// The plan for GPUs. `missing` is the reason why this machine's cannot be used.
 fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Result<String, Stop> {
     let ParsedMeasurement { arguments, request } = measurement;
     let (ranks, _) = ranks(measurement, 1);
+    let groups = plan_groups(request, ranks)?;
     let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
     let mut note = missing.map_or_else(String::new, |reason| {
         format!("For another machine, because no GPU can be used here: {reason}\n")
     });
     if is_guessed {
         note.push_str("Each GPU will be a rank; say how many with --ranks\n");
-    } else if request.variables.split.is_none() {
-        check_ranks(request, ranks, ranks)?;
+    } else {
+        check_ranks(request, ranks, &groups)?;
     }
     if request.max_bytes.is_none() {
         note.push_str("The largest size is less where GPU memory is short\n");
     }
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.min_bytes));
-    Ok(plan(arguments, request, ranks, max_bytes, [max_bytes; 2], &note))
+    Ok(plan(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))
 }
 
 /// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and
@@ -69,17 +72,29 @@ fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: us
     (ranks, if processes == 1 { ranks } else { own })
 }
 
+/// The groups of `ranks` ranks, in processes with the requested number of threads and GPUs.
+fn plan_groups(request: &Request, ranks: usize) -> Result<Groups, Stop> {
+    if request.variables.split.is_none() {
+        return Ok(Groups::of_all(ranks));
+    }
+    let of_process = request.threads.unwrap_or(1) * request.gpus.unwrap_or(1);
+    Groups::new(request, ranks.div_ceil(of_process), of_process)
+}
+
 fn plan(
     arguments: &Arguments,
     request: &Request,
-    ranks: usize,
+    groups: &Groups,
     max_bytes: u64,
     [send, receive]: [u64; 2],
     note: &str,
 ) -> String {
     let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
+    let ranks: usize = groups.sizes().sum();
+    let in_groups =
+        if groups.count() > 1 { format!(" in {} groups", groups.count()) } else { String::new() };
     let mut text = format!(
-        "{ranks} rank{}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
+        "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
          Buffers of each rank: send {}, receive {}\n{note}",
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
@@ -98,7 +113,7 @@ fn plan(
     }
     text.extend(request.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &request.collectives {
-        text.push_str(&section(request, collective, ranks, sweep));
+        text.push_str(&section(request, collective, groups.smallest(), sweep));
     }
     text
 }

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use collectives::world;
+use engine::bench::Bench;
 use engine::collective::{Collective, on_fabric};
+use engine::process::Process;
 use engine::request::{Request, Variables};
-use engine::session::Session;
 use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 
 use super::{Command, Context, take_over_signals};
@@ -103,12 +104,12 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
     (context.program.hand_over)(&join_request)?;
     let recorder = Recorder::new(&arguments, &request);
     let begun = recorder.begun();
-    let (session, process) = Session::start(request).map_err(Stop::from)?;
+    let process = Process::start_for(&request).map_err(Stop::from)?;
     let process = process.join((context.program.join)(&join_request)?);
     let world = process.world();
-    // Only the session has the recorder, and drops it before it ends the process: then the files that it has
+    // Only the bench has the recorder, and drops it before it ends the process: then the files that it has
     // only created go.
-    match session.run(&process, Arc::new(recorder), context.program.mpi) {
+    match Bench::open(&process, context.program.mpi).run_last(&request, Arc::new(recorder)) {
         Ok(verdict) => {
             // A table ends with the signal. It came before there was one.
             if let Verdict::Stopped(signal) = verdict

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use jiff::tz::TimeZone;
 
+use engine::bench::{Observer, Start};
 use engine::collective::Work;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
-use engine::session::{Observer, Start};
 use engine::supervision::{Stop, print_message};
 use engine::sweep::{Event, SweepStep};
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
@@ -204,7 +204,7 @@ impl Observer for Recorder {
     }
 
     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
-        let Start { run, plan, position, reduced_to } = start;
+        let Start { run, plan, groups, reduced_to } = start;
         let mut state = self.state();
         let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
         self.begun.store(true, Ordering::SeqCst);
@@ -213,7 +213,7 @@ impl Observer for Recorder {
         *state = State::Recording(reports, Box::new(run.clone()));
         drop(state);
         let mut text = self.text();
-        text.progress = Progress::new(plan, position);
+        text.progress = Progress::new(plan, groups);
         text.reduced_to = reduced_to;
         if let Some(path) = json {
             print(&table::json_notice(&path))?;

@@ -35,6 +35,8 @@ pub struct Columns {
     pub versus: bool,
     /// Algorithm, protocol and channels that NCCL chose; nccl-tests does not have it.
     pub algorithm: bool,
+    /// The group of the row (`NCCL_TESTS_SPLIT`); nccl-tests does not have it.
+    pub group: bool,
     /// Sizes as `64K`, and fewer comment lines (`--brief`).
     pub brief: bool,
 }
@@ -47,6 +49,7 @@ impl Columns {
             per_iteration: run.settings.per_iteration,
             time_stamps: run.settings.time_stamps,
             versus: run.provenance.versus.is_some(),
+            group: run.ranks.iter().any(|rank| rank.group != run.ranks[0].group),
             ..Self::default()
         }
     }
@@ -79,19 +82,19 @@ impl Columns {
                 format!("#{:51}{placements}", ""),
                 over("out-of-place", 3) + &over("in-place", 3),
                 over("versus, out-of-place", 4) + &over("versus, in-place", 4),
-                "",
+                ["", ""],
             ),
             (
                 names,
                 twice(&["i_min", "i_med", "i_p99"]),
                 twice(&["time", "busbw", "ratio", "best"]),
-                "algo/proto/channels",
+                ["algo/proto/channels", "group"],
             ),
-            (units, twice(&["(us)"; 3]), twice(&["(us)", "(GB/s)", "", ""]), ""),
+            (units, twice(&["(us)"; 3]), twice(&["(us)", "(GB/s)", "", ""]), ["", ""]),
         ];
         let mut text = if self.brief { "" } else { "#\n" }.to_owned();
-        for (line, statistics, versus, algorithm) in lines {
-            text.push_str(&self.extended(line, &statistics, &versus, algorithm));
+        for (line, statistics, versus, last) in lines {
+            text.push_str(&self.extended(line, &statistics, &versus, last));
             text.push('\n');
         }
         text
@@ -147,7 +150,8 @@ impl Columns {
             let (ratio, best) = (of(|found| found.ratio), of(|found| found.best_ratio));
             cells(&[of(|found| found.time_us), of(|found| found.busbw_gbps), ratio, best])
         });
-        self.extended(row, &statistics.concat(), &versus.concat(), &algorithms(placements))
+        let group = first.group.map_or_else(|| ABSENT.to_owned(), |group| group.to_string());
+        self.extended(row, &statistics.concat(), &versus.concat(), [&algorithms(placements), &group])
     }
 
     /// One placement's columns.
@@ -179,9 +183,15 @@ impl Columns {
         half
     }
 
-    /// A line of nccl-tests, with additional columns appended.
-    fn extended(self, mut line: String, statistics: &str, versus: &str, algorithm: &str) -> String {
-        if self.statistics || self.versus || self.algorithm {
+    /// A line of nccl-tests, with additional columns appended. The last are the algorithm and the group.
+    fn extended(
+        self,
+        mut line: String,
+        statistics: &str,
+        versus: &str,
+        [algorithm, group]: [&str; 2],
+    ) -> String {
+        if self.statistics || self.versus || self.algorithm || self.group {
             let width = 52
                 + 2 * (33 + if self.per_iteration { 36 } else { 0 })
                 + if self.time_stamps { 21 } else { 1 };
@@ -195,6 +205,9 @@ impl Columns {
         }
         if self.algorithm {
             let _ = write!(line, "  {algorithm:>20}");
+        }
+        if self.group {
+            let _ = write!(line, "  {group:>7}");
         }
         line
     }

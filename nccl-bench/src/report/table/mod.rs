@@ -120,7 +120,7 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
 pub fn devices(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
     for rank in ranks {
-        let Rank { rank, group, pid, host, device, pci, device_name, processors, numa_nodes } = rank;
+        let Rank { rank, job_rank, group, pid, host, device, pci, device_name, processors, numa_nodes } = rank;
         let _ = write!(text, "#  Rank {rank:>2} Group {group:>2} Pid {pid:>6} on {host:>10} ");
         if let Some(ordinal) = device {
             let _ = write!(text, "device {ordinal:>2} ");
@@ -134,6 +134,9 @@ pub fn devices(ranks: &[Rank]) -> String {
             for (name, numbers) in [("processors", processors), ("NUMA", numa_nodes)] {
                 let _ = numbers.as_ref().map(|numbers| write!(text, " {name} {numbers}"));
             }
+        }
+        if let Some(job_rank) = job_rank {
+            let _ = write!(text, " (rank {job_rank} of the job)");
         }
         text.push('\n');
     }

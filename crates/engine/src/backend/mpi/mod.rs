@@ -77,6 +77,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),
+        connects_parts: false,
     })
 }
 

@@ -18,11 +18,12 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
-use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
+use super::{BufferSizes, Capabilities, MemoryUse, Node, RankBody, RankDevice};
 use crate::agreement::Discovery;
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::gather::gather;
+use crate::groups::Groups;
 use crate::request::Request;
 use crate::supervision::{Stop, explain_missing_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
@@ -105,7 +106,6 @@ fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::Driver
 /// The data that the ranks of a process need to open their GPUs and to connect.
 struct Opening {
     library: Library,
-    id: UniqueId,
     config: nccl::Config,
     /// Elements by which the buffers are shifted.
     unaligned: usize,
@@ -115,10 +115,9 @@ struct Opening {
     /// CUDA ordinal of each rank's GPU.
     ordinals: Vec<usize>,
     ranks_on_gpus: Vec<usize>,
-    first: GroupPosition,
 }
 
-/// Prepares NCCL between GPUs: assigns the GPUs of all processes, and exchanges the unique ids.
+/// Prepares NCCL between GPUs: assigns the GPUs of all processes.
 pub(super) fn prepare(
     settings: &Request,
     process: &dyn World,
@@ -146,21 +145,17 @@ pub(super) fn prepare(
     let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, settings, library.version())?;
     let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
     let config = config(library, settings)?;
-    let colors: Vec<u64> = (0..process.size())
-        .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
-        .collect();
     let assignment = shares.swap_remove(process.rank());
-    let position = position(&colors, process.rank(), assignment.ordinals.len());
-    let id = exchange_id(library, process, &colors)?;
+    let groups = Groups::new(settings, process.size(), assignment.ordinals.len())?;
+    let ranks = groups.smallest();
     let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
     let capability = capabilities.min().copied().unwrap_or_default();
-    let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
-    let notes = notes::notes(settings, library.version(), capability, position.ranks, most_on_a_gpu);
+    let fp8 = can_fp8(settings, library.version(), capability, ranks)?;
+    let notes = notes::notes(settings, library.version(), capability, ranks, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
     let opening = Arc::new(Opening {
         library,
-        id,
         config,
         unaligned: settings.unaligned,
         registration: settings.registration,
@@ -168,12 +163,13 @@ pub(super) fn prepare(
         first_type: settings.data_types.first().copied().unwrap_or(DataType::Float32),
         ordinals: assignment.ordinals,
         ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
-        first: position,
     });
     Ok(Node {
         threads,
         gpus: assignment.gpus,
-        first: position,
+        groups,
+        // A rank that waits inside NCCL does not look at the world.
+        connects_over_world: false,
         capabilities,
         versus: None,
         provenance: first.provenance(),
@@ -270,24 +266,12 @@ fn is_fp8(data_type: &DataType) -> bool {
     data_type.is_float() && data_type.size() == 1
 }
 
-/// Position of the first rank of a process in its group: the processes of one color, each with
-/// `ranks_per_process` ranks.
-fn position(colors: &[u64], process: usize, ranks_per_process: usize) -> GroupPosition {
-    let color = colors[process];
-    let before = colors[..process].iter().filter(|&&other| other == color).count();
-    let all = colors.iter().filter(|&&other| other == color).count();
-    GroupPosition { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
-}
-
-/// Distributes the unique id of each group's first process to the processes of the group.
-fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<UniqueId, Stop> {
-    let color = colors[process.rank()];
-    let first = colors.iter().position(|&other| other == color).unwrap_or(0);
-    let mine = if process.rank() == first { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
-    let all = process.all_gather(&mine)?;
-    let bytes = all.get(first).map(Vec::as_slice).unwrap_or_default();
-    let sent = format!("process {first} sent no NCCL unique id");
-    let bytes: [u8; UniqueId::BYTES] = bytes.try_into().context(sent)?;
+/// Distributes the unique id that rank 0 of a world makes.
+fn exchange_id(library: Library, world: &dyn World) -> anyhow::Result<UniqueId> {
+    let own = if world.rank() == 0 { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
+    let all = world.all_gather(&own)?;
+    let bytes = all.first().map(Vec::as_slice).unwrap_or_default();
+    let bytes: [u8; UniqueId::BYTES] = bytes.try_into().context("the first rank sent no NCCL unique id")?;
     Ok(UniqueId::from_bytes(bytes))
 }
 
@@ -302,7 +286,6 @@ impl Opening {
         let opening = Arc::clone(self);
         Ok(RankDevice {
             rank: Rank {
-                group: usize::try_from(self.first.color).unwrap_or(usize::MAX),
                 device: Some(ordinal),
                 pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
                 device_name: context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
@@ -310,23 +293,24 @@ impl Opening {
             },
             capacity: (free / self.ranks_on_gpus[index] as u64).saturating_sub(RESERVE),
             memory: format!("GPU {ordinal}"),
-            connect: Box::new(move |_, buffer_sizes, body| {
-                opening.connect(index, &stream, free, buffer_sizes, body)
+            connect: Box::new(move |world, buffer_sizes, body| {
+                opening.connect(&**world, &stream, free, buffer_sizes, body)
             }),
         })
     }
 
-    /// Connects rank `index` of this process. `free` is the GPU's free memory before, in bytes.
+    /// Connects a rank with the others of `world`. `free` is the GPU's free memory before, in bytes.
     fn connect(
         &self,
-        index: usize,
+        world: &dyn World,
         stream: &Arc<CudaStream>,
         free: u64,
         buffer_sizes: BufferSizes,
         body: &mut RankBody<'_>,
     ) -> anyhow::Result<()> {
         let context = stream.context();
-        let (rank, ranks) = (self.first.rank + index, self.first.ranks);
+        let (rank, ranks) = (world.rank(), world.size());
+        let id = exchange_id(self.library, world)?;
         let (communicator, data) = thread::scope(|scope| {
             // At the same time as NCCL, which waits for the other ranks.
             let name = format!("kernels {rank}");
@@ -341,7 +325,7 @@ impl Opening {
                 .map_err(|error| explain_missing_thread(&name, &error))?;
             let communicator = Communicator::builder(self.library, stream)
                 .rank(rank, ranks)
-                .id(&self.id)
+                .id(&id)
                 .config(&self.config)
                 .init()?;
             tracing::debug!(rank, "communicator initialised");
@@ -357,17 +341,5 @@ impl Opening {
         };
         memory.register(&communicator, self.registration)?;
         body(&mut GpuRank::new(&communicator, data, memory, used))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processes_of_one_color_are_a_group() {
-        let colors = [0, 1, 0, 1, 1];
-        assert_eq!(position(&colors, 2, 4), GroupPosition { rank: 4, ranks: 8, color: 0 });
-        assert_eq!(position(&colors, 4, 2), GroupPosition { rank: 4, ranks: 6, color: 1 });
     }
 }

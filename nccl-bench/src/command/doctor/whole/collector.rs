@@ -12,7 +12,7 @@ use diagnosis::examination::{Examination, KNOWN_FAULTS};
 use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
-use engine::session::{Observer, Start};
+use engine::bench::{Observer, Start};
 use engine::supervision::{Stop, print_message, ranges, start_thread};
 use engine::sweep::Event;
 use record::Outcome;

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use collectives::world;
 use diagnosis::examination::Health;
+use engine::bench::{Bench, Observer};
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
+use engine::process::Process;
 use engine::request::{BackendChoice, Request, Step};
-use engine::session::{Observer, Session};
 use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted, signal_code};
 
 use super::output::{self, Output};
@@ -72,7 +73,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     // Before this process sets variables of its own.
     let environment = diagnosis::environment::Process::own();
     let log = CapturedLog::start().map_err(Stop::from)?;
-    let (session, process) = Session::start(request).map_err(Stop::from)?;
+    let process = Process::start_for(&request).map_err(Stop::from)?;
     let process = process.failing_with(Health::Broken.code()).join((context.program.join)(&join)?);
     let world = process.world();
     let exchange = Exchange::gather_members(world, log)?;
@@ -88,7 +89,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         Err(Stop::Failed(error)) => process.fail(&error, FAILED),
         examined => examined?,
     }
-    let mut result = session.run(&process, Arc::clone(&observer), context.program.mpi);
+    let mut result = Bench::open(&process, context.program.mpi).run_last(&request, Arc::clone(&observer));
     // A process may still die before rank 0 has its log.
     salvage.set(move |outcome| observer.salvage(outcome));
     if result.as_ref().is_err_and(|stop| stop.refusal().is_some())

@@ -1,8 +1,8 @@
-//! The receiver of a session's events.
+//! The receiver of the events of a run.
 
 use record::{Outcome, Run};
 
-use crate::backend::GroupPosition;
+use crate::groups::Groups;
 use crate::supervision::Stop;
 use crate::sweep::{Event, SweepPlan, SweepStep};
 
@@ -13,14 +13,14 @@ pub struct Start<'a> {
     pub run: Run,
     /// The plan of the sweep.
     pub plan: &'a SweepPlan,
-    /// Position of rank 0 in its group.
-    pub position: GroupPosition,
+    /// The ranks that measure.
+    pub groups: &'a Groups,
     /// Largest size in bytes, if memory limited the requested one.
     pub reduced_to: Option<u64>,
 }
 
 /// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the
-/// thread of [`Session::run`](super::Session::run), and [`Observer::salvage`] on any thread that ends the
+/// thread of [`Bench::run`](super::Bench::run), and [`Observer::salvage`] on any thread that ends the
 /// process early. An error of a method, such as a result that cannot be written, ends the job.
 pub trait Observer: Send + Sync + 'static {
     /// Opens the outputs. Called before the processes compare their requests.

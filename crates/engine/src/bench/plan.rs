@@ -3,7 +3,8 @@
 use collectives::world;
 
 use super::checks::{check_elements, check_fault, check_ranks, within};
-use crate::backend::{Capabilities, GroupPosition, fabric, host};
+use crate::backend::{Capabilities, fabric, host};
+use crate::groups::Groups;
 use crate::request::{BackendChoice, Request};
 use crate::supervision::Stop;
 use crate::sweep::{SweepPlan, sizing};
@@ -20,11 +21,11 @@ pub struct HostPlan {
 }
 
 impl HostPlan {
-    /// Plans a run of `ranks` ranks, of which `here` share this host.
+    /// Plans a run of `ranks` ranks in `groups`. `here` of the ranks share this host.
     ///
     /// # Errors
     /// [`Stop::Refused`] with the refusal of the run.
-    pub fn new(request: &Request, ranks: usize, here: usize) -> Result<Self, Stop> {
+    pub fn new(request: &Request, ranks: usize, groups: &Groups, here: usize) -> Result<Self, Stop> {
         if let Some(problem) = host::find_unsupported(request) {
             return Err(Stop::Refused(problem));
         }
@@ -33,18 +34,17 @@ impl HostPlan {
             _ => fabric::list_capabilities(),
         };
         let mut request = within(request, &capabilities);
-        check_ranks(&request, ranks, ranks)?;
+        check_ranks(&request, ranks, groups)?;
         if request.backend != BackendChoice::Mpi {
             // More hosts than this one may be meant.
-            fabric::refuse_unfit(&request, ranks, false)?;
+            groups.sizes().try_for_each(|ranks| fabric::refuse_unfit(&request, ranks, false))?;
         }
         let owner = format!("host memory of {}", world::host().name);
         let capacity = (host::divide_memory(here)?, owner.as_str());
         let (max_bytes, buffers, reduced_to) =
-            sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, ranks)?;
-        let position = GroupPosition { rank: 0, ranks, color: 0 };
-        check_fault(&request, max_bytes, position)?;
-        check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, position)?;
+            sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, groups.smallest())?;
+        check_fault(&request, max_bytes, groups)?;
+        check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, groups)?;
         if reduced_to.is_some() {
             request.notes.push(format!("-e is reduced to what fits into the {owner}"));
         }

@@ -1,4 +1,4 @@
-//! A session in this process, over host memory. It takes over the signals, so this test has a process of its
+//! A run in this process, over host memory. It takes over the signals, so this test has a process of its
 //! own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex};
 use collectives::world;
 use engine::collective::Collective;
 use engine::request::{BackendChoice, Request};
-use engine::session::{Observer, Session, Start};
+use engine::bench::{Bench, Observer, Start};
+use engine::process::Process;
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::{Event, SweepStep};
 use record::{Measurement, Outcome, Placement, Run};
 
-/// Collects everything that a session reports.
+/// Collects everything that a run reports.
 #[derive(Default)]
 struct Collected {
     events: Mutex<Vec<String>>,
@@ -35,7 +36,7 @@ impl Observer for Collected {
     }
 
     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
-        self.add(format!("start with {} ranks", start.position.ranks));
+        self.add(format!("start with {} ranks", start.groups.largest()));
         *self.run.lock().unwrap() = Some(start.run);
         Ok(())
     }
@@ -78,7 +79,7 @@ impl Observer for Collected {
 }
 
 #[test]
-fn a_session_reports_its_measurements_in_order_and_returns_a_verdict() {
+fn a_run_reports_its_measurements_in_order_and_returns_a_verdict() {
     let request = Request {
         backend: BackendChoice::Fabric,
         threads: Some(2),
@@ -88,8 +89,8 @@ fn a_session_reports_its_measurements_in_order_and_returns_a_verdict() {
         ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
     };
     let observer = Arc::new(Collected::default());
-    let (session, process) = Session::start(request).unwrap();
-    let verdict = session.run(&process.join(world::single()), observer.clone(), None).unwrap();
+    let process = Process::start_for(&request).unwrap().join(world::single());
+    let verdict = Bench::open(&process, None).run_last(&request, observer.clone()).unwrap();
     assert_eq!((verdict, verdict.code()), (Verdict::Good, 0));
 
     let of_collective = |name: &str| {

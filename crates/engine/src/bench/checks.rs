@@ -2,9 +2,10 @@
 
 use collectives::DataType;
 
-use crate::backend::{Capabilities, GroupPosition};
+use crate::backend::Capabilities;
 use crate::collective::{Collective, Counts, Participant};
 use crate::data::traffic::{Pattern, Traffic};
+use crate::groups::Groups;
 use crate::request::{Request, Roots, Size, Sweep};
 use crate::supervision::Stop;
 
@@ -31,41 +32,44 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     });
 }
 
-/// Refuses a request that this number of ranks, in groups of `group`, cannot carry out.
+/// Refuses a request that these groups of a job's `ranks` ranks cannot carry out.
 ///
 /// # Errors
 /// [`Stop::Refused`] with the reason.
-pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
+pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(), Stop> {
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
             "--inject-fault names rank {}, but there are {ranks} ranks, counted from 0",
             fault.rank
         )));
     }
-    let impossible = request.collectives.iter().find(|collective| !collective.runs_over(group));
-    if let Some(collective) = impossible.filter(|_| !request.all.collectives) {
+    let impossible = request.collectives.iter().find_map(|collective| {
+        Some((collective, groups.sizes().find(|&ranks| !collective.runs_over(ranks))?))
+    });
+    if let Some((collective, ranks)) = impossible.filter(|_| !request.all.collectives) {
         return Err(Stop::Refused(format!(
-            "{collective} needs a power of two of ranks, and there are {group}: change their number, or \
+            "{collective} needs a power of two of ranks, and there are {ranks}: change their number, or \
              leave it out"
         )));
     }
+    let (smallest, largest) = (groups.smallest(), groups.largest());
     let rooted = request.collectives.iter().any(|collective| collective.has_root());
     if let Roots::One(root) = request.roots
         && rooted
-        && root >= group
+        && root >= smallest
     {
-        return Err(Stop::Refused(format!("-r {root}: there are {group} ranks, counted from 0")));
+        return Err(Stop::Refused(format!("-r {root}: there are {smallest} ranks, counted from 0")));
     }
     if let Pattern::Matrix(matrix) = &request.variables.pattern
         && request.collectives.contains(&Collective::AllToAllV)
     {
-        if matrix.ranks() < group {
+        if matrix.ranks() < largest {
             return Err(Stop::Refused(format!(
-                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has {} rows, but there are {group} ranks",
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has {} rows, but there are {largest} ranks",
                 matrix.ranks()
             )));
         }
-        let busiest = matrix.busiest(group);
+        let busiest = matrix.busiest(largest);
         if request.max_bytes.is_some_and(|max| max < busiest) {
             return Err(Stop::Refused(format!(
                 "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give -b \
@@ -78,8 +82,8 @@ pub fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), 
 
 /// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given
 /// as `all`, one case with elements is enough.
-pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPosition) -> Result<(), Stop> {
-    let (ranks, largest) = (position.ranks, sweep.sizes().last().unwrap_or(0));
+pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -> Result<(), Stop> {
+    let (ranks, largest) = (groups.largest(), sweep.sizes().last().unwrap_or(0));
     let participant = Participant { rank: 0, ranks, root: Some(0) };
     let has_elements = |collective: Collective, data_type: DataType| match collective {
         Collective::AllToAllV => {
@@ -109,13 +113,17 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPos
     )))
 }
 
-pub(super) fn check_fault(request: &Request, max_bytes: u64, position: GroupPosition) -> Result<(), Stop> {
+/// Refuses to corrupt an element that is not verified.
+pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) -> Result<(), Stop> {
     let Some(fault) = request.fault else { return Ok(()) };
+    let Some(position) = groups.position(fault.rank) else {
+        return Err(Stop::Refused(format!("--inject-fault names rank {}, which does not measure", fault.rank)));
+    };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
         Roots::All => 0..position.ranks,
     };
-    let rank = fault.rank % position.ranks;
+    let rank = position.rank;
     let verified = roots.flat_map(|root| {
         let participant = Participant { rank, ranks: position.ranks, root: Some(root) };
         let has_result =

@@ -1,0 +1,277 @@
+//! Measurements as library calls: from a request to events and a verdict, as often as a job lives.
+//!
+//! A [`Bench`] uses neither a terminal nor files: an [`Observer`] receives the results of each run. Runs may
+//! differ in everything but the number of ranks: collectives, sizes, backend, and the ranks that measure.
+//!
+//! A rank that fails before all ranks of a run are connected ends that run, with the same [`RunFailure`] on
+//! all processes, and the next one can start. A rank that fails later ends the process and the job
+//! ([`process`](crate::process)), because other ranks may wait for it inside a library; so does one that
+//! fails to connect over NCCL.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use collectives::world;
+//! use engine::bench::{Bench, Observer, Start};
+//! use engine::collective::Collective;
+//! use engine::process::Process;
+//! use engine::request::{BackendChoice, Request};
+//! use engine::sweep::Event;
+//! use record::Outcome;
+//!
+//! struct Print;
+//!
+//! impl Observer for Print {
+//!     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+//!         println!("{} ranks over {}", start.run.ranks.len(), start.run.provenance.backend);
+//!         Ok(())
+//!     }
+//!
+//!     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
+//!         if let Event::Measured(measurement, _) = event {
+//!             println!("{} bytes: {:.2} us", measurement.bytes, measurement.time_us);
+//!         }
+//!         Ok(())
+//!     }
+//!
+//!     fn finish(&self, _outcome: Outcome) -> anyhow::Result<()> {
+//!         Ok(())
+//!     }
+//!
+//!     fn salvage(&self, _outcome: Outcome) {}
+//! }
+//!
+//! fn main() -> anyhow::Result<()> {
+//!     // Four ranks, each a thread of this process with buffers in host memory.
+//!     let request = Request {
+//!         backend: BackendChoice::Fabric,
+//!         threads: Some(4),
+//!         ..Request::new(vec![Collective::AllReduce])
+//!     };
+//!     let process = Process::start_for(&request)?;
+//!     // Several processes would join the world of `world::from_environment`.
+//!     let process = process.join(world::single());
+//!     let mut bench = Bench::open(&process, None);
+//!     for pair in [[0, 1], [0, 2], [0, 3]] {
+//!         let request = Request { ranks: Some(pair.to_vec()), ..request.clone() };
+//!         println!("{:?}", bench.run(&request, Arc::new(Print)));
+//!     }
+//!     Ok(())
+//! }
+//! ```
+
+mod checks;
+mod observer;
+mod placement;
+mod plan;
+mod rank;
+mod start;
+mod trial;
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use collectives::world;
+use record::Outcome;
+
+use crate::agreement;
+use crate::backend::{self, Node};
+use crate::process::{Joined, fail};
+use crate::request::Request;
+use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
+pub use checks::check_ranks;
+use checks::within;
+pub use observer::{Observer, Start};
+pub use plan::HostPlan;
+use trial::AtFailure;
+pub use trial::RunFailure;
+
+/// The measurements of a job, on one of its processes. Dropping it ends the process's part normally: a signal
+/// then has no effect.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    process: &'a Joined,
+    mpi: Option<backend::FindHostBackend>,
+    /// The ranks of this process; empty before the first run.
+    ranks: Vec<world::Handle>,
+}
+
+impl<'a> Bench<'a> {
+    /// Measures with the ranks of a job. `mpi` is `backend::mpi::find` in a program that is linked to MPI,
+    /// else `None`.
+    pub fn open(process: &'a Joined, mpi: Option<backend::FindHostBackend>) -> Self {
+        Self { process, mpi, ranks: Vec::new() }
+    }
+
+    /// Carries out a request. Every process calls it with an equal request ([`Request::common`]) and gets the
+    /// same result, once all ranks have closed their devices. Only the process of rank 0 calls `observer`,
+    /// whichever ranks measure.
+    ///
+    /// # Errors
+    /// The same on every process: a refusal when the request cannot be carried out, or a [`RunFailure`].
+    /// [`Observer::finish`] has been called for the latter.
+    pub fn run(&mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
+        let result = match self.process.interrupt().requested_by_any(&**self.process.world()) {
+            Ok(Some(signal)) => return Ok(Verdict::Stopped(signal)),
+            Ok(None) => self.measure(request, &observer, AtFailure::EndRun),
+            Err(error) => Err(Stop::Failed(error)),
+        };
+        match result {
+            Err(Stop::Failed(error)) if !error.is::<RunFailure>() => self.end(&error, observer),
+            result => result,
+        }
+    }
+
+    /// Carries out a request as the last one of the job: like [`Bench::run`], but a failure of any rank ends
+    /// the process and the job, after the observer has saved the results.
+    ///
+    /// # Errors
+    /// A refusal, the same on every process, when the request cannot be carried out.
+    pub fn run_last(mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
+        match self.measure(request, &observer, AtFailure::EndJob) {
+            Err(Stop::Failed(error)) => self.end(&error, observer),
+            result => result,
+        }
+    }
+
+    /// Ends the process and the job.
+    fn end(&self, error: &anyhow::Error, observer: Arc<dyn Observer>) -> ! {
+        self.process.interrupt().done();
+        observer.failed(&format!("{error:#}"));
+        // So that it removes files that it has only created.
+        drop(observer);
+        self.process.fail(error, FAILED)
+    }
+
+    /// Agrees on the request with the other processes, and measures while an end of the process saves the
+    /// results.
+    fn measure(
+        &mut self,
+        request: &Request,
+        observer: &Arc<dyn Observer>,
+        at_failure: AtFailure,
+    ) -> Result<Verdict, Stop> {
+        let world = self.process.world();
+        let checked = request.check().map_err(Stop::Refused);
+        let prepared = checked.and_then(|()| if world.rank() == 0 { observer.prepare() } else { Ok(()) });
+        agreement::agree(world, request, prepared)?;
+        let saved = Arc::clone(observer);
+        self.process.salvage().set(move |outcome| saved.salvage(outcome));
+        let mut result = self.measure_agreed(request, &**observer, at_failure);
+        if let Err(Stop::Failed(error)) = &result
+            && error.is::<RunFailure>()
+            && world.rank() == 0
+            && let Err(error) = observer.finish(Outcome::Failed { message: error.to_string() })
+        {
+            result = Err(Stop::Failed(error));
+        }
+        self.process.salvage().clear();
+        result
+    }
+
+    fn measure_agreed(
+        &mut self,
+        request: &Request,
+        observer: &dyn Observer,
+        at_failure: AtFailure,
+    ) -> Result<Verdict, Stop> {
+        let world = self.process.world();
+        let mut watchdog = Watchdog::start(world, request.timeout, self.process.salvage())?;
+        watchdog.begin_step("looking for libraries and devices");
+        let node = backend::choose(request, &**world, self.mpi)?;
+        let request = &within(request, &node.capabilities);
+        self.make_ranks(node.threads * node.gpus)?;
+        check_ranks(request, self.ranks[0].size(), &node.groups)?;
+        let progress = watchdog.ranks(self.ranks.iter().map(|rank| rank.rank()));
+        let context = RunContext { process: self.process, observer, at_failure };
+        let mut verdict = Verdict::Good;
+        for result in run_ranks(request, &node, &mut self.ranks, progress, &context) {
+            verdict = result?;
+        }
+        Ok(verdict)
+    }
+
+    /// Makes the ranks of this process, which live as long as the bench.
+    fn make_ranks(&mut self, count: usize) -> Result<(), Stop> {
+        if self.ranks.is_empty() {
+            self.ranks = world::threads(self.process.world().clone(), count)?;
+        } else if self.ranks.len() != count {
+            return Err(Stop::Refused(format!(
+                "each process has {} ranks since the first request, and this one asks for {count}",
+                self.ranks.len()
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        self.process.interrupt().done();
+    }
+}
+
+/// What the ranks of a process share during a run.
+struct RunContext<'a> {
+    process: &'a Joined,
+    observer: &'a dyn Observer,
+    at_failure: AtFailure,
+}
+
+/// Runs each rank on a thread of its own, and returns their results in order. The threads own `ranks`
+/// meanwhile.
+fn run_ranks(
+    request: &Request,
+    node: &Node,
+    ranks: &mut Vec<world::Handle>,
+    progress: Vec<RankProgress>,
+    context: &RunContext<'_>,
+) -> Vec<Result<Verdict, Stop>> {
+    let first = ranks[0].rank();
+    let salvage = context.process.salvage();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, world) in ranks.iter().enumerate() {
+            let name = format!("rank {}", world.rank());
+            let (start, started) = mpsc::channel::<(world::Handle, RankProgress)>();
+            let body = move || {
+                // Each thread owns its world, which reports the rank when the thread panics.
+                let (world, progress) = started.recv().map_err(anyhow::Error::from)?;
+                match rank::run(request, node, index, &world, &progress, context) {
+                    // Other ranks may wait for this one, so the job ends.
+                    Err(Stop::Failed(error)) if !error.is::<RunFailure>() => {
+                        fail(&error, FAILED, &*world, salvage)
+                    }
+                    result => Ok((world, result)),
+                }
+            };
+            match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
+                Ok(thread) => threads.push((start, thread)),
+                // Before any rank has begun: the others would be told that this one has left.
+                Err(error) => {
+                    fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage)
+                }
+            }
+        }
+        let starts = ranks.drain(..).zip(progress).zip(threads);
+        let threads: Vec<_> = starts
+            .map(|(rank, (start, thread))| {
+                // A thread that cannot take it has panicked, and says so below.
+                let _ = start.send(rank);
+                thread
+            })
+            .collect();
+        threads
+            .into_iter()
+            .zip(first..)
+            .map(|(thread, rank)| match thread.join() {
+                Ok(Ok((world, result))) => {
+                    ranks.push(world);
+                    result
+                }
+                Ok(Err(error)) => Err(Stop::Failed(error)),
+                Err(_) => Err(Stop::Failed(anyhow::anyhow!("the thread of rank {rank} panicked"))),
+            })
+            .collect()
+    })
+}

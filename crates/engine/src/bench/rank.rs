@@ -1,0 +1,215 @@
+//! One rank of a run, on its own thread.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use collectives::world::{self, Part, Reason};
+use record::{Algorithm, Outcome, Rank, nccl_tests};
+
+use super::checks::{check_elements, check_fault};
+use super::placement::place_rank;
+use super::start::{describe_processes, start_of_record};
+use super::trial::AtFailure;
+use super::{RunContext, Start};
+use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
+use crate::collective::Work;
+use crate::gather::gather;
+use crate::groups::Groups;
+use crate::nccl_choice::{self, ChoiceSources};
+use crate::request::Request;
+use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
+use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
+
+const READING_LOG: &str = "reading NCCL's log";
+
+/// Opens the device of rank `index` of this process, connects it, and runs the sweep. A rank that does not
+/// measure only takes part in the exchanges.
+pub(super) fn run(
+    request: &Request,
+    node: &Node,
+    index: usize,
+    world: &world::Handle,
+    progress: &RankProgress,
+    context: &RunContext<'_>,
+) -> Result<Verdict, Stop> {
+    let groups = &node.groups;
+    let position = groups.position(world.rank());
+    progress.begin_step("opening its device");
+    let opened = position.map(|_| (node.open)(index)).transpose();
+    let device = context.at_failure.meet(&**world, opened)?;
+    if let Some(device) = &device {
+        progress.set_device(device.memory.as_str());
+    }
+    progress.begin_step("the exchange of sizes and devices");
+    let (max_bytes, buffer_sizes, reduced_to) =
+        sizing::sizes(request, node.default_max_bytes, device.as_ref(), groups, &**world)?;
+    check_fault(request, max_bytes, groups)?;
+    let plan = SweepPlan {
+        out_of_place_only: node.capabilities.out_of_place_only.clone(),
+        versus: node.versus.clone(),
+        ..SweepPlan::new(request, max_bytes)
+    };
+    check_elements(request, plan.sweep, groups)?;
+    let described = device.as_ref().map(|device| device.rank.clone()).unwrap_or_default();
+    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
+    place_rank(request.binding, node.threads * node.gpus, &mut own, &**world)?;
+    let ranks = number_ranks(groups, gather(&**world, &own)?);
+    let leads = world.rank() == 0;
+    progress.begin_unlimited_step("writing the report");
+    if leads {
+        let processes = describe_processes(&**context.process.world(), &**world);
+        let mut run = start_of_record(request, node, processes, ranks, max_bytes);
+        run.notes.extend(context.process.choices().note.clone());
+        context.observer.start(Start { run, plan: &plan, groups, reduced_to })?;
+    }
+    let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
+    let mut stopped = None;
+    progress.begin_step("connecting to the other ranks");
+    connect(node, device, buffer_sizes, world, context.at_failure, &mut |backend: &mut dyn Backend| {
+        // Rank 0 need not be one of the ranks that measure.
+        let first = groups.measured().next();
+        let described = (first == Some(world.rank())).then(|| (backend.transport(), backend.notes()));
+        let described = gather(&**world, &described)?.into_iter().flatten().next();
+        if leads {
+            let (transport, notes) = described.unwrap_or_default();
+            context.observer.connected(transport, notes)?;
+        }
+        stopped = sweep::run(&plan, &**world, groups, backend, &mut reporter)?;
+        progress.begin_step("closing its device");
+        Ok(())
+    })?;
+    // A rank that fails while it closes its device fails the run, and NCCL's log of every process is
+    // complete: within a process, the last rank to destroy its communicator frees the objects of all ranks,
+    // and logs their end.
+    progress.begin_step("the barrier after closing its device");
+    world.barrier()?;
+    progress.begin_unlimited_step("writing the report");
+    if leads {
+        context.observer.finish(stopped.map_or(Outcome::Complete, interrupted))?;
+    }
+    let mean = reporter.busbw_sum / reporter.measured as f64;
+    let slow = nccl_tests::enough(mean, request.variables.min_bandwidth) == Some(false);
+    Ok(match stopped {
+        _ if reporter.failed_checks > 0 => Verdict::Wrong,
+        Some(signal) => Verdict::Stopped(signal),
+        None if slow => Verdict::Wrong,
+        None => Verdict::Good,
+    })
+}
+
+/// The ranks that measure, numbered for the record.
+fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
+    let numbered = |rank: Rank| {
+        let (job_rank, group) = (rank.rank, groups.position(rank.rank)?.color);
+        let number = groups.number(job_rank)?;
+        Some(Rank {
+            rank: number,
+            job_rank: (number != job_rank).then_some(job_rank),
+            group: usize::try_from(group).unwrap_or(usize::MAX),
+            ..rank
+        })
+    };
+    all.into_iter().filter_map(numbered).collect()
+}
+
+/// Connects the rank within its group, and calls `body` once all ranks of the job are connected.
+fn connect(
+    node: &Node,
+    device: Option<RankDevice>,
+    buffer_sizes: BufferSizes,
+    world: &world::Handle,
+    at_failure: AtFailure,
+    body: &mut RankBody<'_>,
+) -> anyhow::Result<()> {
+    let part = Part::new(world, &node.groups.members(world.rank()))?;
+    let mut is_connected = false;
+    let mut when_connected = |backend: &mut dyn Backend| {
+        is_connected = true;
+        let ended = part.end(None);
+        at_failure.meet(&**world, ended.map_err(anyhow::Error::from))?;
+        body(backend)
+    };
+    let result = match device {
+        Some(device) => {
+            (device.connect)(&(Arc::clone(&part) as world::Handle), buffer_sizes, &mut when_connected)
+        }
+        None => when_connected(&mut Idle),
+    };
+    match result {
+        Err(error) if !is_connected && node.connects_over_world && at_failure == AtFailure::EndRun => {
+            // Its error is this one, or says that the job has failed, as the next exchange does.
+            let _ended = part.end(Some(Reason::from(format!("{error:#}"))));
+            at_failure.meet(&**world, Err(error))
+        }
+        result => result,
+    }
+}
+
+/// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the run's observer.
+struct Reporter<'a> {
+    context: &'a RunContext<'a>,
+    /// True for rank 0.
+    leads: bool,
+    progress: &'a RankProgress,
+    failed_checks: u64,
+    measured: usize,
+    busbw_sum: f64,
+}
+
+impl Reporter<'_> {
+    fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
+        self.context.process.choices().sources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl RankObserver for Reporter<'_> {
+    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
+        if let Event::Measured(measurement, _) = event {
+            self.failed_checks += measurement.failed_checks();
+            self.measured += 1;
+            self.busbw_sum += measurement.busbw_gbps;
+        }
+        if self.leads { self.context.observer.event(event) } else { Ok(()) }
+    }
+
+    fn begin_step(&self, step: SweepStep) {
+        if self.leads {
+            self.context.observer.step(&step);
+        }
+        self.progress.begin_step(step.to_string());
+    }
+
+    fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
+        if self.leads { self.choices().clear().context(READING_LOG) } else { Ok(()) }
+    }
+
+    fn record_choices(&mut self, on: bool) {
+        if self.leads {
+            nccl_choice::profiler::set_enabled(on);
+        }
+    }
+
+    fn algorithm(&mut self, work: &Work, aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
+        if !self.leads {
+            return Ok(None);
+        }
+        let operation = nccl_choice::OperationKey {
+            collective: work.collective.name(),
+            count_bytes: (work.counts.parameter * work.data_type.size()) as u64,
+            ranks: work.participant.ranks,
+            aggregated,
+        };
+        self.choices().chosen(&operation).context(READING_LOG)
+    }
+
+    fn begin_unlimited_step(&self, what: &'static str) {
+        self.progress.begin_unlimited_step(what);
+    }
+
+    fn stop(&self) -> Option<Signal> {
+        if self.leads && self.context.observer.is_closed() {
+            self.context.process.interrupt().request(Signal::SIGPIPE);
+        }
+        self.context.process.interrupt().requested()
+    }
+}
