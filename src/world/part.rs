@@ -41,7 +41,7 @@ pub(crate) struct Members {
 ///
 /// ```
 /// use collectives::world::{self, Part, World as _};
-
+///
 /// let world = world::single();
 /// let part = Part::new(&world, &[0])?;
 /// assert_eq!(part.all_gather(b"address")?, [b"address"]);
@@ -63,8 +63,12 @@ impl Part {
     /// rank has failed.
     pub fn new(world: &Handle, ranks: &[usize]) -> Result<Arc<Self>, Error> {
         let list = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes());
-        let own: Vec<u8> =
-            (ranks.len() as u64).to_le_bytes().into_iter().chain(list).chain(host().id.into_bytes()).collect();
+        let own: Vec<u8> = (ranks.len() as u64)
+            .to_le_bytes()
+            .into_iter()
+            .chain(list)
+            .chain(host().id.into_bytes())
+            .collect();
         let members = Members::divide(world.rank(), &world.all_gather(&own)?)?;
         let exchange = Arc::clone(world);
         let exchange = Box::new(move |mine: &[u8]| exchange.all_gather(mine));
@@ -192,9 +196,7 @@ impl World for Part {
             let message = round.get_mut(rank).map(std::mem::take).unwrap_or_default();
             match message.split_first() {
                 Some((&MESSAGE, rest)) => Ok(rest.to_vec()),
-                _ => {
-                    Err(Error::Mismatch(format!("rank {of_job} is ready while others still connect")))
-                }
+                _ => Err(Error::Mismatch(format!("rank {of_job} is ready while others still connect"))),
             }
         });
         messages.collect()
@@ -283,7 +285,9 @@ mod tests {
             });
             assert_eq!((&results[0], &results[2]), (&Ok(0), &Ok(2)));
             assert_eq!(results[3], Err(Error::Environment("no memory".to_owned())));
-            let Err(Error::RankFailed { rank: 3, host: name, reason }) = &results[1] else { panic!("{results:?}") };
+            let Err(Error::RankFailed { rank: 3, host: name, reason }) = &results[1] else {
+                panic!("{results:?}")
+            };
             assert_eq!((name, reason), (&host().name, &Reason::from("no memory")));
         }
     }

@@ -1,8 +1,18 @@
 //! The groups of ranks that measure at the same time.
 
-use crate::backend::GroupPosition;
 use crate::request::Request;
 use crate::supervision::Stop;
+
+/// A rank's position in its group: the ranks that carry out operations together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPosition {
+    /// The rank's number in the group.
+    pub rank: usize,
+    /// Number of ranks in the group.
+    pub ranks: usize,
+    /// The group's number.
+    pub color: u64,
+}
 
 /// The groups of the ranks that measure. The ranks of a group carry out operations together; all groups carry
 /// out the same ones at the same time. The other ranks of the job only wait.

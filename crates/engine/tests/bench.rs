@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex};
 
 use collectives::world;
-use engine::collective::Collective;
-use engine::request::{BackendChoice, Request};
 use engine::bench::{Bench, Observer, Start};
+use engine::collective::Collective;
 use engine::process::Process;
+use engine::request::{BackendChoice, Request};
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::{Event, SweepStep};
 use record::{Measurement, Outcome, Placement, Run};

@@ -6,8 +6,8 @@
 use std::env;
 
 use engine::collective::Collective;
-use engine::request::{BackendChoice, Request};
 use engine::process::Process;
+use engine::request::{BackendChoice, Request};
 
 /// Without the harness of tests, which starts threads.
 fn main() {

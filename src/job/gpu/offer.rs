@@ -21,10 +21,7 @@ const LACKS: u8 = 0;
 
 /// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none.
 /// Collective.
-pub(crate) fn choose(
-    part: &Part,
-    members: &Members,
-) -> Result<Result<Device, String>, world::Error> {
+pub(crate) fn choose(part: &Part, members: &Members) -> Result<Result<Device, String>, world::Error> {
     let own = find(part);
     let message = match &own {
         Ok((_, identity)) => [&[HAS], identity.as_bytes()].concat(),

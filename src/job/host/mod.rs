@@ -17,8 +17,8 @@ use super::work_error::WorkError;
 use crate::lock::lock;
 use crate::log;
 use crate::purpose::Purpose;
-use crate::world::{Handle, Part};
 use crate::world::sync::cores;
+use crate::world::{Handle, Part};
 use crate::{Element, Error, ReduceOp, fabric};
 
 /// One rank of a group over host memory. Clones are the same rank.

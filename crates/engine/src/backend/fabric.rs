@@ -6,6 +6,7 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Algorithm, Communicator, Options};
 use collectives::world::World;
 
+use super::connections::{Connection, Connections};
 use super::host::{Carrier, HostBackend};
 use super::{Capabilities, Work};
 use crate::agreement::exchange;
@@ -23,7 +24,11 @@ pub const RANKS_ALONE: usize = 2;
 ///
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
-pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
+pub(super) fn find(
+    settings: &Request,
+    process: &dyn World,
+    connections: &Connections,
+) -> Result<HostBackend, Stop> {
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
     let mut libraries = Vec::new();
     for (index, each) in exchange(process, library(provider))?.into_iter().enumerate() {
@@ -43,8 +48,9 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     options.between = settings.tuning.between;
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
+    let connections = connections.clone();
     Ok(HostBackend {
-        connector: Arc::new(move |world| Ok(Box::new(Communicator::new(world.clone(), &options)?))),
+        connector: Arc::new(move |place, world| Ok(Box::new(connections.connect(place, world, &options)?))),
         library: libraries.swap_remove(0),
         capabilities: list_capabilities(),
         ranks_alone: RANKS_ALONE,
@@ -127,9 +133,9 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
     ))
 }
 
-impl Carrier for Communicator {
+impl Carrier for Connection {
     fn transport(&self) -> Option<String> {
-        Some(self.describe().to_owned())
+        Some(self.communicator()?.describe().to_owned())
     }
 
     fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
@@ -141,7 +147,7 @@ impl Carrier for Communicator {
             fabric::Collective::AllToAllV => 0,
             _ => work.bytes(),
         };
-        let plan = self.plan(collective, bytes);
+        let plan = self.communicator()?.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
             // These copy the data before they send it.
@@ -159,13 +165,13 @@ impl Carrier for Communicator {
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
-            Ok(out_of_place::<T>(self, work, send, receive)?)
+            Ok(out_of_place::<T>(self.communicator_mut()?, work, send, receive)?)
         })
     }
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
-            Ok(in_place::<T>(self, work, bytemuck::cast_slice_mut(data))?)
+            Ok(in_place::<T>(self.communicator_mut()?, work, bytemuck::cast_slice_mut(data))?)
         })
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
 use collectives::world::{self, World};
 
+use super::connections::{Connections, Place};
 use super::operands::Operands;
 use super::{
     Backend, BackendRole, Barrier, BufferSizes, Capabilities, Node, RankDevice, TimedLoop, Times, Work,
@@ -22,7 +23,7 @@ use record::{BackendLibrary, Blocking, Placement, Provenance, Rank, Registration
 /// Default largest size.
 pub(crate) const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-pub(super) type Connector = dyn Fn(&world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
+pub(super) type Connector = dyn Fn(&Place, &world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
 /// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`],
 /// aligned to the elements. Methods fail when the library does.
@@ -59,8 +60,8 @@ pub struct HostBackend {
     pub(super) connects_parts: bool,
 }
 
-/// Function that finds a library on all processes.
-pub type FindHostBackend = fn(&Request, &dyn World) -> Result<HostBackend, Stop>;
+/// Function that finds a library on all processes. Its connections are kept for later runs.
+pub type FindHostBackend = fn(&Request, &dyn World, &Connections) -> Result<HostBackend, Stop>;
 
 /// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with
 /// buffers in host memory. `why` is the reason for this choice, for the record.
@@ -72,13 +73,14 @@ pub(super) fn prepare(
     process: &dyn World,
     find: FindHostBackend,
     versus: Option<FindHostBackend>,
+    connections: &Connections,
     why: &str,
 ) -> Result<Node, Stop> {
     if let Some(problem) = find_unsupported(settings) {
         return Err(Stop::Refused(problem));
     }
-    let primary = find(settings, process)?;
-    let baseline = versus.map(|find| find(settings, process)).transpose()?;
+    let primary = find(settings, process, connections)?;
+    let baseline = versus.map(|find| find(settings, process, connections)).transpose()?;
     let backends = || [&primary].into_iter().chain(&baseline);
     let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
     let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
@@ -98,6 +100,9 @@ pub(super) fn prepare(
     let (library, connect_baseline) = baseline.map(|baseline| (baseline.library, baseline.connector)).unzip();
     let connect = primary.connector;
     let ranks_on_host = process.local_size() * threads;
+    let first = process.rank() * threads;
+    let places: Vec<Place> =
+        (first..first + threads).map(|rank| Place { rank, members: groups.members(rank) }).collect();
     Ok(Node {
         threads,
         gpus: 1,
@@ -114,8 +119,9 @@ pub(super) fn prepare(
         },
         notes,
         default_max_bytes: DEFAULT_MAX_BYTES,
-        open: Box::new(move |_| {
-            Ok(device(Arc::clone(&connect), connect_baseline.clone(), divide_memory(ranks_on_host)?))
+        open: Box::new(move |index| {
+            let connectors = (Arc::clone(&connect), connect_baseline.clone());
+            Ok(device(connectors, places[index].clone(), divide_memory(ranks_on_host)?))
         }),
     })
 }
@@ -126,15 +132,19 @@ pub(crate) fn divide_memory(ranks_on_host: usize) -> anyhow::Result<u64> {
 }
 
 /// Room of `capacity` bytes in host memory for a rank.
-fn device(primary: Arc<Connector>, baseline: Option<Arc<Connector>>, capacity: u64) -> RankDevice {
+fn device(
+    (primary, baseline): (Arc<Connector>, Option<Arc<Connector>>),
+    place: Place,
+    capacity: u64,
+) -> RankDevice {
     RankDevice {
         rank: Rank { device_name: "host memory".to_owned(), ..Rank::default() },
         capacity,
         memory: "host memory".to_owned(),
         connect: Box::new(move |world, buffer_sizes, body| {
             body(&mut HostRank {
-                carrier: primary(world)?,
-                other: baseline.map(|baseline| baseline(world)).transpose()?,
+                carrier: primary(&place, world)?,
+                other: baseline.map(|baseline| baseline(&place, world)).transpose()?,
                 role: BackendRole::Primary,
                 buffer_sizes,
                 send: Buffer::new(buffer_sizes.send)?,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
-use crate::groups::Groups;
 use crate::collective::{Collective, Work};
 use crate::data::{Mismatches, Op, Tally};
+use crate::groups::Groups;
 use record::{Algorithm, Blocking, Provenance, Rank};
 
 /// Runs `$body` with the type `$T` that a [`DataType`] names.
@@ -38,6 +38,7 @@ macro_rules! with_element {
     }};
 }
 
+mod connections;
 pub(crate) mod fabric;
 pub(crate) mod host;
 mod idle;
@@ -48,6 +49,7 @@ mod operands;
 mod paired;
 mod selection;
 
+pub use connections::Connections;
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use idle::Idle;
@@ -216,17 +218,6 @@ pub(crate) struct BufferSizes {
     pub send: usize,
     /// The largest size of the sweep.
     pub receive: usize,
-}
-
-/// A rank's position in its group: the ranks that carry out operations together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupPosition {
-    /// The rank's number in the group.
-    pub rank: usize,
-    /// Number of ranks in the group.
-    pub ranks: usize,
-    /// The group's number.
-    pub color: u64,
 }
 
 /// Capabilities of a backend. Every backend has all collectives.

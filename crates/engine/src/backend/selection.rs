@@ -4,13 +4,13 @@ use collectives::world::World;
 
 use super::host::{self, FindHostBackend};
 use super::paired::paired;
-use super::{Node, fabric, nccl};
+use super::{Connections, Node, fabric, nccl};
 use crate::agreement::{Discovery, exchange};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
 /// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program
-/// is linked to.
+/// is linked to. `connections` are those of earlier runs.
 ///
 /// # Errors
 /// A refusal ([`Stop::refusal`]), the same on every process, when the requested backend is not available.
@@ -18,6 +18,7 @@ pub(crate) fn choose(
     settings: &Request,
     process: &dyn World,
     mpi: Option<FindHostBackend>,
+    connections: &Connections,
 ) -> Result<Node, Stop> {
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match settings.versus {
@@ -25,7 +26,8 @@ pub(crate) fn choose(
         Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
         None => None,
     };
-    let on_hosts = |find: FindHostBackend, why: &str| host::prepare(settings, process, find, versus, why);
+    let on_hosts =
+        |find: FindHostBackend, why: &str| host::prepare(settings, process, find, versus, connections, why);
     match settings.backend {
         BackendChoice::Fabric => {
             let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
@@ -45,7 +47,7 @@ pub(crate) fn choose(
         })
         .collect();
     let Some(reason) = without.first() else {
-        return on_gpus(settings, process, &processes, versus);
+        return on_gpus(settings, process, &processes, versus, connections);
     };
     if settings.backend == BackendChoice::Nccl {
         let is_paired = settings.versus == Some(Versus::Fabric);
@@ -90,6 +92,7 @@ fn on_gpus(
     process: &dyn World,
     processes: &[Discovery<nccl::Gpus>],
     versus: Option<FindHostBackend>,
+    connections: &Connections,
 ) -> Result<Node, Stop> {
     if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric)) {
         return Err(Stop::Refused(format!(
@@ -102,5 +105,5 @@ fn on_gpus(
     let ranks = primary.threads * primary.gpus;
     let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
     let why = "for what NCCL is measured in turn with (--vs)";
-    Ok(paired(primary, host::prepare(&on_host, process, find, None, why)?))
+    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, why)?))
 }

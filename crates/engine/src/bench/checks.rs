@@ -117,7 +117,10 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -
 pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) -> Result<(), Stop> {
     let Some(fault) = request.fault else { return Ok(()) };
     let Some(position) = groups.position(fault.rank) else {
-        return Err(Stop::Refused(format!("--inject-fault names rank {}, which does not measure", fault.rank)));
+        return Err(Stop::Refused(format!(
+            "--inject-fault names rank {}, which does not measure",
+            fault.rank
+        )));
     };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,

@@ -75,7 +75,7 @@ use collectives::world;
 use record::Outcome;
 
 use crate::agreement;
-use crate::backend::{self, Node};
+use crate::backend::{self, Connections, Node};
 use crate::process::{Joined, fail};
 use crate::request::Request;
 use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
@@ -94,13 +94,14 @@ pub struct Bench<'a> {
     mpi: Option<backend::FindHostBackend>,
     /// The ranks of this process; empty before the first run.
     ranks: Vec<world::Handle>,
+    connections: Connections,
 }
 
 impl<'a> Bench<'a> {
     /// Measures with the ranks of a job. `mpi` is `backend::mpi::find` in a program that is linked to MPI,
     /// else `None`.
     pub fn open(process: &'a Joined, mpi: Option<backend::FindHostBackend>) -> Self {
-        Self { process, mpi, ranks: Vec::new() }
+        Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
     }
 
     /// Carries out a request. Every process calls it with an equal request ([`Request::common`]) and gets the
@@ -178,7 +179,7 @@ impl<'a> Bench<'a> {
         let world = self.process.world();
         let mut watchdog = Watchdog::start(world, request.timeout, self.process.salvage())?;
         watchdog.begin_step("looking for libraries and devices");
-        let node = backend::choose(request, &**world, self.mpi)?;
+        let node = backend::choose(request, &**world, self.mpi, &self.connections)?;
         let request = &within(request, &node.capabilities);
         self.make_ranks(node.threads * node.gpus)?;
         check_ranks(request, self.ranks[0].size(), &node.groups)?;
@@ -211,6 +212,17 @@ impl Drop for Bench<'_> {
     }
 }
 
+/// Reports the rank to the others when its thread panics. Connections of earlier runs keep its world open.
+struct PanicGuard<'a>(&'a dyn world::World);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail("its thread panicked".into());
+        }
+    }
+}
+
 /// What the ranks of a process share during a run.
 struct RunContext<'a> {
     process: &'a Joined,
@@ -235,22 +247,23 @@ fn run_ranks(
             let name = format!("rank {}", world.rank());
             let (start, started) = mpsc::channel::<(world::Handle, RankProgress)>();
             let body = move || {
-                // Each thread owns its world, which reports the rank when the thread panics.
                 let (world, progress) = started.recv().map_err(anyhow::Error::from)?;
+                let guard = PanicGuard(&*world);
                 match rank::run(request, node, index, &world, &progress, context) {
                     // Other ranks may wait for this one, so the job ends.
                     Err(Stop::Failed(error)) if !error.is::<RunFailure>() => {
                         fail(&error, FAILED, &*world, salvage)
                     }
-                    result => Ok((world, result)),
+                    result => {
+                        drop(guard);
+                        Ok((world, result))
+                    }
                 }
             };
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
                 // Before any rank has begun: the others would be told that this one has left.
-                Err(error) => {
-                    fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage)
-                }
+                Err(error) => fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage),
             }
         }
         let starts = ranks.drain(..).zip(progress).zip(threads);

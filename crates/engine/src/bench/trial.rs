@@ -59,9 +59,9 @@ impl AtFailure {
 
 /// True for an error that reports the failure of another rank.
 fn is_of_another_rank(error: &anyhow::Error) -> bool {
-    let error = match error.downcast_ref() {
-        Some(fabric::Error::World(error)) => Some(error),
-        _ => error.downcast_ref(),
-    };
-    matches!(error, Some(Error::RankFailed { .. }))
+    match error.downcast_ref() {
+        Some(fabric::Error::World(error)) => matches!(error, Error::RankFailed { .. }),
+        Some(error) => matches!(error, fabric::Error::Peer { .. }),
+        None => matches!(error.downcast_ref(), Some(Error::RankFailed { .. })),
+    }
 }

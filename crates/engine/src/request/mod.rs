@@ -200,7 +200,11 @@ impl Request {
     pub fn check(&self) -> Result<(), String> {
         let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
             "a list of collectives, types or operators is empty"
-        } else if self.ranks.as_ref().is_some_and(|ranks| ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b)) {
+        } else if self
+            .ranks
+            .as_ref()
+            .is_some_and(|ranks| ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b))
+        {
             "the ranks that measure are not in ascending order, or there is none"
         } else if self.ranks.is_some() && self.variables.split.is_some() {
             "either ranks are chosen, or the processes are divided into groups (NCCL_TESTS_SPLIT)"

@@ -8,12 +8,12 @@ use collectives::world::World;
 use super::repeat::{fitting, is_stable};
 use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
 use super::{Case, Event, RankObserver, SweepPlan, SweepStep};
-use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times};
+use crate::backend::{Backend, BackendRole, StreamRounds, TimedLoop, Times};
 use crate::collective::{Collective, Counts, Participant, Work};
 use crate::data::Mismatches;
 use crate::data::traffic::Traffic;
 use crate::gather::gather;
-use crate::groups::Groups;
+use crate::groups::{GroupPosition, Groups};
 use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
@@ -53,7 +53,7 @@ impl RankSweep<'_> {
         while self.plan.request.cycles == 0 || cycle < self.plan.request.cycles {
             for bytes in sweep.sizes() {
                 let placements = self.plan.placements(self.case.collective);
-                let mut of_groups: Vec<Vec<(Measurement, Work)>> = vec![Vec::new(); self.groups.count()];
+                let mut of_groups: Vec<Vec<GroupMeasurement>> = vec![Vec::new(); self.groups.count()];
                 for &placement in placements {
                     let (measurements, stop) = self.measure(bytes, placement, cycle)?;
                     of_groups.iter_mut().zip(measurements).for_each(|(group, each)| group.push(each));
@@ -122,7 +122,7 @@ impl RankSweep<'_> {
         bytes: u64,
         placement: Placement,
         cycle: usize,
-    ) -> anyhow::Result<(Vec<(Measurement, Work)>, Option<Stopping>)> {
+    ) -> anyhow::Result<(Vec<GroupMeasurement>, Option<Stopping>)> {
         let plan = self.plan;
         let work = &self.work(bytes, placement);
         let name = describe(work);
@@ -261,7 +261,8 @@ impl RankSweep<'_> {
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
                 // All ranks decide by the same times.
                 let all = gather(self.world, &RoundTimes { seconds: seconds.collect(), over })?;
-                let measured: Vec<&RoundTimes> = self.groups.measured().filter_map(|rank| all.get(rank)).collect();
+                let measured: Vec<&RoundTimes> =
+                    self.groups.measured().filter_map(|rank| all.get(rank)).collect();
                 for (role, common) in common.iter_mut().enumerate() {
                     let times = |round: &&RoundTimes| round.seconds.get(role).copied().unwrap_or(f64::NAN);
                     common.push(reduce(plan.request.average, measured.iter().map(times)));
@@ -402,6 +403,9 @@ fn describe(work: &Work) -> String {
     };
     format!("{} {}{op} of {} bytes, {position}", work.collective, work.data_type.name(), work.bytes())
 }
+
+/// The measurement of a group, and the operation of its first rank.
+type GroupMeasurement = (Measurement, Work);
 
 /// A signal that ends the sweep.
 struct Stopping {

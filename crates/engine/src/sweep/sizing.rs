@@ -19,8 +19,8 @@ pub(crate) fn sizes(
     world: &dyn world::World,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let host = world::host().name;
-    let own =
-        device.map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
+    let own = device
+        .map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
     let (capacity, owner) = gather(world, &own)?.into_iter().flatten().min().unwrap_or_default();
     // The fewer the ranks, the more each sends.
     sizes_within(settings, default_max_bytes, (capacity, &owner), groups.smallest())

@@ -18,7 +18,7 @@ use collectives::DataType;
 use collectives::world::World;
 
 use super::host::{Carrier, HostBackend};
-use super::{Capabilities, Work};
+use super::{Capabilities, Connections, Work};
 use crate::collective::{Collective, Participant};
 use crate::data::Op;
 use crate::request::Request;
@@ -48,7 +48,7 @@ const MOST: usize = c_int::MAX as usize;
 /// # Errors
 /// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have
 /// not met through MPI.
-pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
+pub fn find(settings: &Request, process: &dyn World, _: &Connections) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
     if let Some(problem) = find_unsupported(settings) {
         return refused(&problem);
@@ -63,7 +63,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
             .to_owned()
     });
     Ok(HostBackend {
-        connector: Arc::new(|_| connect()),
+        connector: Arc::new(|_, _| connect()),
         library: BackendLibrary {
             backend: "mpi".to_owned(),
             // The description of a world of MPI is its library.

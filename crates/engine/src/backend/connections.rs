@@ -1,0 +1,99 @@
+//! Communicators that outlive a run: a later run over the same ranks with the same options uses them again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use collectives::fabric::{Communicator, Options};
+use collectives::world;
+
+/// Most communicators that the ranks of a process keep together, of which the oldest goes first.
+const MOST: usize = 64;
+
+/// The communicators of a process that no run uses. Clones share them.
+#[derive(Clone, Default)]
+pub struct Connections(Arc<Mutex<Vec<(ConnectionKey, Communicator)>>>);
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.lock().iter().map(|(key, _)| key)).finish()
+    }
+}
+
+/// A rank of the job, and the ranks that it connects with, itself included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) members: Vec<usize>,
+}
+
+/// The identity of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ConnectionKey {
+    place: Place,
+    /// The options, as text made for comparison.
+    options: String,
+}
+
+/// A communicator in use. Dropping it keeps the communicator for a later run.
+pub(super) struct Connection {
+    key: ConnectionKey,
+    /// `None` only while it is dropped.
+    communicator: Option<Communicator>,
+    connections: Connections,
+}
+
+impl Connections {
+    /// Connects the ranks of `world`, or returns their communicator of an earlier run. Collective.
+    pub(super) fn connect(
+        &self,
+        place: &Place,
+        world: &world::Handle,
+        options: &Options,
+    ) -> anyhow::Result<Connection> {
+        let key = ConnectionKey { place: place.clone(), options: format!("{options:?}") };
+        let kept = self.take(&key);
+        // A rank that keeps none may have failed to connect, or keeps newer ones instead.
+        let all_have = world.all_gather(&[u8::from(kept.is_some())])?.iter().all(|has| has == &[1]);
+        let communicator = match kept.filter(|_| all_have) {
+            Some(communicator) => communicator,
+            None => Communicator::new(world.clone(), options)?,
+        };
+        Ok(Connection { key, communicator: Some(communicator), connections: self.clone() })
+    }
+
+    fn take(&self, key: &ConnectionKey) -> Option<Communicator> {
+        let mut kept = self.lock();
+        let index = kept.iter().position(|(other, _)| other == key)?;
+        Some(kept.remove(index).1)
+    }
+
+    fn keep(&self, key: ConnectionKey, communicator: Communicator) {
+        let mut kept = self.lock();
+        kept.push((key, communicator));
+        let oldest = (kept.len() > MOST).then(|| kept.remove(0));
+        drop(kept);
+        drop(oldest);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(ConnectionKey, Communicator)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    pub(super) fn communicator(&self) -> Option<&Communicator> {
+        self.communicator.as_ref()
+    }
+
+    pub(super) fn communicator_mut(&mut self) -> anyhow::Result<&mut Communicator> {
+        self.communicator.as_mut().ok_or_else(|| anyhow::anyhow!("the communicator is closed"))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(communicator) = self.communicator.take().filter(|_| !std::thread::panicking()) {
+            self.connections.keep(self.key.clone(), communicator);
+        }
+    }
+}
