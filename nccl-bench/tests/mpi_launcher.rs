@@ -100,6 +100,52 @@ fn two_ranks_in_host_memory_are_healthy_without_gpus() {
 }
 
 #[test]
+fn every_group_of_a_split_has_its_own_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("split.json");
+    let arguments = format!(
+        "allreduce --backend fabric -b 64 -e 128 -n 2 --inject-fault 3:0 --output {}",
+        path.display()
+    );
+    // Ranks 0 to 2, and rank 3.
+    let output = under_with("mpirun", 4, &arguments, &[("NCCL_TESTS_SPLIT", "DIV 3")]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let groups: Vec<u64> =
+        run["ranks"].as_array().unwrap().iter().map(|rank| rank["group"].as_u64().unwrap()).collect();
+    assert_eq!(groups, [0, 0, 0, 1]);
+    let measurements = run["measurements"].as_array().unwrap();
+    let found: Vec<_> = measurements
+        .iter()
+        .map(|each| {
+            let wrong_ranks = each.get("mismatches").and_then(Value::as_array);
+            let wrong_ranks = wrong_ranks.into_iter().flatten().map(|found| found["rank"].as_u64().unwrap());
+            (
+                each["bytes"].as_u64().unwrap(),
+                each["group"].as_u64().unwrap(),
+                each["placement"].as_str().unwrap(),
+                each["per_rank"].as_array().unwrap().len(),
+                wrong_ranks.collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let expected = [64, 128].map(|bytes| {
+        [
+            (bytes, 0, "out_of_place", 3, vec![]),
+            (bytes, 0, "in_place", 3, vec![]),
+            (bytes, 1, "out_of_place", 1, vec![3]),
+            (bytes, 1, "in_place", 1, vec![3]),
+        ]
+    });
+    assert_eq!(found, expected.concat());
+    let rows = text(&output.stdout);
+    let group = |line: &str| line.split_whitespace().last().unwrap().to_owned();
+    let of_rows: Vec<String> =
+        rows.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(group).collect();
+    assert_eq!(of_rows, ["0", "1", "0", "1"], "{rows}");
+}
+
+#[test]
 fn the_plan_of_a_run_is_printed_once() {
     let output = under("mpirun", 3, "allreduce --backend fabric -e 1K --dry-run");
     let out = text(&output.stdout);

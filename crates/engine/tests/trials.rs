@@ -1,5 +1,7 @@
 //! A hundred requests over changing ranks of one job of four, some of which fail: by threads of a process,
 //! and by processes under mpirun. It takes over the signals, so each job has processes of its own.
+//!
+//! `cargo test -p nccl-bench-engine --test trials -- gpu` does so with 20 requests over four GPUs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,18 +26,18 @@ use serde::{Deserialize, Serialize};
 
 /// The folder for the results, in the processes of a job.
 const FOLDER: &str = "NCCL_BENCH_TEST_TRIALS";
+/// Set in these processes when they measure GPUs.
+const GPUS: &str = "NCCL_BENCH_TEST_GPUS";
 /// Number of ranks.
 const RANKS: usize = 4;
-/// Number of requests.
-const TRIALS: usize = 100;
 /// The request with a damaged element.
-const DAMAGED: usize = 36;
+const DAMAGED: usize = 6;
+/// A hypercube of three ranks.
+const REFUSED: usize = 7;
 /// The request during which the process of rank 2 can open no file.
 const NOT_OPENED: usize = 37;
 /// The request during which the process of rank 2 can open one file at a time.
 const NOT_CONNECTED: usize = 38;
-/// A hypercube of three ranks.
-const REFUSED: usize = 39;
 /// The rank whose process has these limits.
 const LIMITED: usize = 2;
 
@@ -95,6 +97,11 @@ impl Observer for Collected {
     }
 }
 
+/// Number of requests. Those over GPUs end before files are limited.
+fn count_trials(on_gpus: bool) -> usize {
+    if on_gpus { 20 } else { 100 }
+}
+
 /// The ranks of a request: each set of one to four ranks in turn.
 fn ranks_of(trial: usize) -> Vec<usize> {
     let set = match trial {
@@ -113,10 +120,12 @@ fn request(trial: usize, threads: usize) -> Request {
         REFUSED => Collective::Hypercube,
         trial => all[trial % all.len()],
     };
+    let on_gpus = env::var_os(GPUS).is_some();
     Request {
         ranks: Some(ranks_of(trial)),
-        backend: BackendChoice::Fabric,
+        backend: if on_gpus { BackendChoice::Nccl } else { BackendChoice::Fabric },
         threads: Some(threads),
+        gpus: on_gpus.then_some(1),
         min_bytes: 256,
         max_bytes: Some(1024),
         iterations: 2 + trial % 3,
@@ -156,7 +165,7 @@ fn run_job(folder: &Path) {
     let threads = RANKS / process.world().size();
     let mut bench = Bench::open(&process, None);
     let mut before = Instant::now();
-    for trial in 0..TRIALS {
+    for trial in 0..count_trials(env::var_os(GPUS).is_some()) {
         let observer = Arc::new(Collected::default());
         let mut run = || bench.run(&request(trial, threads), observer.clone());
         let result = match trial {
@@ -182,10 +191,10 @@ fn run_job(folder: &Path) {
     }
 }
 
-/// Checks what the job of `name` has kept.
-fn check_results(name: &str, folder: &Path) {
+/// Checks what the job of `name` has kept of `trials` requests.
+fn check_results(name: &str, folder: &Path, trials: usize) {
     let mut between = Vec::new();
-    for trial in 0..TRIALS {
+    for trial in 0..trials {
         let kept = fs::read(folder.join(format!("{trial}.json"))).unwrap();
         let Kept { end, run, until_connected_us } = serde_json::from_slice(&kept).unwrap();
         let ranks = ranks_of(trial);
@@ -239,6 +248,7 @@ fn main() {
     if let Some(folder) = env::var_os(FOLDER) {
         return run_job(Path::new(&folder));
     }
+    let on_gpus = env::args().any(|argument| argument == "gpu");
     let program = env::current_exe().unwrap();
     let mpirun = |processes: &str| {
         let mut command = Command::new("mpirun");
@@ -257,6 +267,9 @@ fn main() {
     ]);
     for (name, mut command) in jobs {
         let folder = tempfile::tempdir().unwrap();
+        if on_gpus {
+            command.env(GPUS, "1");
+        }
         let mut job = command.env(FOLDER, folder.path()).spawn().unwrap();
         let begun = Instant::now();
         let status = loop {
@@ -270,7 +283,7 @@ fn main() {
             std::thread::sleep(Duration::from_millis(20));
         };
         assert!(status.success(), "{name}: {status}");
-        check_results(name, folder.path());
+        check_results(name, folder.path(), count_trials(on_gpus));
     }
     println!("ok");
     exit(0);
