@@ -103,7 +103,14 @@ fn measurements() -> Vec<Measurement> {
             }),
             ..measurement.clone()
         },
-        Measurement { collective: "broadcast".to_owned(), cycle: 1, op: None, root: Some(1), ..measurement },
+        Measurement {
+            collective: "broadcast".to_owned(),
+            group: Some(1),
+            cycle: 1,
+            op: None,
+            root: Some(1),
+            ..measurement
+        },
         Measurement {
             collective: "allgather".to_owned(),
             op: None,

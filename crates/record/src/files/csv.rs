@@ -194,6 +194,7 @@ mod tests {
                 ("vs_wrong", "0"),
                 ("ratio", "0.5"),
                 ("best_ratio", "0.6666666666666666"),
+                ("group", ""),
             ]
         );
         assert_eq!((rows[1]["placement"].as_str(), rows[1]["wrong"].as_str()), ("in_place", "3"));

@@ -10,6 +10,7 @@ pub fn run() -> Run {
         pci: Some(format!("0000:{:02x}:00", 0x18 + rank % 2)),
         host: host.to_owned(),
         pid,
+        job_rank: None,
         ..super::rank(rank)
     };
     Run {
