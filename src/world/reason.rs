@@ -15,7 +15,21 @@ pub enum Reason {
     Mismatch(Mismatch),
     /// An operation has waited for other ranks for too long.
     TimedOut(Timeout),
-    /// Any other reason, as a verb phrase: `died: its connection closed`.
+    /// Its process or thread has ended without leaving the job, or is silent: `its connection closed`.
+    Died(String),
+    /// Its process has ended the job ([`World::abort`](super::World::abort)).
+    Aborted {
+        /// The exit code.
+        code: i32,
+        /// The message.
+        message: String,
+    },
+    /// It has left the job, and will not come to a call that others have begun.
+    Left(String),
+    /// It did not come to a call within the limit ([`World::set_limit`](super::World::set_limit)): `a barrier
+    /// within 3 s`, with its note and the further ranks.
+    Late(String),
+    /// Any other reason, as a verb phrase: `sent a frame that is too long`.
     Other(String),
 }
 
@@ -25,6 +39,10 @@ impl fmt::Display for Reason {
             Self::Reported(text) => write!(formatter, "failed: {text}"),
             Self::Mismatch(mismatch) => write!(formatter, "failed: {mismatch}"),
             Self::TimedOut(timeout) => write!(formatter, "failed: {timeout}"),
+            Self::Died(text) => write!(formatter, "died: {text}"),
+            Self::Aborted { code, message } => write!(formatter, "aborted with exit code {code}: {message}"),
+            Self::Left(text) => write!(formatter, "has left the job: {text}"),
+            Self::Late(text) => write!(formatter, "did not come to {text}"),
             Self::Other(text) => formatter.write_str(text),
         }
     }
@@ -58,7 +76,7 @@ impl From<&Error> for Reason {
 impl Reason {
     /// The reason of a rank that has left while others wait for it.
     pub(crate) fn left() -> Self {
-        Self::Other("has left the job: it will not come to this barrier or all_gather".to_owned())
+        Self::Left("it will not come to this barrier or all_gather".to_owned())
     }
 
     /// Replaces ranks of a group by ranks of its job. Timeouts name ranks of the job already.
@@ -74,6 +92,10 @@ impl Reason {
     pub(crate) fn with_suffix(self, suffix: &str) -> Self {
         match self {
             Self::Reported(text) => Self::Reported(text + suffix),
+            Self::Died(text) => Self::Died(text + suffix),
+            Self::Aborted { code, message } => Self::Aborted { code, message: message + suffix },
+            Self::Left(text) => Self::Left(text + suffix),
+            Self::Late(text) => Self::Late(text + suffix),
             Self::Other(text) => Self::Other(text + suffix),
             other => other,
         }

@@ -125,7 +125,7 @@ impl Team {
         let (thread, departure) = call.departed.as_ref()?;
         let reason = match departure {
             Departure::Left => Reason::left(),
-            Departure::Panicked => Reason::Other(format!("died: {PANIC}")),
+            Departure::Panicked => Reason::Died(PANIC.to_owned()),
             Departure::Failed(reason) => reason.clone(),
             Departure::Error(error) => return Some(error.clone()),
         };

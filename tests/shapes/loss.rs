@@ -37,7 +37,7 @@ impl Loss {
                 *rank == lost && reason.to_string().contains("has left")
             }
             (Self::Killed, Error::RankFailed { rank, reason, .. }) => {
-                *rank == lost && reason.to_string().starts_with("died")
+                *rank == lost && matches!(reason, collectives::world::Reason::Died(_))
             }
             (Self::Ends, Error::Mismatch { rank, called, peer, peer_called }) => {
                 let calls = [(*rank, Some(called)), (*peer, peer_called.as_ref())];

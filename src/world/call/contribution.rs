@@ -67,8 +67,7 @@ pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Opti
         if note.is_empty() { String::new() } else { format!(" (last heard of it: {note})") }
     };
     let article = if call.starts_with('a') { "an" } else { "a" };
-    let mut reason =
-        format!("did not come to {article} {call} within {} s{ranks}{}", limit.as_secs_f64(), last(note));
+    let mut reason = format!("{article} {call} within {} s{ranks}{}", limit.as_secs_f64(), last(note));
     for (index, LateRank { rank, ranks, host, note }) in others.iter().take(MAX_NAMED - 1).enumerate() {
         let link = if index == 0 { "; neither did" } else { "," };
         reason += &format!("{link} rank {rank} on host {host}{ranks}{}", last(note));
@@ -76,7 +75,7 @@ pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Opti
     if others.len() >= MAX_NAMED {
         reason += &format!(" and {} more", others.len() + 1 - MAX_NAMED);
     }
-    Some(Error::RankFailed { rank: *rank, host: host.clone(), reason: Reason::Other(reason) })
+    Some(Error::RankFailed { rank: *rank, host: host.clone(), reason: Reason::Late(reason) })
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl TcpState {
         self.exit_if_peer_failed();
         process_exit::claim();
         self.report_exit(rank, message);
-        self.flush_abort(code, rank, Reason::Other(format!("aborted with exit code {code}: {message}")));
+        self.flush_abort(code, rank, Reason::Aborted { code, message: message.to_owned() });
     }
 
     fn exit_if_peer_failed(&self) {

@@ -286,9 +286,8 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         if thread::panicking() {
             process_exit::suppress_report();
-            let reason = "died: it panicked";
-            let error = self.state.rank_failed(self.state.rank, reason);
-            let reason = Reason::Other(reason.to_owned());
+            let reason = Reason::Died("it panicked".to_owned());
+            let error = self.state.rank_failed(self.state.rank, reason.clone());
             // Ignored if there is an earlier failure; the others are told in either case.
             let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
             self.state.flush_abort(process_exit::PANICKED, None, reason);

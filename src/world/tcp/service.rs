@@ -7,7 +7,7 @@ use super::state::TcpState;
 use super::wire::{Frame, FrameDecoder};
 use crate::lock::lock;
 use crate::world::call::Contribution;
-use crate::world::{OnFailure, process_exit};
+use crate::world::{OnFailure, Reason, process_exit};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -218,7 +218,7 @@ impl<'a> Service<'a> {
             .collect();
         if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
             let reason = format!("cannot wait for its connections any more: {error}");
-            state.fail(state.rank_failed(state.rank, reason), 1);
+            state.fail(state.rank_failed(state.rank, Reason::Other(reason)), 1);
             thread::sleep(Duration::from_millis(100));
         }
         if poll.readable(wake) {
@@ -256,7 +256,7 @@ impl<'a> Service<'a> {
 fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     let Some(dead_after) = state.options.dead_after.filter(|_| !state.ignores_silence()) else { return };
     if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
-        let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
+        let reason = Reason::Died(format!("nothing was heard from it for {} s", dead_after.as_secs_f64()));
         state.fail(state.rank_failed(peer.rank, reason), 1);
         peer.connection.flush();
         peer.connection.close();
@@ -268,7 +268,7 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
         let reason = match (&peer.connection.stream).read(buffer) {
-            Ok(0) => "died: its connection closed".to_owned(),
+            Ok(0) => Reason::Died("its connection closed".to_owned()),
             Ok(count) => {
                 total += count;
                 peer.last_received = Instant::now();
@@ -278,7 +278,7 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(error) => format!("died: its connection failed ({error})"),
+            Err(error) => Reason::Died(format!("its connection failed ({error})")),
         };
         peer.connection.close();
         // Rank 0 answers a goodbye by closing the connection.
@@ -296,7 +296,7 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
                         stalled.as_secs(),
                         peer.rank
                     );
-                    state.rank_failed(state.rank, reason)
+                    state.rank_failed(state.rank, Reason::Other(reason))
                 }
                 None => state.rank_failed(peer.rank, reason),
             };
@@ -318,7 +318,7 @@ pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
             Err(malformed) => malformed.0,
         };
         peer.connection.close();
-        state.fail(state.rank_failed(peer.rank, format!("sent {reason}")), 1);
+        state.fail(state.rank_failed(peer.rank, Reason::Other(format!("sent {reason}"))), 1);
     }
 }
 

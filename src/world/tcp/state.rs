@@ -214,8 +214,8 @@ impl TcpState {
         self.wake_service();
     }
 
-    pub(crate) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
-        self.numbering.failed(rank, None, self.host(rank), Reason::Other(reason.into()))
+    pub(crate) fn rank_failed(&self, rank: usize, reason: Reason) -> Error {
+        self.numbering.failed(rank, None, self.host(rank), reason)
     }
 
     pub(super) fn host(&self, rank: usize) -> &str {
@@ -249,7 +249,7 @@ impl TcpState {
             let expected = call.number;
             drop(call);
             let reason = format!("is at collective call {number} of its own while rank 0 is at {expected}");
-            return self.fail(self.rank_failed(rank, reason), 1);
+            return self.fail(self.rank_failed(rank, Reason::Other(reason)), 1);
         }
         call.contributions[rank] = Some(contribution);
         call.count += 1;
@@ -428,7 +428,8 @@ impl TcpState {
             None => None,
             Some(Some(messages)) if messages.len() == self.size => Some(messages),
             Some(_) => {
-                return self.fail(self.rank_failed(0, "sent an all_gather that is not well formed"), 1);
+                let reason = Reason::Other("sent an all_gather that is not well formed".to_owned());
+                return self.fail(self.rank_failed(0, reason), 1);
             }
         };
         let mut call = lock(&self.call);
@@ -436,7 +437,7 @@ impl TcpState {
             let expected = call.number;
             drop(call);
             let reason = format!("ended collective call {number} while this rank is at {expected}");
-            return self.fail(self.rank_failed(0, reason), 1);
+            return self.fail(self.rank_failed(0, Reason::Other(reason)), 1);
         }
         call.number += 1;
         self.publish_result(call, messages);

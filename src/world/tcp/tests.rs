@@ -59,7 +59,9 @@ fn a_failure_is_sent_before_it_is_visible() {
     for _ in 0..200 {
         let (state, mut other) = root();
         thread::scope(|scope| {
-            scope.spawn(|| state.fail(state.rank_failed(1, "called nothing more, and left"), 1));
+            scope.spawn(|| {
+                state.fail(state.rank_failed(1, Reason::Other("called nothing more, and left".to_owned())), 1)
+            });
             while state.failure.get().is_none() {
                 std::hint::spin_loop();
             }
@@ -72,7 +74,7 @@ fn a_failure_is_sent_before_it_is_visible() {
 #[test]
 fn the_first_reason_of_an_end_is_the_only_one() {
     let (state, mut other) = root();
-    let error = state.rank_failed(1, "died: its connection closed");
+    let error = state.rank_failed(1, Reason::Died("its connection closed".to_owned()));
     assert_eq!(state.begin_end(), Ok(()));
     assert!(state.ignores_silence());
     state.fail(error.clone(), 1);
@@ -85,7 +87,7 @@ fn the_first_reason_of_an_end_is_the_only_one() {
     assert_eq!(state.begin_end(), Err((error, 3)));
 
     let (state, _other) = root();
-    let error = state.rank_failed(1, "died: its connection closed");
+    let error = state.rank_failed(1, Reason::Died("its connection closed".to_owned()));
     state.fail(error.clone(), 1);
     assert_eq!(state.begin_end(), Err((error, 1)));
     assert!(!state.ignores_silence());

@@ -228,10 +228,22 @@ impl Field for Reason {
             Self::Mismatch(_) => 1,
             Self::TimedOut(_) => 2,
             Self::Other(_) => 3,
+            Self::Died(_) => 4,
+            Self::Aborted { .. } => 5,
+            Self::Left(_) => 6,
+            Self::Late(_) => 7,
         };
         kind.encode(bytes);
         match self {
-            Self::Reported(text) | Self::Other(text) => text.encode(bytes),
+            Self::Reported(text)
+            | Self::Died(text)
+            | Self::Left(text)
+            | Self::Late(text)
+            | Self::Other(text) => text.encode(bytes),
+            Self::Aborted { code, message } => {
+                code.encode(bytes);
+                message.encode(bytes);
+            }
             Self::Mismatch(mismatch) => mismatch.encode(bytes),
             Self::TimedOut(timeout) => timeout.encode(bytes),
         }
@@ -243,6 +255,10 @@ impl Field for Reason {
             1 => Ok(Self::Mismatch(Field::decode(bytes)?)),
             2 => Ok(Self::TimedOut(Field::decode(bytes)?)),
             3 => Ok(Self::Other(Field::decode(bytes)?)),
+            4 => Ok(Self::Died(Field::decode(bytes)?)),
+            5 => Ok(Self::Aborted { code: Field::decode(bytes)?, message: Field::decode(bytes)? }),
+            6 => Ok(Self::Left(Field::decode(bytes)?)),
+            7 => Ok(Self::Late(Field::decode(bytes)?)),
             kind => malformed(format!("a reason of unknown kind {kind}")),
         }
     }

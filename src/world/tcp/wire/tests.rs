@@ -39,7 +39,7 @@ fn wait() -> Wait {
 
 fn frames() -> Vec<Frame> {
     let failed = |reason| Error::RankFailed { rank: 3, host: "b".to_owned(), reason };
-    let died = Reason::Other("died: it panicked".to_owned());
+    let died = Reason::Died("it panicked".to_owned());
     let mismatch =
         |peer_called| Mismatch { rank: 1, called: "barrier".to_owned(), peer: 70_000, peer_called };
     let late = |late: &[usize]| {
@@ -58,6 +58,10 @@ fn frames() -> Vec<Frame> {
         Frame::Released(9),
         Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
         Frame::Failed(-1, failed(died)),
+        Frame::Failed(1, failed(Reason::Aborted { code: -9, message: "the loss is NaN".to_owned() })),
+        Frame::Failed(1, failed(Reason::left())),
+        Frame::Failed(1, failed(Reason::Late("a barrier within 3 s".to_owned()))),
+        Frame::Failed(1, failed(Reason::Other("sent a frame that is too long".to_owned()))),
         Frame::Failed(1, failed(late(&[0, 70_000]))),
         Frame::Failed(1, Error::CallMismatch(mismatch(Some(String::new())))),
         Frame::Failed(1, Error::Mismatch("ranks differ".to_owned())),

@@ -204,7 +204,7 @@ mod tests {
 
     impl Left {
         fn error() -> world::Error {
-            let reason = world::Reason::Other("has left the job".to_owned());
+            let reason = world::Reason::Left("it does not come to the report".to_owned());
             world::Error::RankFailed { rank: 1, host: "there".to_owned(), reason }
         }
     }

@@ -58,7 +58,7 @@ impl World for FolderWorld {
                 return Err(world::Error::RankFailed {
                     rank,
                     host: "here".into(),
-                    reason: world::Reason::Other("died".into()),
+                    reason: world::Reason::Died("it was killed".into()),
                 });
             }
         }

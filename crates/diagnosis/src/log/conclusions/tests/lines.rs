@@ -179,7 +179,7 @@ fn the_death_of_a_rank_is_known_in_the_words_of_the_library() {
     let error = collectives::world::Error::RankFailed {
         rank: 1,
         host: "node7".to_owned(),
-        reason: collectives::world::Reason::Other("died: its connection closed".to_owned()),
+        reason: collectives::world::Reason::Died("its connection closed".to_owned()),
     };
     let found = examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + &format!("{error}; rank 0 ends with it\n")));
     assert_eq!(found.findings[0].rule, "nccl-bench-rank-lost", "{:?}", found.findings);
